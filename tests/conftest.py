@@ -3,13 +3,11 @@
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
 
 import hypothesis
 import pytest
 from kit.clock import JUMPING, monotonic
 
-from cedos.model import Direction
 from emu.testbed.netns import Namespace
 
 # A property does not become false because the machine was busy. `./test --long` tries more examples.
@@ -26,7 +24,7 @@ hypothesis.settings.load_profile("cedos")
 os.environ.pop("COLUMNS", None)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items):
     """Give a test the tier of its folder, and the worker of those that share what it sets up."""
     for item in items:
         if isinstance(item, pytest.Function):
@@ -42,7 +40,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture
-def anyio_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> object:
+def anyio_backend(request, monkeypatch):
     """Return asyncio; for a test marked `jumping` with a loop that does not wait for its timers."""
     if request.node.get_closest_marker("jumping") is None:
         return "asyncio"
@@ -51,12 +49,12 @@ def anyio_backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.fixture
-def make_namespace() -> Iterator[Callable[[str], Namespace]]:
+def make_namespace():
     """Makes namespaces with names that clash with nothing: `make_namespace("client")`."""
-    made: list[Namespace] = []
+    made = []
     token = uuid.uuid4().hex[:6]
 
-    def make(role: str) -> Namespace:
+    def make(role):
         namespace = Namespace.create(f"cedos-test-{token}-{role}")
         made.append(namespace)
         return namespace
@@ -69,27 +67,20 @@ def make_namespace() -> Iterator[Callable[[str], Namespace]]:
 class Radio:
     """Watts while active, and a tail of `tail_j`; on average it is found asleep."""
 
-    def __init__(self, active: float = 1.0, tail_j: float = 0.0) -> None:
+    def __init__(self, active=1.0, tail_j=0.0):
         self.active, self.tail_j = active, tail_j
 
-    def active_w(self, direction: Direction, rate_bps: float = 0.0) -> float:
+    def active_w(self, direction, rate_bps=0.0):
         return self.active
 
-    def added_tail_j(self, idle_s: float | None) -> float:
+    def added_tail_j(self, idle_s):
         return self.tail_j if idle_s is None else 0.0
 
-    def expected_j(
-        self,
-        *,
-        bytes_up: float = 0.0,
-        bytes_down: float = 0.0,
-        seconds: float,
-        shares: Mapping[str, float],
-    ) -> float:
+    def expected_j(self, *, bytes_up=0.0, bytes_down=0.0, seconds, shares):
         return self.active * seconds + self.tail_j
 
 
 @pytest.fixture(scope="session")
-def make_radio() -> Callable[..., Radio]:
+def make_radio():
     """`make_radio(active, tail_j)`: without them one of a watt while it is active, and no tail."""
     return Radio

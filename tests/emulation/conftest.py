@@ -3,14 +3,13 @@
 import fcntl
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture
-def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def registry(monkeypatch):
     """A register of testbeds for this test alone: empty at its end, or something was left behind.
 
     Not below `tmp_path`, which nobody but root may enter: Mahimahi reads its traces there.
@@ -23,7 +22,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.fixture
-def host_folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def host_folders(tmp_path_factory):
     """Hold a lock, so that tests of `cedos-emu shell` run one at a time: each shell makes the same
     folders of the host, and some tests watch them."""
     file = tmp_path_factory.getbasetemp().parent / "host-folders.lock"

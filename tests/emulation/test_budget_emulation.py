@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kit.laptop import Installed
@@ -30,14 +28,14 @@ CONFIG = (
 class Host(Installed):
     """A laptop whose phone is the faster network by far, with cedos on it."""
 
-    def __init__(self, laptop: Laptop, folder: Path) -> None:
+    def __init__(self, laptop, folder):
         super().__init__(laptop.client, folder, base=CONFIG)
         self.laptop = laptop
 
-    def default(self) -> str | None:
+    def default(self):
         return self.client.status().default.network
 
-    def download(self, size: int) -> None:
+    def download(self, size):
         done = self.laptop.client.run(
             "curl", "-sS", "-o", "/dev/null", "--max-time", "60", f"http://{SERVER}/bytes/{size}"
         )
@@ -45,7 +43,7 @@ class Host(Installed):
 
 
 @pytest.fixture
-def host(tmp_path: Path, registry: Path) -> Iterator[Host]:
+def host(tmp_path, registry):
     slow, fast = Trace.constant(1e6), Trace.constant(20e6)
     with Laptop(
         # (So slow that a small transfer, too, is worth the phone's price and its radio's joules.)
@@ -88,7 +86,7 @@ def test_a_program_prefetches_within_the_budget_and_explain_says_why(host):
             assert reader.stdout is not None
             assert reader.stdout.readline().split() == [b"1", b"400000"]
 
-            def told() -> str:
+            def told():
                 return host.run("explain", "--prefetch").stdout
 
             wait_until(lambda: "1 used" in told(), 30)

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from kit.waiting import wait_until
@@ -18,7 +17,7 @@ ROW = Row("static-s1", 5.0, 30_000, Direction.DOWN, 0.020, 0.060)
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory):
     directory = tmp_path_factory.mktemp("places")
     synth.generate("static", 1, 40, directory, "static-s1")
     return directory

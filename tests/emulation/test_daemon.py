@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kit.laptop import Installed
@@ -30,38 +28,37 @@ CONFIG = (
 class Host(Installed):
     """The laptop with cedos on it."""
 
-    def __init__(self, laptop: Laptop, folder: Path) -> None:
+    def __init__(self, laptop, folder):
         super().__init__(laptop.client, folder, base=CONFIG)
         self.laptop = laptop
 
-    def default(self) -> str | None:
+    def default(self):
         return self.client.status().default.network
 
-    def download(self, *, mptcp: bool, size: int = BYTES) -> "subprocess.Popen[str]":
+    def download(self, *, mptcp, size=BYTES):
         command = ["curl", "-sS", "-o", "/dev/null", "-w", "%{http_code} %{size_download}"]
-        process: subprocess.Popen[str] = self.laptop.client.popen(
+        return self.laptop.client.popen(
             *(["mptcpize", "run"] if mptcp else []), *command,
             *("--max-time", "60", f"http://{SERVER}/bytes/{size}"), stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        return process
 
-    def has_two_subflows(self) -> bool:
+    def has_two_subflows(self):
         return any(len(each.subflows) == 2 for each in self.client.status().flows)
 
-    def routing(self) -> list[str]:
+    def routing(self):
         client = self.laptop.client
         tables = [client.ip("rule"), client.ip("route", "show", "table", "all")]
         held = ("net.mptcp.pm_type", "net.ipv4.tcp_rmem")
         return [*tables, *(client.sysctl(key) for key in held)]
 
 
-def whole(download: "subprocess.Popen[str]", size: int = BYTES) -> None:
+def whole(download, size=BYTES):
     output, _ = download.communicate(timeout=90)
     assert output.split() == ["200", str(size)]
 
 
 @pytest.fixture
-def host(tmp_path: Path, registry: Path) -> Iterator[Host]:
+def host(tmp_path, registry):
     trace = Trace.constant(10e6)
     with Laptop(
         Access(NetworkKind.WIFI, trace, trace, 0.020),

@@ -7,14 +7,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
 
-from cedos.api.transfers import TransferInTable
 from cedos.apps.files.partial import files_of
 from cedos.controller.rule import RuleRequest
 from cedos.model import NetworkKind
@@ -43,7 +39,7 @@ CONFIG = (
 class Fetching:
     """The daemon and the program at one end, the server at the other."""
 
-    def __init__(self, laptop: Laptop, folder: Path) -> None:
+    def __init__(self, laptop, folder):
         self.laptop, self.folder = laptop, folder
         (folder / "served").mkdir()
         text = random.Random(3).randbytes(BYTES)
@@ -55,11 +51,11 @@ class Fetching:
             "XDG_STATE_HOME": str(folder / "state"),
         }
         self.key = keys.to_text(keys.own(folder / "server.key").public)
-        self.programs: list[subprocess.Popen[str]] = []
+        self.programs = []
 
-    def _start(self, where: Any, program: str, *arguments: str) -> "subprocess.Popen[str]":
+    def _start(self, where, program, *arguments):
         code = f"from cedos.commands.sessions.{program} import main; main()"
-        process: subprocess.Popen[str] = where.popen(
+        process = where.popen(
             sys.executable, "-c", code, *arguments,
             env=self.environment, cwd=self.folder, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -67,7 +63,7 @@ class Fetching:
         self.programs.append(process)
         return process
 
-    def serve(self) -> None:
+    def serve(self):
         process = self._start(
             self.laptop.server,
             "serve",
@@ -80,37 +76,37 @@ class Fetching:
         assert process.stderr is not None
         assert "ready" in process.stderr.readline()
 
-    def up(self) -> None:
+    def up(self):
         self.daemon.start()
         self.daemon.wait_for(lambda client: bool(client.status().networks), 20.0)
 
-    def get(self, by: str | None = None) -> "subprocess.Popen[str]":
+    def get(self, by=None):
         return self._start(
             self.laptop.client, "get", "--json", *(("--by", by) if by else ()), "--key", self.key,
             "-o", "got", f"{SERVER}:{PORT}/file",
         )  # fmt: skip
 
-    def have(self) -> int:
+    def have(self):
         try:
             return files_of(self.folder / "got")[0].stat().st_size
         except FileNotFoundError:
             return 0
 
-    def until_more(self, n_bytes: int, limit_s: float = 30.0) -> None:
+    def until_more(self, n_bytes, limit_s=30.0):
         wanted = self.have() + n_bytes
         wait_until(lambda: self.have() >= wanted, limit_s)
 
-    def listed(self) -> TransferInTable:
+    def listed(self):
         (found,) = self.daemon.client.transfers()
         return found
 
-    def waiting(self) -> TransferInTable | None:
+    def waiting(self):
         """Return the transfer while its program runs and may use no network yet."""
         found = self.listed()
         waits = found.running and found.turn.networks == () and found.turn.begin_unix_s is not None
         return found if waits else None
 
-    def close(self) -> None:
+    def close(self):
         for process in self.programs:
             process.kill()
             process.communicate()
@@ -118,7 +114,7 @@ class Fetching:
 
 
 @pytest.fixture
-def fetching(tmp_path: Path, registry: Path) -> Iterator[Fetching]:
+def fetching(tmp_path, registry):
     with Laptop(WIFI, LTE) as laptop:
         fetching = Fetching(laptop, tmp_path)
         try:

@@ -9,7 +9,6 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -25,7 +24,7 @@ RTT_S = 0.03
 TRIES = 3
 
 
-def varying(period_s: float = 2.0) -> Trace:
+def varying(period_s=2.0):
     """Between 4 and 28 Mbit/s, up and down once in a period."""
     ms = np.arange(round(period_s * 1000))
     per_ms = (16 + 12 * np.sin(2 * math.pi * ms / len(ms))) * 1e6 / 1000 / 12000
@@ -37,12 +36,12 @@ VARYING = varying()
 
 
 @pytest.fixture(scope="module")
-def laptop() -> Iterator[Laptop]:
+def laptop():
     with Laptop(source_rules=True, nice=-10) as laptop:
         yield laptop
 
 
-def until_it_holds(check: Callable[[], None]) -> None:
+def until_it_holds(check):
     for attempt in range(TRIES):
         try:
             check()
@@ -53,9 +52,7 @@ def until_it_holds(check: Callable[[], None]) -> None:
             return
 
 
-def tcp_rate_bps(
-    laptop: Laptop, kind: NetworkKind, direction: Direction, from_s: float, to_s: float
-) -> tuple[float, float, float]:
+def tcp_rate_bps(laptop, kind, direction, from_s, to_s):
     """Return the rate that one TCP connection delivers between two instants of the replay.
 
     Returns:
@@ -75,7 +72,7 @@ def tcp_rate_bps(
             zero_s = laptop.links[kind].started_at_s
             over = threading.Event()
 
-            def send() -> None:
+            def send():
                 with suppress(OSError):
                     while not over.is_set():
                         sender.sendall(bytes(65536))
@@ -109,7 +106,7 @@ def test_tcp_gets_the_traces_capacity(laptop, direction):
     other = Trace.constant(60e6)
     down, up = (trace, other) if direction is Direction.DOWN else (other, trace)
 
-    def check() -> None:
+    def check():
         laptop.attach(Access(NetworkKind.WIFI, up=up, down=down, rtt_s=RTT_S, queue_packets=150))
         rate_bps, began_s, ended_s = tcp_rate_bps(laptop, NetworkKind.WIFI, direction, 1.0, 4.0)
         capacity_bps = trace.rate_bps(began_s, ended_s) * TCP_GOODPUT_SHARE
@@ -118,7 +115,7 @@ def test_tcp_gets_the_traces_capacity(laptop, direction):
     until_it_holds(check)
 
 
-def rtts_s(laptop: Laptop, kind: NetworkKind, count: int = 20) -> list[float]:
+def rtts_s(laptop, kind, count=20):
     output = laptop.client.run(
         *f"ping -n -c {count} -i 0.05 -W 2 -I {ADDRESSES[kind]} {SERVER}".split()
     ).stdout
@@ -130,7 +127,7 @@ def test_the_idle_rtt_is_as_asked(laptop, rtt_s):
     rate_bps = 12e6
     packet_s = 12000 / rate_bps
 
-    def check() -> None:
+    def check():
         trace = Trace.constant(rate_bps)
         laptop.attach(Access(NetworkKind.CELLULAR, up=trace, down=trace, rtt_s=rtt_s))
         found = rtts_s(laptop, NetworkKind.CELLULAR)
@@ -142,7 +139,7 @@ def test_the_idle_rtt_is_as_asked(laptop, rtt_s):
 
 
 def test_the_rtt_holds_on_a_varying_trace(laptop):
-    def check() -> None:
+    def check():
         trace = VARYING
         laptop.attach(Access(NetworkKind.WIFI, up=trace, down=trace, rtt_s=RTT_S))
         found = rtts_s(laptop, NetworkKind.WIFI)
@@ -157,7 +154,7 @@ def test_the_replay_keeps_its_own_time(laptop):
     gate = Trace([600, 10_000])
     free = Trace.constant(12e6)
 
-    def check() -> None:
+    def check():
         laptop.attach(
             Access(NetworkKind.WIFI, up=gate, down=free, rtt_s=0.0),
             Access(NetworkKind.CELLULAR, up=gate, down=free, rtt_s=0.0),
@@ -186,7 +183,7 @@ def test_the_replay_keeps_its_own_time(laptop):
 def test_a_rotated_trace_begins_where_it_was_told(laptop):
     half = Trace([*np.repeat(np.arange(1, 1501), 2), 3000], 3000)
 
-    def check() -> None:
+    def check():
         there = Access(NetworkKind.WIFI, up=half, down=half, rtt_s=RTT_S, queue_packets=100)
         laptop.attach(there.rotated(1.2))
         found = rtts_s(laptop, NetworkKind.WIFI, count=40)
@@ -216,7 +213,7 @@ def test_a_full_queue_drops_the_last_packets():
         _fill_the_queue(laptop)
 
 
-def _fill_the_queue(laptop: Laptop) -> None:
+def _fill_the_queue(laptop):
     gate = Trace([*[800] * 400, 10_000])
     laptop.attach(
         Access(NetworkKind.WIFI, up=gate, down=Trace.constant(1e6), rtt_s=0.0, queue_packets=100)

@@ -4,8 +4,6 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -28,7 +26,7 @@ SIZE = 6_000_000
 USER = "65534"
 
 
-def fetch(laptop: Laptop, variables: dict[str, str], size: int) -> "subprocess.Popen[str]":
+def fetch(laptop, variables, size):
     return laptop.client.popen(
         *("env", *(f"{key}={value}" for key, value in variables.items())),
         *("curl", "--silent", "--show-error", "--max-time", "30", "--output", "/dev/null"),
@@ -38,10 +36,9 @@ def fetch(laptop: Laptop, variables: dict[str, str], size: int) -> "subprocess.P
     )
 
 
-def facts(curl: "subprocess.Popen[str]") -> dict[str, Any]:
+def facts(curl):
     with curl:
-        found: dict[str, Any] = json.loads(curl.communicate(timeout=40)[0])
-    return found
+        return json.loads(curl.communicate(timeout=40)[0])
 
 
 @pytest.mark.usefixtures("registry")
@@ -66,7 +63,7 @@ def test_plain_tcp_goes_on_without_its_network_and_starts_as_soon_as_ever(tmp_pa
         assert (found["http_code"], found["size_download"]) == (200, SIZE), found
 
 
-def came(laptop: Laptop, act: Callable[[], None]) -> dict[str, int]:
+def came(laptop, act):
     """Return the bytes that each network brings meanwhile."""
     before = {name: laptop.received_bytes(name) for name in ("wlan0", "lte0")}
     act()
@@ -103,16 +100,16 @@ def test_what_is_under_a_users_rule_does_not_go_through_the_gateway():
     """A redirected program's connections and datagrams, over either network: it knows of neither."""
     size = 1_000_000
 
-    def ask() -> str:
+    def ask():
         return laptop.client.run(
             *("setpriv", f"--reuid={USER}", "--clear-groups", sys.executable, "-c", ASK)
         ).stdout.strip()
 
-    def fetch_whole() -> None:
+    def fetch_whole():
         url = f"http://{SERVER}/bytes/{size}"
         assert download(laptop.client, url, size, user=int(USER)).whole
 
-    def ask_directly() -> None:
+    def ask_directly():
         assert ask() not in SERVER_ADDRESSES
 
     with (

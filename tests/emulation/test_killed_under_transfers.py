@@ -5,7 +5,6 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -46,19 +45,19 @@ class Host:
     ends: ExitStack
     started: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
-    def start(self, *words: str, user: int = 0) -> "subprocess.Popen[bytes]":
-        process: subprocess.Popen[bytes] = self.laptop.client.popen(
+    def start(self, *words, user=0):
+        process = self.laptop.client.popen(
             *as_user(user), *words,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         self.started.append(process)
         return process
 
-    def curl(self, size: int, *options: str, user: int = 0) -> "subprocess.Popen[bytes]":
+    def curl(self, size, *options, user=0):
         words = ("curl", "-sS", "-m", "60", "-o", "/dev/null", "-w", "%{size_download}", *options)
         return self.start(*words, f"http://{SERVER}/bytes/{size}", user=user)
 
-    def transfers(self) -> "dict[str, subprocess.Popen[bytes]]":
+    def transfers(self):
         """Under way, in the middle of what they carry."""
         options = ("StrictHostKeyChecking=no", "UserKnownHostsFile=/dev/null", "LogLevel=ERROR")
         found = {
@@ -76,7 +75,7 @@ class Host:
             assert process.poll() is None, name
         return found
 
-    def small_works(self, within_s: float) -> None:
+    def small_works(self, within_s):
         """A new connection of a redirected program."""
         began_s = time.monotonic()
         process = self.curl(SMALL, user=USER)
@@ -84,7 +83,7 @@ class Host:
         assert said == str(SMALL).encode(), complaint
         assert time.monotonic() - began_s < within_s
 
-    def close(self) -> None:
+    def close(self):
         """Ends all of it, and sees that nothing is left."""
         for process in self.started:
             process.kill()
@@ -96,7 +95,7 @@ class Host:
             assert after[name] == was, name
 
 
-def typed(ssh: "subprocess.Popen[bytes]", line: bytes) -> bool:
+def typed(ssh, line):
     assert ssh.stdin is not None
     assert ssh.stdout is not None
     ssh.stdin.write(line)
@@ -105,7 +104,7 @@ def typed(ssh: "subprocess.Popen[bytes]", line: bytes) -> bool:
 
 
 @pytest.fixture
-def host() -> Iterator[Host]:
+def host():
     with (
         Laptop(*ACCESSES, source_rules=False) as laptop,
         Servers(laptop, mptcp=False) as servers,
@@ -129,7 +128,7 @@ def host() -> Iterator[Host]:
         yield Host(laptop, daemon, gatewayed, shell, before, ends)
 
 
-def killed(pid: int) -> None:
+def killed(pid):
     """Returns once its last thread has ended: until then its sockets take connections.
 
     The state in /proc is the first thread's alone, which may be a zombie before the others end.

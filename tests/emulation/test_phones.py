@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,9 +16,8 @@ from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed import stale
-from emu.testbed.access import Link
 from emu.testbed.mahimahi import Mahimahi
-from emu.testbed.netns import RUN, Namespace
+from emu.testbed.netns import RUN
 from emu.testbed.phones import LTE, SERVER, WLAN, Access, Laptop
 
 FAST = Trace.constant(24e6)
@@ -43,7 +41,7 @@ with Laptop(*[Access(kind, up=fast, down=fast, rtt_s=0.02) for kind in list(Netw
 
 
 @pytest.fixture(autouse=True)
-def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def runtime(monkeypatch):
     """Other testbeds of this machine are none of these tests' business."""
     # Not pytest's own folders: Mahimahi reads its traces as nobody, and those are closed to it.
     with tempfile.TemporaryDirectory(prefix="cedos-test-") as folder:
@@ -52,26 +50,26 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder) / "run"
 
 
-def answers(laptop: Laptop, interface: str) -> bool:
+def answers(laptop, interface):
     ping = f"ping -n -c 1 -W 1 -I {interface} {SERVER}".split()
     return laptop.client.run(*ping, check=False).returncode == 0
 
 
-def rtt_s(laptop: Laptop, interface: str) -> float:
+def rtt_s(laptop, interface):
     output = laptop.client.run(*f"ping -n -q -c 5 -i 0.05 -I {interface} {SERVER}".split()).stdout
     (median,) = re.findall(r"= [0-9.]+/([0-9.]+)/", output)
     return float(median) / 1000
 
 
-def namespaces(token: str) -> list[str]:
+def namespaces(token):
     return [path.name for path in RUN.glob(f"cedos-{token}-*")]
 
 
-def wait_for(condition: Callable[[], bool], within_s: float = 5.0) -> None:
+def wait_for(condition, within_s=5.0):
     wait_until(condition, within_s, describe=lambda: "it did not happen in time")
 
 
-def host_state() -> dict[str, str]:
+def host_state():
     commands = {
         "rules": "ip rule; ip -6 rule",
         "routes": "ip route show table all; ip -6 route show table all",
@@ -111,7 +109,7 @@ def test_both_networks_reach_the_server_and_the_host_stays_as_it_was(runtime):
 def test_routes_follow_what_is_preferred():
     with Laptop(WIFI, CELLULAR) as laptop:
 
-        def way() -> str:
+        def way():
             return laptop.client.ip("route", "get", SERVER)
 
         original = laptop.client.ip("route")
@@ -208,11 +206,11 @@ def test_everything_is_gone_after_an_error(runtime):
 class Broken(Mahimahi):
     """Mahimahi whose shells fail at one point of their start."""
 
-    def __init__(self, kind: NetworkKind) -> None:
+    def __init__(self, kind):
         super().__init__()
         self.kind = kind
 
-    def launch(self, access: Access, isp: Namespace, subnet: str, directory: Path) -> Link:
+    def launch(self, access, isp, subnet, directory):
         """See the base."""
         link = super().launch(access, isp, subnet, directory)
         if access.kind is self.kind:
@@ -239,7 +237,7 @@ def test_a_dead_link_is_noticed_and_can_be_replaced():
         assert answers(laptop, WLAN)
 
 
-def owner() -> tuple["subprocess.Popen[str]", str, list[int]]:
+def owner():
     process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     token, *pids = process.stdout.readline().split()

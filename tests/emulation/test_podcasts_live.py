@@ -7,16 +7,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.nginx import nginx
 from kit.waiting import wait_until
 
-from cedos.api.transfers import TransferInTable
 from cedos.commands.transfers import lines
 from cedos.model import NetworkKind
 from emu.places.places import default_directory, load
@@ -41,7 +38,7 @@ CONFIG = (
 class Listener:
     """A feed on a local nginx, its episodes on the emulated server's; the daemon and the program."""
 
-    def __init__(self, laptop: Laptop, folder: Path, episode_bytes: int) -> None:
+    def __init__(self, laptop, folder, episode_bytes):
         self.laptop, self.folder, self.episode_bytes = laptop, folder, episode_bytes
         (folder / "www").mkdir()
         items = "".join(
@@ -60,30 +57,29 @@ class Listener:
             "XDG_STATE_HOME": str(folder / "state"),
             "HOME": str(folder),
         }
-        self.programs: list[subprocess.Popen[str]] = []
+        self.programs = []
 
-    def up(self) -> None:
+    def up(self):
         self.daemon.start()
         self.daemon.wait_for(lambda client: bool(client.status().networks), 20.0)
 
-    def pod(self, *arguments: str) -> "subprocess.Popen[str]":
-        program: subprocess.Popen[str] = self.laptop.client.popen(
+    def pod(self, *arguments):
+        program = self.laptop.client.popen(
             *(str(Path(sys.executable).with_name("cedos-pod")), *arguments),
             env=self.environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self.programs.append(program)
         return program
 
-    def episodes(self) -> list[dict[str, Any]]:
+    def episodes(self):
         out, _ = self.pod("--list", "--json").communicate(timeout=30)
-        found: list[dict[str, Any]] = json.loads(out)["episodes"]
-        return found
+        return json.loads(out)["episodes"]
 
-    def explained(self) -> str:
+    def explained(self):
         """As `cedos transfers` says it."""
         return "\n".join(lines(self.daemon.client.transfers(), datetime.now(), os.getuid()))
 
-    def until(self, what: str, wanted_s: float = 20.0, **having: bool) -> list[TransferInTable]:
+    def until(self, what, wanted_s=20.0, **having):
         """The table, once `what` is said in it; `running`: of programs that run, or do not."""
         ends_s = time.monotonic() + wanted_s
         while True:
@@ -94,7 +90,7 @@ class Listener:
             assert time.monotonic() < ends_s, self.explained()
             time.sleep(0.2)
 
-    def every_step_explained(self, *, running: bool) -> None:
+    def every_step_explained(self, *, running):
         """Each row says what it does or waits for, and why; none is left that came meanwhile."""
         wait_until(
             lambda: all(each.running is running for each in self.daemon.client.transfers()),
@@ -116,21 +112,21 @@ class Listener:
                 r"\n    (over|waiting for|its program does not run|late|.*; tried again )", why
             ), text
 
-    def have(self) -> int:
+    def have(self):
         files = (self.folder / "Podcasts").glob("news/*")
         return sum(each.stat().st_size for each in files if not each.name.endswith(".json"))
 
-    def until_here(self, n_bytes: int) -> None:
+    def until_here(self, n_bytes):
         wait_until(lambda: self.have() >= n_bytes, 30.0)
 
-    def suspended(self, *pids: int, for_s: float) -> None:
+    def suspended(self, *pids, for_s):
         for pid in pids:
             os.kill(pid, signal.SIGSTOP)
         time.sleep(for_s)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
 
-    def close(self) -> None:
+    def close(self):
         for process in self.programs:
             process.kill()
             process.wait()
@@ -142,7 +138,7 @@ class Listener:
 
 
 @pytest.fixture
-def walk(tmp_path: Path, registry: Path) -> Iterator[Listener]:
+def walk(tmp_path, registry):
     with Laptop(WIFI, LTE) as laptop, Servers(laptop):
         listener = Listener(laptop, tmp_path, EPISODE_BYTES)
         try:
@@ -151,7 +147,7 @@ def walk(tmp_path: Path, registry: Path) -> Iterator[Listener]:
             listener.close()
 
 
-def _by(within_s: float) -> str:
+def _by(within_s):
     """The first full minute that is so far away."""
     return f"{datetime.now() + timedelta(seconds=within_s + 60):%H:%M}"
 

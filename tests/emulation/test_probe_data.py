@@ -1,7 +1,6 @@
 """Active probes through emulated links find what the traces carry."""
 
 import statistics
-from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -12,7 +11,7 @@ from emu.places.places import load
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def directory(tmp_path_factory):
     directory = tmp_path_factory.mktemp("places")
     synth.generate("static", 1, 40, directory, "static-s1")
     return directory

@@ -4,7 +4,6 @@ import json
 import socket
 import struct
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ URL = f"http://{SERVER}"
 
 
 @pytest.fixture(scope="module")
-def laptop() -> Iterator[Laptop]:
+def laptop():
     accesses = [
         Access(NetworkKind.WIFI, up=FAST, down=FAST, rtt_s=0.004),
         Access(NetworkKind.CELLULAR, up=FAST, down=FAST, rtt_s=0.008),
@@ -31,12 +30,12 @@ def laptop() -> Iterator[Laptop]:
 
 
 @pytest.fixture(scope="module")
-def servers(laptop: Laptop) -> Iterator[Servers]:
+def servers(laptop):
     with Servers(laptop, tls=True, access_log=True) as servers:
         yield servers
 
 
-def curl(laptop: Laptop, *arguments: str, mptcp: bool = False) -> tuple[int, int, int]:
+def curl(laptop, *arguments, mptcp=False):
     """Runs curl in the client; returns status, bytes downloaded, bytes uploaded."""
     line = ["curl", "-sS", "-o", "/dev/null", "--max-time", "20", *arguments]
     line += ["-w", "%{http_code} %{size_download} %{size_upload}"]
@@ -104,7 +103,7 @@ def test_an_upload_is_answered_after_its_last_byte_and_not_before(laptop, server
         assert answer.endswith(b"\r\n\r\n" + bytes(5))
 
 
-def counters(laptop: Laptop) -> dict[str, int]:
+def counters(laptop):
     output = laptop.server.run(*["nstat", "-a", "-z", "-s", "-j"]).stdout
     return dict(json.loads(output)["kernel"])
 
@@ -180,7 +179,7 @@ def test_uploads_leave_nothing_behind(laptop, servers):
 def test_a_second_server_on_the_same_ports_says_why_it_cannot(laptop, servers):
     class Elsewhere(Servers):
         @property
-        def directory(self) -> Path:
+        def directory(self):
             return super().directory.with_name("elsewhere")
 
     # The port answers (the first one's), so only nginx itself can tell.

@@ -19,7 +19,7 @@ SHELL = [sys.executable, "-c", "from emu.commands.cedos_emu import main; main()"
 
 
 @pytest.fixture
-def places(tmp_path: Path) -> Path:
+def places(tmp_path):
     for kind, rate_bps in (("wifi", 24e6), ("cellular", 12e6)):
         (tmp_path / kind).mkdir()
         Trace.constant(rate_bps, 5).write(tmp_path / kind / f"even-{kind}.trace.gz")
@@ -27,7 +27,7 @@ def places(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shell(places: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def shell(places, *arguments):
     line = [*SHELL, "--place", "even", "--places", str(places), *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -50,7 +49,7 @@ while True:
 """
 
 
-def carried(laptop: Laptop) -> dict[str, int]:
+def carried(laptop):
     """Received and sent bytes of each interface."""
     found = {}
     for line in laptop.client.run("cat", "/proc/net/dev").stdout.splitlines():
@@ -98,7 +97,7 @@ def test_the_phone_brings_only_what_wifi_cannot(tmp_path):
                 laptop.detach(NetworkKind.WIFI)
                 time.sleep(AWAY_S)
                 laptop.attach(WIFI)
-                played: dict[str, Any] = json.loads(playing.communicate()[0])
+                played = json.loads(playing.communicate()[0])
             after = carried(laptop)
         finally:
             server.terminate()

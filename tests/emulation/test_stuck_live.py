@@ -3,7 +3,6 @@
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
@@ -47,14 +46,14 @@ def test_programs_try_again_elsewhere_ssh_is_left_alone_and_all_is_told(tmp_path
         daemon.until_both_live()
         daemon.wait_for(lambda client: client.status().default.network == WLAN, 60.0, 0.2)
 
-        def run(*words: str) -> bool:
-            process: subprocess.Popen[bytes] = laptop.client.popen(
+        def run(*words):
+            process = laptop.client.popen(
                 *words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
             return process.wait(2 * LIMIT_S) == 0
 
         curl = ("curl", "-sSf", "-m", f"{LIMIT_S}", URL, "-o")
-        programs: dict[str, Callable[[], bool]] = {
+        programs = {
             "curl": lambda: run(*curl, str(tmp_path / "once")),
             "curl again": lambda: run(
                 *curl, str(tmp_path / "again"), "--retry", "3", "--retry-all-errors"
@@ -63,9 +62,9 @@ def test_programs_try_again_elsewhere_ssh_is_left_alone_and_all_is_told(tmp_path
             "apt": lambda: archive.fetch(laptop.client).whole,
             "ssh": lambda: shells.typing(laptop.client).whole,
         }
-        done: dict[str, tuple[bool, float]] = {}
+        done = {}
 
-        def fare(name: str, program: Callable[[], bool]) -> None:
+        def fare(name, program):
             began_s = time.monotonic()
             try:
                 whole = program()

@@ -4,9 +4,7 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -15,12 +13,12 @@ from cedos.model import NetworkKind
 from emu.places.places import load
 from emu.repository import ROOT
 from emu.runs import browsing
-from emu.runs.browsing import Browsed, BrowsingPlan, Person
+from emu.runs.browsing import Person
 from emu.runs.scenario import PageLoad, Scenario, VideoLoad
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.gateway import GATEWAY
-from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time, through_gateway
+from emu.testbed.programs.rescue_laptop import put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
 from emu.workloads.tools import CloneServer, ShellServer
 from emu.workloads.web import corpus, video
@@ -31,7 +29,7 @@ PLACE = "walk-away-s7"
 LONGEST_WAIT_S = 2.0
 
 
-def scenario(pages: int, lasts_s: float) -> Scenario:
+def scenario(pages, lasts_s):
     return Scenario(
         page=(PageLoad("pages", sites=pages, every_s=lasts_s / pages),),
         video=(VideoLoad("video", play_s=20.0, bitrate_bps=700_000),),
@@ -67,9 +65,9 @@ def test_a_video_pages_ssh_and_a_clone_on_a_walk_from_wifi_to_lte(
         person = stack.enter_context(Person(laptop, servers, wanted, log, mptcp=False, nice=0))
         laptop.attach(*walk(begins_s))  # from its beginning, whatever took long until here
         put_on_time(laptop)
-        found: dict[str, Any] = {}
+        found = {}
 
-        def beside(name: str, work: Callable[[], Any]) -> threading.Thread:
+        def beside(name, work):
             thread = threading.Thread(target=lambda: found.update({name: work()}), name=name)
             thread.start()
             return thread
@@ -93,7 +91,7 @@ def test_a_video_pages_ssh_and_a_clone_on_a_walk_from_wifi_to_lte(
         judge_usage(used)
 
 
-def walk(begins_s: float) -> tuple[Access, Access]:
+def walk(begins_s):
     networks = load(ROOT / "traces")[PLACE].networks
     wifi, lte = (
         Access(kind, each.up, each.down, each.rtt_s).rotated(begins_s)
@@ -103,7 +101,7 @@ def walk(begins_s: float) -> tuple[Access, Access]:
     return wifi, lte
 
 
-def serve(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
+def serve(wanted, laptop):
     folder, player = laptop.directory / "sites", laptop.directory / "player"
     folder.mkdir(mode=0o755)
     corpus.write(wanted.corpus, folder)
@@ -118,7 +116,7 @@ def serve(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
     return Servers(laptop, tls=True, sites=sites, addresses=near)
 
 
-def told(browsed: Browsed, found: dict[str, Any]) -> str:
+def told(browsed, found):
     loads = [f"{each.loaded.load_s:.1f}" for each in browsed.visits]
     (video,) = browsed.watched
     return (
@@ -127,7 +125,7 @@ def told(browsed: Browsed, found: dict[str, Any]) -> str:
     )
 
 
-def judge(wanted: BrowsingPlan, browsed: Browsed, found: dict[str, Any]) -> None:
+def judge(wanted, browsed, found):
     assert len(browsed.visits) == len(wanted.pages)
     for visit in browsed.visits:
         assert not visit.loaded.problem, visit.loaded
@@ -141,7 +139,7 @@ def judge(wanted: BrowsingPlan, browsed: Browsed, found: dict[str, Any]) -> None
         assert each.stall_s < LONGEST_WAIT_S, found
 
 
-def carried_through(used: dict[str, Any]) -> dict[str, dict[str, int]]:
+def carried_through(used):
     """Return the bytes by network of each server that was reached through the gateway."""
     return {
         each["server"]: each["bytes_by_network"]
@@ -150,14 +148,14 @@ def carried_through(used: dict[str, Any]) -> dict[str, dict[str, int]]:
     }
 
 
-def whole_clone(daemon: RescueDaemon, cloned_bytes: int) -> dict[str, Any] | None:
+def whole_clone(daemon, cloned_bytes):
     """Return the usage once it has all bytes of the clone."""
-    used: dict[str, Any] = json.loads(daemon.cedos("usage", "--json").stdout)
+    used = json.loads(daemon.cedos("usage", "--json").stdout)
     sizes = [sum(each.values()) for each in carried_through(used).values()]
     return used if max(sizes, default=0) >= cloned_bytes else None
 
 
-def judge_usage(used: dict[str, Any]) -> None:
+def judge_usage(used):
     """Check that connections through the gateway have the names of their servers, and their networks."""
     through = carried_through(used)
     # The ten with most metered bytes are listed. A video that played over Wi-Fi is not among them.

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
-from emu.runs.browsing import Browsed, Person, plan, serve
+from emu.runs.browsing import Person, plan, serve
 from emu.runs.scenario import PageLoad, Scenario, VideoLoad
 from emu.testbed.phones import Access, Laptop, use_kernel_path_manager
 from emu.workloads.web.browser import Browser
@@ -31,7 +30,7 @@ SCENARIO = Scenario(
 
 
 @pytest.fixture(scope="module")
-def laptop() -> Iterator[Laptop]:
+def laptop():
     accesses = [
         Access(NetworkKind.WIFI, up=FAST, down=FAST, rtt_s=0.010),
         Access(NetworkKind.CELLULAR, up=FAST, down=FAST, rtt_s=0.030),
@@ -40,7 +39,7 @@ def laptop() -> Iterator[Laptop]:
         yield laptop
 
 
-def subflows(laptop: Laptop) -> dict[str, int]:
+def subflows(laptop):
     """Return how many subflows the client asked for, first ones and joining ones."""
     with laptop.client.entered():
         lines = Path("/proc/thread-self/net/netstat").read_text().splitlines()
@@ -50,7 +49,7 @@ def subflows(laptop: Laptop) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def browsed(laptop: Laptop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsed]:
+def browsed(laptop, tmp_path_factory):
     cache = tmp_path_factory.mktemp("media")
     # nginx's worker is nobody; what pytest makes is its user's alone.
     for directory in (cache, *cache.parents):
@@ -104,7 +103,7 @@ def test_records_are_rows_of_the_run_s_tables(browsed):
     json.dumps(tables)
 
 
-def command_lines() -> Iterator[str]:
+def command_lines():
     """Yield the command lines of all processes of this machine; those of zombies are empty."""
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(OSError):

@@ -1,22 +1,12 @@
 """Generated sites are served as real ones are: with lengths, in chunks, or with no body at all."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.phones import Access, Laptop
 from emu.testbed.programs.servers import Servers
-from emu.workloads.web.corpus import (
-    BEACON,
-    Corpus,
-    Object,
-    addresses,
-    generate,
-    nginx_servers,
-    write,
-)
+from emu.workloads.web.corpus import BEACON, addresses, generate, nginx_servers, write
 
 FAST = Trace.constant(48e6)
 SAID = "%{http_code} %{http_version} %{size_download}"
@@ -24,7 +14,7 @@ SAID += " %header{content-length} %header{transfer-encoding}\n"
 
 
 @pytest.fixture(scope="module")
-def served() -> Iterator[tuple[Laptop, Servers, Corpus]]:
+def served():
     corpus = generate(sites=1, seed=6)
     access = Access(NetworkKind.WIFI, up=FAST, down=FAST, rtt_s=0.004)
     with Laptop(access) as laptop:
@@ -35,7 +25,7 @@ def served() -> Iterator[tuple[Laptop, Servers, Corpus]]:
             yield laptop, servers, corpus
 
 
-def chosen(corpus: Corpus) -> list[Object]:
+def chosen(corpus):
     """Some objects of each kind of answer."""
     (page,) = corpus.pages
     kinds = [

@@ -1,24 +1,19 @@
 """Fixtures for tests of real daemons: cedos in a namespace, a laptop with Wi-Fi and a metered network."""
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
 from kit.laptop import Installed, Tethered
 
-from emu.testbed.netns import Namespace
-
 
 @pytest.fixture
-def install(tmp_path: Path) -> Callable[..., Installed]:
+def install(tmp_path):
     """`install(namespace)`: cedos there; a second argument is more of the configuration."""
 
-    def make(where: Namespace, config: str = "") -> Installed:
+    def make(where, config=""):
         return Installed(where, tmp_path, config)
 
     return make
 
 
 @pytest.fixture
-def tethered(make_namespace: Callable[[str], Namespace]) -> Tethered:
+def tethered(make_namespace):
     return Tethered(make_namespace)

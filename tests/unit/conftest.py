@@ -2,45 +2,31 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_interface
-from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from cedos.api.budgets import BudgetMessage, UsageMessage
 from cedos.api.messages import (
-    CarriedReport,
     DecisionMessage,
     DefaultMessage,
     FlowMessage,
     NetworkMessage,
     PhoneMessage,
-    ProbingMessage,
     StatusMessage,
     SubflowMessage,
     flow_matches,
     flow_text,
 )
-from cedos.api.programs import (
-    ChoiceRequest,
-    HintAccepted,
-    PrefetchingAnswer,
-    PrefetchingRequest,
-    PriceMessage,
-    ProgramMessage,
-    RadioMessage,
-)
+from cedos.api.programs import HintAccepted, PrefetchingAnswer, PriceMessage, RadioMessage
 from cedos.api.server import ControlServer
 from cedos.commands.cedos import main
-from cedos.controller.hint import HintRequest, program_mark
+from cedos.controller.hint import program_mark
 from cedos.errors import NotFoundError
 from cedos.model import (
-    Budget,
     Context,
     Decision,
     Evaluation,
@@ -70,7 +56,7 @@ ON_WIFI = Strategy(StrategyKind.SINGLE, ("wlan0",))
 CONTEXT = Context(at_s=100.0, networks={"wlan0": {"rtt_s": Indicator(0.02, 98.5, active=True)}})
 
 
-def decision(number: int) -> Decision:
+def decision(number):
     return Decision(
         number=number,
         made_unix_s=1.7e9,
@@ -88,38 +74,38 @@ def decision(number: int) -> Decision:
 class FakeDaemon:
     """A real backend, though of a daemon that does nothing."""
 
-    def __init__(self) -> None:
-        self.hints: dict[int, HintRequest] = {}
-        self.budgets: dict[str, BudgetMessage] = {}
-        self.budget_problems: list[str] = []
-        self.said_phone: PhoneUse | None = None
-        self.choices: list[ChoiceRequest] = []
+    def __init__(self):
+        self.hints = {}
+        self.budgets = {}
+        self.budget_problems = []
+        self.said_phone = None
+        self.choices = []
         self.direct = False
-        self.prefetching_said: list[PrefetchingRequest] = []
-        self.programs: list[ProgramMessage] = []
-        self.probed: list[ProbingMessage] = []
-        self.told_carrying: list[tuple[CarriedReport, int]] = []
-        self.usage_since: UsageMessage | None = None
-        self.told: StatusMessage | None = None
-        self.fault: Exception | None = None
+        self.prefetching_said = []
+        self.programs = []
+        self.probed = []
+        self.told_carrying = []
+        self.usage_since = None
+        self.told = None
+        self.fault = None
         self.delay_s = 0.0
         self.marks = True
 
-    async def _before(self) -> None:
+    async def _before(self):
         await asyncio.sleep(self.delay_s)
         if self.fault:
             raise self.fault
 
-    async def networks(self) -> list[NetworkMessage]:
+    async def networks(self):
         await self._before()
         return [NetworkMessage.of(WIFI, CONTEXT, 101.0)]
 
-    async def flows(self) -> list[FlowMessage]:
+    async def flows(self):
         await self._before()
         subflow = SubflowMessage(flow=flow_text(KEY), network="wlan0")
         return [FlowMessage(flow=flow_text(KEY), strategy=ON_WIFI, subflows=[subflow])]
 
-    async def status(self) -> StatusMessage:
+    async def status(self):
         return self.told or StatusMessage(
             version="1",
             pid=7,
@@ -133,19 +119,19 @@ class FakeDaemon:
             budget_problems=self.budget_problems,
         )
 
-    async def explain(self, flow: str | None) -> DecisionMessage:
+    async def explain(self, flow):
         await self._before()
         if flow is None or flow == "7" or flow_matches(flow, KEY, "www.example.org"):
             return DecisionMessage.of(decision(7))
         raise NotFoundError(f"no decision about {flow} is known")
 
-    async def choose(self, request: ChoiceRequest) -> DecisionMessage:
+    async def choose(self, request):
         await self._before()
         self.choices.append(request)
         direct = None if request.detour is None else self.direct
         return DecisionMessage.of(replace(decision(8), transfer=request.transfer), direct=direct)
 
-    async def prefetching(self, request: PrefetchingRequest, uid: int) -> PrefetchingAnswer:
+    async def prefetching(self, request, uid):
         self.prefetching_said.append(request)
         state = {"name": "on", "active_w": 2.0, "linger_w": 1.0, "linger_s": 4.0}
         radio = {
@@ -158,37 +144,37 @@ class FakeDaemon:
             prices=[PriceMessage(resource="energy", s_per_unit=0.2, steps=((10.0, 0.3),))],
         )
 
-    async def report_carried(self, report: CarriedReport, uid: int) -> None:
+    async def report_carried(self, report, uid):
         self.told_carrying.append((report, uid))
 
-    async def prefetched(self) -> list[ProgramMessage]:
+    async def prefetched(self):
         return self.programs
 
-    async def probing(self) -> list[ProbingMessage]:
+    async def probing(self):
         return self.probed
 
-    async def _nothing(self, *_asked: object) -> None: ...
+    async def _nothing(self, *_asked): ...
 
     transfer = transfers = rules = add_rule = remove_rule = recording = record = _nothing
 
-    async def hint(self, hint: HintRequest, uid: int) -> HintAccepted:
+    async def hint(self, hint, uid):
         await self._before()
         number = len(self.hints) + 1
         self.hints[number] = hint
         mark = program_mark(number) if hint.program and self.marks else None
         return HintAccepted(number=number, network="wlan0", mark=mark)
 
-    async def unhint(self, number: int, uid: int) -> None:
+    async def unhint(self, number, uid):
         if self.hints.pop(number, None) is None:
             raise NotFoundError(f"there is no hint {number}")
 
-    async def standing_budgets(self) -> list[BudgetMessage]:
+    async def standing_budgets(self):
         return list(self.budgets.values())
 
-    async def usage(self, since_unix_s: float) -> UsageMessage:
+    async def usage(self, since_unix_s):
         return self.usage_since or UsageMessage(since_unix_s=since_unix_s)
 
-    async def set_budget(self, budget: Budget) -> BudgetMessage:
+    async def set_budget(self, budget):
         await self._before()
         earlier = self.budgets.get(budget.name)
         hard = earlier is not None and earlier.hard if budget.hard is None else budget.hard
@@ -205,28 +191,28 @@ class FakeDaemon:
         )
         return self.budgets[budget.name]
 
-    async def phone(self) -> PhoneMessage:
+    async def phone(self):
         said = self.said_phone
         source = "configuration" if said is None else "command"
         return PhoneMessage(phone=said or PhoneUse.TO_SAVE_TIME, source=source)
 
-    async def prefer(self, phone: PhoneUse | None) -> PhoneMessage:
+    async def prefer(self, phone):
         self.said_phone = phone
         return await self.phone()
 
-    async def remove_budget(self, name: str) -> None:
+    async def remove_budget(self, name):
         if self.budgets.pop(name, None) is None:
             raise NotFoundError(f"there is no budget {name}")
 
 
 @contextmanager
-def serving(daemon: FakeDaemon, path: Path) -> Iterator[Callable[..., Any]]:
+def serving(daemon, path):
     """Serves `daemon` on `path` from a thread; yields what runs a function in that thread's loop."""
     started, stop = threading.Event(), asyncio.Event()
-    failed: list[BaseException] = []
+    failed = []
     loop = asyncio.new_event_loop()
 
-    async def serve() -> None:
+    async def serve():
         try:
             async with ControlServer(daemon, path):
                 started.set()
@@ -252,19 +238,19 @@ def serving(daemon: FakeDaemon, path: Path) -> Iterator[Callable[..., Any]]:
 
 
 @pytest.fixture
-def fake_daemon() -> FakeDaemon:
+def fake_daemon():
     """The daemon behind `control`; set its `fault` or `delay_s` to make it fail or dawdle."""
     return FakeDaemon()
 
 
 @pytest.fixture
-def serve() -> Any:
+def serve():
     """`with serve(daemon, path):` for tests that start and stop servers themselves."""
     return serving
 
 
 @pytest.fixture
-def control(fake_daemon: FakeDaemon, tmp_path: Path) -> Iterator[Path]:
+def control(fake_daemon, tmp_path):
     """The path of a control socket on which `fake_daemon` answers."""
     path = tmp_path / "run" / "control.sock"
     with serving(fake_daemon, path):
@@ -272,13 +258,13 @@ def control(fake_daemon: FakeDaemon, tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_decision() -> Callable[[int], Decision]:
+def make_decision():
     """Makes a decision of a given number."""
     return decision
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folders(tmp_path, monkeypatch):
     """The folder that holds `state` and `run`."""
     monkeypatch.setenv("CEDOS_STATE_DIR", str(tmp_path / "state"))
     monkeypatch.setenv("CEDOS_RUNTIME_DIR", str(tmp_path / "run"))
@@ -286,10 +272,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cedos(folders: Path) -> Callable[..., Result]:
+def cedos(folders):
     """Runs `cedos` with arguments; the result has exit_code, stdout and stderr."""
 
-    def run(*arguments: str) -> Result:
+    def run(*arguments):
         result = CliRunner().invoke(main, arguments, prog_name="cedos")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

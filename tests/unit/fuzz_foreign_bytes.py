@@ -7,12 +7,11 @@ import contextlib
 import importlib.util
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import atheris
 
 
-def _harnesses() -> ModuleType:
+def _harnesses():
     file = Path(__file__).with_name("test_foreign_bytes.py")
     spec = importlib.util.spec_from_file_location(file.stem, file)
     assert spec is not None
@@ -24,13 +23,13 @@ def _harnesses() -> ModuleType:
     return module
 
 
-def main() -> None:
+def main():
     harnesses, name = _harnesses(), sys.argv.pop(1)
     refusals = harnesses.PARSERS[name].refusals
     # (The fuzzer ends the process: nothing would clean up.)
     call = harnesses.called(name, Path(sys.argv[1]).parent)
 
-    def one(data: bytes) -> None:
+    def one(data):
         with contextlib.suppress(*refusals):
             call(data)
 

@@ -108,7 +108,7 @@ NOTEBOOKS = {
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS))
 def test_each_picture_of_a_notebook_has_its_claims_before_it(notebook):
     names = {each.name for each in CLAIMS.claim}
-    named: set[str] = set()
+    named = set()
     for cell in NOTEBOOKS[notebook]:
         source = "".join(cell["source"])
         if cell["cell_type"] == "markdown":

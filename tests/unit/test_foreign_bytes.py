@@ -32,7 +32,7 @@ from cedos.api.programs import ChoiceRequest, PrefetchingRequest
 from cedos.api.transfers import TransferReport
 from cedos.apps.files import messages as files
 from cedos.apps.files.objects.http_rules import CacheLookup
-from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
+from cedos.apps.files.objects.object_store import ObjectRecord
 from cedos.apps.sharing.protocol.certificates import (
     CertificateAuthority,
     UntrustedError,
@@ -114,14 +114,14 @@ class Parser:
     refusals: tuple[type[Exception], ...] = ()
 
 
-def of_message(parse: Callable[[NetlinkMessage], object], *kinds: int) -> Callable[[bytes], object]:
+def of_message(parse, *kinds):
     """A parser of netlink messages as one of bytes: the first says which kind it is."""
     return lambda data: parse(
         NetlinkMessage(kinds[data[0] % len(kinds)] if data else 0, 0, 0, data[1:])
     )
 
 
-def attributes(chance: random.Random, depth: int = 2) -> bytes:
+def attributes(chance, depth=2):
     parts = []
     for _ in range(chance.randrange(8)):
         inside = chance.randbytes(chance.choice((0, 1, 2, 4, 4, 4, 8, 16, 40)))
@@ -131,9 +131,9 @@ def attributes(chance: random.Random, depth: int = 2) -> bytes:
     return b"".join(parts)
 
 
-def cached(data: bytes) -> None:
+def cached(data):
     """An origin's headers: of an answer, of what is kept, and of the word that it is still good."""
-    headers: HeaderLists = {"date": ["Tue, 24 Nov 2026 10:00:00 GMT"]}
+    headers = {"date": ["Tue, 24 Nov 2026 10:00:00 GMT"]}
     for line in data.decode("latin-1").split("\r\n"):
         name, _, value = line.partition(":")
         if name:
@@ -145,7 +145,7 @@ def cached(data: bytes) -> None:
         lookup.on_answer(304, headers)
 
 
-def packet(protocol: int, payload: bytes) -> bytes:
+def packet(protocol, payload):
     transport = struct.pack("!HHIIBBHHH", 40_000, 443, 1, 1, 5 << 4, 24, 100, 0, 0)
     if protocol == 17:
         transport = struct.pack("!HHHH", 40_000, 443, 8 + len(payload), 0)
@@ -154,7 +154,7 @@ def packet(protocol: int, payload: bytes) -> bytes:
     return head + transport + payload
 
 
-def profiled(data: bytes) -> None:
+def profiled(data):
     """Handle a captured packet, from its IP header on, as a daemon does, with a new profiler."""
     profiler = Profiler()
     for outgoing in (True, False):
@@ -162,13 +162,13 @@ def profiled(data: bytes) -> None:
             profiler.observe(captured, 1.0)
 
 
-def proxied(data: bytes) -> None:
+def proxied(data):
     RequestParser().feed(data)
     forwarded(data)
 
 
-def leased(folder: Path) -> Callable[[bytes], object]:
-    def read(data: bytes) -> None:
+def leased(folder):
+    def read(data):
         (folder / "3").write_bytes(data)
         (folder / "dhclient.leases").write_bytes(data)
         announced_metered("wlan0", 3, networkd=folder, dhclient=folder)
@@ -176,11 +176,11 @@ def leased(folder: Path) -> Callable[[bytes], object]:
     return read
 
 
-def text(parse: Callable[[str], object]) -> Callable[[bytes], object]:
+def text(parse):
     return lambda data: parse(data.decode("utf-8", "replace"))
 
 
-def commanded(data: bytes) -> None:
+def commanded(data):
     """Parse a message as the privileged part does; an attacker may control the daemon that sent it."""
     said = msgspec.msgpack.decode(data)
     for kind in (tuple[Rule, ...], FlowKey, PathManagerCommand, FilterPlan, EventSocket):
@@ -188,7 +188,7 @@ def commanded(data: bytes) -> None:
             privileged_wire.typed(kind, said)
 
 
-def asked_name(data: bytes) -> None:
+def asked_name(data):
     """Parse a datagram as the stub does, and as a resolver's answer."""
     if (question := names.read(data)) is not None:
         names.truncated(data, question)
@@ -196,19 +196,19 @@ def asked_name(data: bytes) -> None:
         names.answers(data, question, question.number)
 
 
-def said_of_files(data: bytes) -> None:
+def said_of_files(data):
     """Parse a message as a server of files and as its client."""
     for kind in (files.AnyRequest, files.Answer, files.Listing, files.PutAnswer, list[files.Entry]):
         _tried(lambda given, kind=kind: files.decode(given, kind), data, TransferError)
 
 
-def in_a_file(read: Callable[[Path], object]) -> Callable[[Path], Callable[[bytes], object]]:
+def in_a_file(read):
     """A parser that opens its file by itself."""
 
-    def of(folder: Path) -> Callable[[bytes], object]:
+    def of(folder):
         file = folder / "given"
 
-        def call(data: bytes) -> None:
+        def call(data):
             file.write_bytes(data)
             read(file)
 
@@ -217,14 +217,14 @@ def in_a_file(read: Callable[[Path], object]) -> Callable[[Path], Callable[[byte
     return of
 
 
-def authority_of(data: bytes) -> None:
+def authority_of(data):
     authority(data.decode("latin-1"))
 
 
 NETLINK = (bytes(1) + bytes(16), bytes(1) + bytes(72), bytes(1) + bytes(12))
 JSON = (b'{"port": 443, "size_bytes": 1000}', b'{"destination": "198.51.100.0/24"}', b"{}")
 
-PARSERS: dict[str, Parser] = {
+PARSERS = {
     "netlink datagrams": Parser(
         lambda data: [netlink.attributes(each.payload, 4) for each in netlink.messages(data)],
         (netlink.message(16, 0, 1, bytes(16) + attribute(3, b"wlan0\0")),),
@@ -422,12 +422,12 @@ PARSERS: dict[str, Parser] = {
 }  # fmt: skip
 
 
-def _tried(call: Callable[[bytes], object], data: bytes, refusal: type[Exception]) -> None:
+def _tried(call, data, refusal):
     with contextlib.suppress(refusal):
         call(data)
 
 
-def mutated(chance: random.Random, right: bytes) -> bytes:
+def mutated(chance, right):
     data = bytearray(right)
     for _ in range(chance.randrange(1, 6)):
         at = chance.randrange(len(data) + 1)
@@ -451,7 +451,7 @@ def mutated(chance: random.Random, right: bytes) -> bytes:
     return bytes(data[:70_000])
 
 
-def inputs(chance: random.Random, parser: Parser, number: int) -> bytes:
+def inputs(chance, parser, number):
     kind = number % 4
     if kind == 3:
         return chance.randbytes(chance.randrange(200))
@@ -462,17 +462,17 @@ def inputs(chance: random.Random, parser: Parser, number: int) -> bytes:
 
 
 # Those that open files, by the folder for them.
-IN_FILES: dict[str, Callable[[Path], Callable[[bytes], object]]] = {
+IN_FILES = {
     "leases": leased,
     "known servers and clients": in_a_file(keys.read_names),
 }
 
 
-def called(name: str, folder: Path) -> Callable[[bytes], object]:
+def called(name, folder):
     return IN_FILES[name](folder) if name in IN_FILES else PARSERS[name].call
 
 
-def harness(name: str, times: int, folder: Path) -> None:
+def harness(name, times, folder):
     parser = PARSERS[name]
     call = called(name, folder)
     chance = random.Random(f"{SEED} {name}")

@@ -3,8 +3,6 @@
 import ast
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,17 +22,17 @@ MAPS = [
 ]
 
 
-def modules(folder: Path) -> Iterator[tuple[Path, ast.Module]]:
+def modules(folder):
     for path in sorted(folder.rglob("*.py")):
         yield path, ast.parse(path.read_text())
 
 
-def test_folders_stay_small() -> None:
+def test_folders_stay_small():
     counts = Counter(path.parent for package in PACKAGES for path in package.glob("*.py"))
     assert {str(each.relative_to(ROOT)): n for each, n in counts.items() if n > MOST_FILES} == {}
 
 
-def test_every_folder_with_modules_is_a_package_that_says_what_it_is_for() -> None:
+def test_every_folder_with_modules_is_a_package_that_says_what_it_is_for():
     folders = {
         path.parent
         for room in ("cedos", "predictors", "emu")
@@ -49,8 +47,8 @@ def test_every_folder_with_modules_is_a_package_that_says_what_it_is_for() -> No
     assert silent == []
 
 
-def test_a_class_name_means_one_thing_in_cedos() -> None:
-    homes: defaultdict[str, list[str]] = defaultdict(list)
+def test_a_class_name_means_one_thing_in_cedos():
+    homes = defaultdict(list)
     for path, tree in modules(ROOT / "cedos"):
         for node in tree.body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
@@ -58,7 +56,7 @@ def test_a_class_name_means_one_thing_in_cedos() -> None:
     assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
-def test_no_class_is_cut_in_slices() -> None:
+def test_no_class_is_cut_in_slices():
     """A hook that raises NotImplementedError is a class that lies in several files."""
     hooks = [
         f"{path.relative_to(ROOT)}:{node.lineno}"
@@ -71,7 +69,7 @@ def test_no_class_is_cut_in_slices() -> None:
 
 
 @pytest.mark.parametrize("document", MAPS, ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_files_that_documents_name_exist(document: Path) -> None:
+def test_files_that_documents_name_exist(document):
     text = document.read_text()
     named = set(
         re.findall(r"`((?:cedos|predictors|emu|docs|tests|traces|notebooks)/[\w./-]*)`", text)
@@ -87,7 +85,7 @@ def test_files_that_documents_name_exist(document: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["security.md", "session-security.md"])
-def test_each_promise_names_tests_that_exist(name: str) -> None:
+def test_each_promise_names_tests_that_exist(name):
     named = set(
         re.findall(r"`(?:[a-z_/]+/)?(test_\w+)(?:\.py)?`", (ROOT / "docs" / name).read_text())
     )
@@ -96,21 +94,21 @@ def test_each_promise_names_tests_that_exist(name: str) -> None:
     assert named <= there, named - there
 
 
-def test_every_decision_is_listed() -> None:
+def test_every_decision_is_listed():
     folder = ROOT / "docs" / "decisions"
     text = (folder / "README.md").read_text()
     pages = {path.name for path in folder.glob("*.md")} - {"README.md"}
     assert {name for name in pages if f"({name})" not in text} == set()
 
 
-def test_pages_stay_short() -> None:
+def test_pages_stay_short():
     """Counts Markdown alone; the list of claims is data."""
     docs = ROOT / "docs"
     pages = [*docs.glob("*.md"), *(docs / "decisions").glob("*.md")]
     assert sum(len(page.read_text().splitlines()) for page in pages) <= MOST_LINES
 
 
-def test_no_cancellation_is_lost() -> None:
+def test_no_cancellation_is_lost():
     """Python 3.11's `asyncio.wait_for` swallows one that comes as what it waits for is done."""
     users = [
         str(path.relative_to(ROOT))
@@ -124,7 +122,7 @@ def test_no_cancellation_is_lost() -> None:
     assert users == [], "`async with asyncio.timeout(...)` would be right"
 
 
-def test_bytes_are_received_after_a_turn_of_other_tasks() -> None:
+def test_bytes_are_received_after_a_turn_of_other_tasks():
     """The event loop's own call leaves them none while there are bytes: a peer can keep the loop busy."""
     callers = {
         str(path.relative_to(ROOT))
@@ -135,7 +133,7 @@ def test_bytes_are_received_after_a_turn_of_other_tasks() -> None:
     assert callers == {"cedos/kernel/interface_socket.py"}
 
 
-def test_foreign_text_is_no_message_for_any_reason() -> None:
+def test_foreign_text_is_no_message_for_any_reason():
     """A flipped bit kept the daemon from starting: msgspec raises UnicodeDecodeError for it."""
     narrow = {
         str(path.relative_to(ROOT))
@@ -147,7 +145,7 @@ def test_foreign_text_is_no_message_for_any_reason() -> None:
     assert narrow == set()
 
 
-def test_one_module_tells_of_which_kind_an_interface_is() -> None:
+def test_one_module_tells_of_which_kind_an_interface_is():
     judging = re.compile(
         r"""172\.20\.10|ANDROID_METERED|["'](?:wl|ww|wwan|rmnet|rndis|usb)\d*\*?["']"""
     )
@@ -170,7 +168,7 @@ PRINTERS = {
 """What prints by itself; each has a test in `test_plain_output`, or prints only cedos' own words."""
 
 
-def prints(source: str) -> Iterator[int]:
+def prints(source):
     """Yield the lines that print."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
@@ -181,7 +179,7 @@ def prints(source: str) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_every_echo_goes_through_one_function() -> None:
+def test_every_echo_goes_through_one_function():
     files = [
         *(ROOT / "cedos").rglob("*.py"), *(ROOT / "emu" / "commands").glob("*.py"),
         ROOT / "emu" / "terminal.py",
@@ -197,6 +195,6 @@ def test_every_echo_goes_through_one_function() -> None:
     }
 
 
-def test_the_walk_finds_what_prints() -> None:
+def test_the_walk_finds_what_prints():
     source = "click.echo(name)\nprint(name)\nsys.stderr.write(name)\nwrite(name)\n"
     assert sorted(prints(source)) == [1, 2, 3]

@@ -8,7 +8,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from ipaddress import IPv4Address
 
 import pytest
@@ -18,7 +17,7 @@ from cedos import logs
 
 
 @pytest.fixture(autouse=True)
-def _restored() -> Iterator[None]:
+def _restored():
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     yield

@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 from kit.waiting import wait_until
@@ -14,7 +13,7 @@ from emu.repository import ROOT
 SCRIPT = (ROOT / "setup.sh").read_text()
 
 
-def install(folder: Path, apt_get: str) -> "subprocess.Popen[bytes]":
+def install(folder, apt_get):
     """Run `_install_packages` alone, with an apt-get of ours."""
     programs = folder / "bin"
     programs.mkdir()

@@ -18,7 +18,7 @@ NOW = "Sat, 28 Nov 2026 09:00:00 GMT"
 THEN = "Sat, 28 Nov 2026 08:00:00 GMT"
 
 
-def head(status: int = 200, **fields: str) -> AnswerHead:
+def head(status=200, **fields):
     named = {name.replace("_", "-"): [value] for name, value in fields.items()}
     return AnswerHead(URL("http://a.test/b/c"), status, "", named)
 
@@ -103,7 +103,7 @@ def test_any_field_is_something_or_a_transfer_error(text):
 async def test_a_server_that_only_says_that_it_goes_on_is_given_up(hints):
     """Such a server had a minute for each request, and every read took 60 ms of a processor."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader, writer):
         with suppress(ConnectionError):
             await reader.readuntil(b"\r\n\r\n")
             for _ in range(hints):

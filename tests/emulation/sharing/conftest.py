@@ -1,7 +1,5 @@
 """The street of a test module: three helpers, a requestor and a gateway."""
 
-from collections.abc import Iterator
-
 import pytest
 from kit.street import HELPERS, RATE_BPS, Street, uplinks
 
@@ -11,21 +9,21 @@ from emu.testbed.programs.sharing import SharingHosts
 
 
 @pytest.fixture(scope="module")
-def built() -> Iterator[Street]:
+def built():
     there = Neighbourhood(uplinks([RATE_BPS] * HELPERS))
     with there, Servers(there), SharingHosts(there) as hosts:
         yield Street(there, hosts)
 
 
 @pytest.fixture
-def standing(built: Street) -> Iterator[Street]:
+def standing(built):
     """Return a street on which only the gateway runs; what a test begins ends with it."""
     yield built
     built.hosts.stop_sharing()
 
 
 @pytest.fixture
-def street(standing: Street) -> Street:
+def street(standing):
     """Return a street on which all three help and the requestor's proxy runs."""
     standing.helpers = [standing.hosts.help(number) for number in range(HELPERS)]
     standing.request = standing.hosts.request()

@@ -5,14 +5,13 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 
 import msgspec
 import pytest
 from kit.street import HELPERS, PERIOD_S, RATE_BPS, Street, uplinks
 from kit.waiting import wait_until
 
-from cedos.api.messages import NetworkMessage, StatusMessage
+from cedos.api.messages import StatusMessage
 from emu.places.traces import TCP_GOODPUT_SHARE
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.programs.servers import Servers
@@ -39,7 +38,7 @@ COUNT = 10_000_000
 class Watched(Street):
     """A street whose requestor has a fast network that costs nothing, and the daemon."""
 
-    def begin(self) -> None:
+    def begin(self):
         config = self.there.directory / "cedos.toml"
         config.write_text(CONFIG)
         self.hosts.begin("requestor", "up", "--config", str(config), name="daemon")
@@ -50,24 +49,24 @@ class Watched(Street):
         self.hosts.forward()
         self.wait_for(HELPERS)
 
-    def known(self) -> StatusMessage:
+    def known(self):
         found = self.hosts.cedos("requestor", "status", "--json")
         return msgspec.json.decode(found, type=StatusMessage)
 
-    def neighbours(self) -> dict[str, NetworkMessage]:
+    def neighbours(self):
         return {each.name: each for each in self.known().networks if each.kind == "helper"}
 
-    def carried(self) -> int:
+    def carried(self):
         return sum(each.carried_bytes for each in self.neighbours().values())
 
-    def paid_for(self) -> bool:
+    def paid_for(self):
         """Return whether the receipts name what the daemon counted."""
         paid, counted = sum(self.owed_bytes("requestor").values()), self.carried()
         return abs(counted - paid) < 0.01 * counted
 
 
 @pytest.fixture
-def watched() -> Iterator[Watched]:
+def watched():
     there = Neighbourhood(uplinks([RATE_BPS] * HELPERS), own=uplinks([6 * RATE_BPS])[0])
     with there, Servers(there), SharingHosts(there) as hosts:
         street = Watched(there, hosts)

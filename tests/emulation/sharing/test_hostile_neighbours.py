@@ -13,7 +13,6 @@ from kit.street import HELPERS
 from kit.waiting import wait_until
 
 from emu.testbed.neighbours import LINK
-from emu.testbed.netns import Namespace
 from emu.testbed.services import Watcher
 
 # Several of these at once are too much for two cores: they run one after the other.
@@ -25,9 +24,9 @@ _SHARING = (25442).to_bytes(2)
 
 
 def test_a_helper_can_neither_read_nor_change_what_it_carries(street):
-    seen: list[bytes] = []
+    seen = []
 
-    def change(packet: bytes) -> bytes:
+    def change(packet):
         seen.append(packet)
         return with_another_last_byte(packet)
 
@@ -66,11 +65,11 @@ def test_a_helper_that_holds_back_what_comes_is_left_and_hardly_paid(street):
 class _Recorder(Watcher):
     """The datagrams of the protocol on the link, as the bridge passes them on, each once."""
 
-    def __init__(self, air: Namespace) -> None:
+    def __init__(self, air):
         super().__init__(air, "recorder")
-        self.frames: dict[bytes, None] = {}
+        self.frames = {}
 
-    def _watch(self) -> None:
+    def _watch(self):
         with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, _ALL) as listening:
             listening.settimeout(0.1)
             self._ready.set()
@@ -84,13 +83,13 @@ class _Recorder(Watcher):
                     self.frames[frame] = None
 
 
-def _forged(frame: bytes) -> bytes:
+def _forged(frame):
     """Return a frame with another byte somewhere in its datagram, without UDP's checksum."""
     at = 42 + secrets.randbelow(len(frame) - 42)
     return frame[:40] + bytes(2) + frame[42:at] + bytes([frame[at] ^ 0x55]) + frame[at + 1 :]
 
 
-def _busy_s(pid: int) -> float:
+def _busy_s(pid):
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -53,10 +53,10 @@ def test_a_download_uses_all_helpers(street):
     assert sum(int(str(each["carried_bytes"])) for each in owed) < 1.03 * count
 
     # All hosts have the receipts in the end; each asks the gateway in its own time.
-    def amounts() -> dict[object, object]:
+    def amounts():
         return {each["helper"]: each["amount"] for each in street.receipts("requestor")["owed"]}
 
-    def theirs(helper: str) -> object:
+    def theirs(helper):
         (each,) = street.receipts(helper)["owed"]
         assert each["requestor"] == "requestor"
         return each["amount"]
@@ -118,7 +118,7 @@ def test_a_helper_that_drops_what_comes_is_left_within_seconds(street):
     helper = street.there.helpers[0].namespace
     rule = ("FORWARD", "-o", LINK, "-m", "length", "--length", "300:65535", "-j", "DROP")
 
-    def paths() -> int:
+    def paths():
         """Count the requestor's addresses for helpers: its status would be a second late."""
         return street.there.requestor.ip("-4", "addr").count("169.254.")
 
@@ -150,7 +150,7 @@ def test_a_helper_that_joins_is_used_soon(standing):
     began_s, seen = time.monotonic(), download.received_bytes
     joins = standing.there.helpers[HELPERS - 1].namespace
 
-    def sent_bytes() -> int:
+    def sent_bytes():
         (link,) = json.loads(joins.ip("-j", "-s", "link", "show", LINK))
         return int(link["stats64"]["tx"]["bytes"])
 

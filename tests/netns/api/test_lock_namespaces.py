@@ -2,9 +2,6 @@
 
 import subprocess
 import sys
-from pathlib import Path
-
-from emu.testbed.netns import Namespace
 
 HOLDER = """
 import sys
@@ -20,7 +17,7 @@ except AlreadyRunningError as error:
 """
 
 
-def start(namespace: Namespace, pid_file: Path) -> "subprocess.Popen[str]":
+def start(namespace, pid_file):
     command = (sys.executable, "-c", HOLDER, str(pid_file))
     return namespace.popen(*command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 

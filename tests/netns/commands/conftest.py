@@ -6,17 +6,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from pathlib import Path
-from typing import Any
+from contextlib import ExitStack, contextmanager
 
 import pytest
 from kit.waiting import wait_until
 
-from emu.testbed.netns import Namespace
-
-MakeNamespace = Callable[[str], Namespace]
 CEDOS = (sys.executable, "-m", "cedos")
 SERVER = "198.51.100.1"
 PORT, WEB = 7007, 8080
@@ -29,7 +23,7 @@ class World:
 
     server, port, mbps = SERVER, PORT, RATES_MBPS
 
-    def __init__(self, near: Namespace, far: Namespace, folder: Path) -> None:
+    def __init__(self, near, far, folder):
         self.near, self.far, self.folder = near, far, folder
         self.key = folder / "probe.key"
         self.config = folder / "cedos.toml"
@@ -39,7 +33,7 @@ class World:
         }
 
     @contextmanager
-    def running(self, where: Namespace, *command: str) -> Iterator["subprocess.Popen[bytes]"]:
+    def running(self, where, *command):
         with (self.folder / f"{command[0]}.out").open("wb") as output:
             process = where.popen(
                 *CEDOS, *command, env=self.environment, stdout=output, stderr=output
@@ -50,34 +44,32 @@ class World:
             process.terminate()
             process.wait(20)
 
-    def probe_server(
-        self, address: str = SERVER
-    ) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    def probe_server(self, address=SERVER):
         listen = ("--listen", f"{address}:{PORT}", "--key-file", str(self.key))
         return self.running(self.far, "probe-server", *listen)
 
-    def daemon(self) -> AbstractContextManager["subprocess.Popen[bytes]"]:
+    def daemon(self):
         return self.running(self.near, "up", "--config", str(self.config))
 
-    def until(self, condition: Callable[[], bool], limit_s: float = 60.0) -> None:
+    def until(self, condition, limit_s=60.0):
         wait_until(condition, limit_s, every_s=0.2, describe=lambda: self.log_text()[-2000:])
 
-    def trains(self, status: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    def trains(self, status):
         """Return the costs of trains, by network."""
         return {e["network"]: e for e in status.get("probes", ()) if e["kind"] == "udp-train"}
 
-    def log_text(self) -> str:
+    def log_text(self):
         """Return the daemon's log."""
         return (self.folder / "up.out").read_text()
 
-    def status(self) -> dict[str, Any]:
+    def status(self):
         command = self.near.command(*CEDOS, "status", "--json")
         done = subprocess.run(
             command, env=self.environment, capture_output=True, text=True, timeout=60, check=False
         )
         return dict(json.loads(done.stdout)) if done.returncode == 0 else {}
 
-    def known(self) -> dict[str, dict[str, float]]:
+    def known(self):
         """Of each network the indicators of its last trains."""
         return {
             network["name"]: {
@@ -88,7 +80,7 @@ class World:
             for network in self.status().get("networks", ())
         }
 
-    def upload(self) -> None:
+    def upload(self):
         with self.near.entered():
             client = socket.create_connection((SERVER, WEB), timeout=20)
         with client:
@@ -99,7 +91,7 @@ class World:
             assert client.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def take_uploads(listening: socket.socket) -> None:
+def take_uploads(listening):
     """Reads what comes, and answers; until the socket is closed."""
     while True:
         try:
@@ -117,7 +109,7 @@ def take_uploads(listening: socket.socket) -> None:
 
 
 @pytest.fixture
-def world(make_namespace: MakeNamespace, tmp_path: Path) -> Iterator[World]:
+def world(make_namespace, tmp_path):
     near, far = make_namespace("near"), make_namespace("far")
     for net, (name, mbps) in enumerate(RATES_MBPS.items(), 1):
         near.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)

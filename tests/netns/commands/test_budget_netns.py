@@ -3,12 +3,8 @@
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -24,24 +20,24 @@ SEND = (
 class Host:
     """A laptop with Wi-Fi and a metered network, and cedos on it."""
 
-    def __init__(self, tethered: Any, install: Callable[..., Any]) -> None:
+    def __init__(self, tethered, install):
         self.laptop, self.plug = tethered.laptop, tethered.plug
         self._installed = install(self.laptop)
 
-    def send(self, count: int) -> None:
+    def send(self, count):
         """Some program sends so many kilobytes (and headers: 42 bytes each) over the metered network."""
         self.laptop.run(sys.executable, "-c", SEND.format(count=count))
 
-    def cedos(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def cedos(self, *arguments):
         return self._installed.run(*arguments)
 
-    def budget(self) -> dict[str, Any]:
+    def budget(self):
         done = self.cedos("budget", "--json")
         assert done.returncode == 0, done.stderr
         (found,) = json.loads(done.stdout)
         return dict(found)
 
-    def spent_reaches(self, count: int) -> bool:
+    def spent_reaches(self, count):
         deadline_s = time.monotonic() + 20
         while self.budget()["spent"] < count * 1042:
             if time.monotonic() > deadline_s:
@@ -51,23 +47,23 @@ class Host:
         # The other end says now and then that nobody listens, and each end resolves the other.
         return self.spent_is_about(count)
 
-    def spent_is_about(self, count: int) -> bool:
+    def spent_is_about(self, count):
         return bool(count * 1042 <= self.budget()["spent"] < count * 1042 + 30_000)
 
-    def used_is_about(self, count: int) -> bool:
+    def used_is_about(self, count):
         """`cedos usage` says the same, with a daemon and without."""
         done = self.cedos("usage", "--since", "1h", "--json")
         assert done.returncode == 0, done.stderr
         networks = {each["network"]: each for each in json.loads(done.stdout)["networks"]}
-        carried: float = networks["lte0"]["metered_bytes"]
+        carried = networks["lte0"]["metered_bytes"]
         return count * 1042 <= carried < count * 1042 + 30_000
 
-    def up(self) -> "AbstractContextManager[subprocess.Popen[str]]":
+    def up(self):
         return self._installed.up("--dry-run")
 
 
 @pytest.fixture
-def host(tethered: Any, install: Callable[..., Any]) -> Host:
+def host(tethered, install):
     return Host(tethered, install)
 
 

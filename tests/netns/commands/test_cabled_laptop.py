@@ -1,14 +1,13 @@
 """The host's own default over what may or may not be a network, as a user meets it."""
 
 import pytest
-from kit.laptop import Installed, Tethered
 from kit.waiting import wait_until
 
 SERVER = "198.51.100.9"
 
 
 @pytest.fixture
-def cabled(tethered: Tethered) -> Tethered:
+def cabled(tethered):
     """A laptop on a cable, `eth0`, whose Wi-Fi and phone are there, too."""
     far = tethered.phones
     far.ip("link", "set", "lo", "up")
@@ -19,7 +18,7 @@ def cabled(tethered: Tethered) -> Tethered:
     return tethered
 
 
-def _routed(cabled: Tethered, name: str) -> None:
+def _routed(cabled, name):
     """Gives an interface over the cable an address and the best default route."""
     laptop = cabled.laptop
     laptop.ip("address", "add", "192.168.50.2/24", "dev", name)
@@ -28,13 +27,13 @@ def _routed(cabled: Tethered, name: str) -> None:
     laptop.ip("route", "add", "default", "via", "192.168.50.1", "dev", name, "metric", "10")
 
 
-def _bridge(cabled: Tethered, name: str = "br0") -> None:
+def _bridge(cabled, name="br0"):
     cabled.laptop.ip("link", "add", name, "type", "bridge")
     cabled.laptop.ip("link", "set", "eth0", "master", name)
     _routed(cabled, name)
 
 
-def _leads(cabled: Tethered, name: str) -> bool:
+def _leads(cabled, name):
     return f"dev {name} " in cabled.laptop.ip("route", "get", SERVER)
 
 
@@ -114,5 +113,5 @@ def test_what_the_host_refuses_stays_refused(tethered, install):
         wait_until(lambda: cedos.client.status().default.network == "wlan0")
 
 
-def _shown(cedos: Installed) -> str:
+def _shown(cedos):
     return " ".join(cedos.run("status").stdout.split())

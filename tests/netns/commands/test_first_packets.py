@@ -11,7 +11,7 @@ PORT = 8000
 NAMES = {f"n{number}.example" for number in range(8)}
 
 
-def _hold(listening: socket.socket) -> None:
+def _hold(listening):
     """Take connections and keep them, until the socket is closed."""
     kept = []
     with suppress(OSError):

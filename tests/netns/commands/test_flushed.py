@@ -5,9 +5,7 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -27,7 +25,7 @@ RATE = "20mbit"  # of the metered network
 class Host:
     """A laptop whose metered network is barred, and a program that tries it again and again."""
 
-    def __init__(self, tethered: Any) -> None:
+    def __init__(self, tethered):
         self.laptop, self.phones = tethered.laptop, tethered.phones
         self._far = tethered.metered
         self.through_bytes = 0
@@ -44,20 +42,20 @@ class Host:
         for thread in self._threads:
             thread.start()
 
-    def _pour(self) -> None:
+    def _pour(self):
         while self._open:
             with suppress(OSError):
                 one, _ = self._listening.accept()
                 threading.Thread(target=self._pour_to, args=(one,), daemon=True).start()
 
     @staticmethod
-    def _pour_to(one: socket.socket) -> None:
+    def _pour_to(one):
         with suppress(OSError), one:
             one.settimeout(2)
             while True:
                 one.sendall(bytes(1 << 14))
 
-    def _try(self) -> None:
+    def _try(self):
         with self.laptop.entered():
             while self._open:
                 with socket.socket() as connecting, suppress(OSError):
@@ -69,7 +67,7 @@ class Host:
                         self.through_bytes += len(data)
                 time.sleep(0.003)
 
-    def ours(self) -> list[str]:
+    def ours(self):
         """Return the part of the host's state that the daemon is responsible for."""
         shown = [self.laptop.ip(*f"-{version} rule".split()) for version in (4, 6)]
         shown += [self.laptop.ip(*f"-{v} route show table all".split()) for v in (4, 6)]
@@ -82,19 +80,19 @@ class Host:
             line for line in lines if not line.startswith(("#", ":", "COMMIT", "*", "multicast"))
         )
 
-    def close(self) -> None:
+    def close(self):
         self._open = False
         self._listening.close()
 
 
 @pytest.fixture
-def host(tethered: Any) -> Iterator[Host]:
+def host(tethered):
     made = Host(tethered)
     yield made
     made.close()
 
 
-def emptied(*tables: str) -> dict[str, str]:
+def emptied(*tables):
     text = "".join(f"*{table}\\nCOMMIT\\n" for table in tables)
     return {name: f"printf '{text}' | {name}-restore" for name in ("iptables", "ip6tables")}
 
@@ -137,8 +135,8 @@ FLUSHES = {
 def test_whatever_is_flushed_is_back_within_a_second(host, install, rounds):
     cedos = install(host.laptop)
     chance = random.Random(SEED)
-    took: dict[str, list[float]] = {}
-    through: dict[str, list[int]] = {}
+    took = {}
+    through = {}
     with cedos.up():
         until = "2099-12-01T00:00:00"
         set_ = Budget("data", Resource.DATA, 1e6, until, every=Every.MONTH, hard=True)

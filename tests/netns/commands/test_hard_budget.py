@@ -4,14 +4,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
 
-from cedos.api.budgets import BudgetMessage
 from cedos.budget_kinds import Resource
 from cedos.host.steer.undo import restore
 from cedos.model import Budget, Every
@@ -20,7 +17,7 @@ PORT = 8000
 CONTROLLED = ("qdisc show dev lte0", "filter show dev lte0 egress")
 
 
-def _pour(listening: socket.socket) -> None:
+def _pour(listening):
     """Sends to whomever comes for as long as they take it."""
     with suppress(OSError):
         while True:
@@ -28,7 +25,7 @@ def _pour(listening: socket.socket) -> None:
             threading.Thread(target=_pour_to, args=(one,), daemon=True).start()
 
 
-def _pour_to(one: socket.socket) -> None:
+def _pour_to(one):
     with suppress(OSError), one:
         while True:
             one.sendall(bytes(1 << 16))
@@ -37,16 +34,16 @@ def _pour_to(one: socket.socket) -> None:
 class Host:
     """A laptop with Wi-Fi and a metered network, cedos on it, and a server behind both."""
 
-    def __init__(self, tethered: Any, install: Callable[..., Any]) -> None:
+    def __init__(self, tethered, install):
         self.laptop, self.phones = tethered.laptop, tethered.phones
         self.cedos = install(self.laptop)
         self._far = tethered.metered
-        self.sockets: list[socket.socket] = []
+        self.sockets = []
         with self.phones.entered():
             self.sockets.append(socket.create_server(("", PORT), backlog=50))
         threading.Thread(target=_pour, args=(self.sockets[0],), daemon=True).start()
 
-    def connect(self) -> socket.socket:
+    def connect(self):
         """Some program's connection over the metered network."""
         with self.laptop.entered():
             connecting = socket.socket()
@@ -55,29 +52,29 @@ class Host:
         connecting.connect((self._far, PORT))
         return connecting
 
-    def read(self, connection: socket.socket, most: int) -> int:
+    def read(self, connection, most):
         got = 0
         while got < most and (data := connection.recv(min(1 << 16, most - got))):
             got += len(data)
         return got
 
-    def refused(self) -> bool:
+    def refused(self):
         began_s = time.monotonic()
         with pytest.raises(ConnectionRefusedError):
             self.connect()
         return time.monotonic() - began_s < 0.5
 
-    def set(self, supply: float, *, hard: bool = True) -> BudgetMessage:
+    def set(self, supply, *, hard=True):
         until = "2099-12-01T00:00:00"
         return self.cedos.client.set_budget(
             Budget("data", Resource.DATA, supply, until, every=Every.MONTH, hard=hard)
         )
 
-    def restore(self) -> Sequence[str]:
+    def restore(self):
         with self.laptop.entered():
             return restore(self.cedos.folder / "state").done
 
-    def state(self) -> list[str]:
+    def state(self):
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
         found = [self.laptop.ip(*words.split()) for words in shown]
         found += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
@@ -90,7 +87,7 @@ class Host:
 
 
 @pytest.fixture
-def host(tethered: Any, install: Callable[..., Any]) -> Iterator[Host]:
+def host(tethered, install):
     made = Host(tethered, install)
     yield made
     for one in made.sockets:
@@ -99,7 +96,7 @@ def host(tethered: Any, install: Callable[..., Any]) -> Iterator[Host]:
         one.close()
 
 
-def _sends(where: Any, to: str, over: threading.Event) -> None:
+def _sends(where, to, over):
     """Sends datagrams over the metered network without end, whatever refuses them."""
     with where.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
         sending.bind(("192.168.44.2", 0))
@@ -134,13 +131,13 @@ def test_nothing_gets_through_while_a_daemon_follows_a_killed_one(host):
         over.set()
 
 
-def _came(coming: socket.socket) -> bool:
+def _came(coming):
     with suppress(BlockingIOError):
         return bool(coming.recv(2000))
     return False
 
 
-def _quiet(coming: socket.socket) -> bool:
+def _quiet(coming):
     while _came(coming):
         pass
     time.sleep(0.3)

@@ -6,11 +6,9 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -24,18 +22,18 @@ MOST_MB = 150
 UNTIL = "2099-12-01T00:00:00"
 
 
-def batch(namespace: Any, lines: Iterator[str] | list[str]) -> None:
+def batch(namespace, lines):
     command = namespace.command("ip", "-force", "-batch", "-")
     subprocess.run(command, input="\n".join(lines), text=True, check=True, capture_output=True)
 
 
-def memory_mb(process: "subprocess.Popen[str]") -> float:
+def memory_mb(process):
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
 @contextmanager
-def small_disk(folder: Path) -> Iterator[Path]:
+def small_disk(folder):
     folder.mkdir(parents=True, exist_ok=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
     try:
@@ -44,11 +42,11 @@ def small_disk(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def rules(laptop: Any) -> list[str]:
+def rules(laptop):
     return sorted(laptop.ip("rule").splitlines() + laptop.ip("-6", "rule").splitlines())
 
 
-def answers(cedos: Any, pid: int) -> bool:
+def answers(cedos, pid):
     try:
         return bool(cedos.client.status().pid == pid)
     except DaemonUnreachableError:
@@ -67,7 +65,7 @@ def test_a_crowd_of_interfaces_and_routes_and_a_network_that_flaps(tethered, ins
         default = "route add default via 192.168.43.1 dev wlan0 metric 43"
         batch(laptop, ["link set wlan0 down", "link set wlan0 up", default] * FLAPS)
 
-        def right() -> bool:
+        def right():
             began_s = time.monotonic()
             status = cedos.client.status()
             assert time.monotonic() - began_s < 2.0
@@ -179,7 +177,7 @@ time.time = _told
 """
 
 
-def ended(process: "subprocess.Popen[str]") -> str:
+def ended(process):
     process.send_signal(signal.SIGTERM)
     _, log = process.communicate(timeout=60)
     assert process.returncode == 0, log[-3000:]
@@ -216,7 +214,7 @@ def test_a_clock_in_2184_and_400_days_back(tethered, install, tmp_path, monkeypa
 
 
 @contextmanager
-def disk(folder: Path, image: Path) -> Iterator[Path]:
+def disk(folder, image):
     """A file system that turns read-only at an error; yields the file that brings one about."""
     folder.mkdir(parents=True)
     with image.open("wb") as file:

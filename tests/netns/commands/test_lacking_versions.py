@@ -3,11 +3,9 @@
 import json
 import socket
 import sys
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from kit.laptop import Installed, Tethered
 from kit.waiting import wait_until
 
 FOUR, SIX = "198.51.100.9", "2001:db8:100::9"
@@ -21,7 +19,7 @@ print(json.dumps([each[4][0] for each in found]))
 class Versions:
     """The laptop of `tethered`, whose networks have the IP versions that a test gives them."""
 
-    def __init__(self, tethered: Tethered) -> None:
+    def __init__(self, tethered):
         self.laptop, self.phones = tethered.laptop, tethered.phones
         self.phones.ip("link", "set", "lo", "up")
         self.laptop.ip("link", "set", "lo", "up")
@@ -32,26 +30,26 @@ class Versions:
             self.phones.ip("address", "add", f"fe80::{number}:1/64", "dev", name, "nodad")
             self.laptop.ip("address", "add", f"fe80::{number}:2/64", "dev", name, "nodad")
 
-    def gain6(self, name: str, number: int) -> None:
+    def gain6(self, name, number):
         self.laptop.ip("address", "add", f"2001:db8:{number}::2/64", "dev", name, "nodad")
         self.laptop.ip(
             *("-6", "route", "add", "default", "via", f"fe80::{number}:1", "dev", name),
             *("metric", str(number)),
         )
 
-    def lose6(self, name: str, number: int) -> None:
+    def lose6(self, name, number):
         self.laptop.ip("-6", "route", "del", "default", "dev", name)
         self.laptop.ip("address", "del", f"2001:db8:{number}::2/64", "dev", name)
 
-    def lose4(self, name: str, number: int) -> None:
+    def lose4(self, name, number):
         self.laptop.ip("address", "del", f"192.168.{number}.2/24", "dev", name)
 
-    def gain4(self, name: str, number: int) -> None:
+    def gain4(self, name, number):
         self.laptop.ip("address", "add", f"192.168.{number}.2/24", "dev", name)
         gateway = f"192.168.{number}.1"
         self.laptop.ip("route", "replace", "default", "via", gateway, "metric", str(number))
 
-    def source(self, remote: str) -> str | None:
+    def source(self, remote):
         """The own address from which a program reaches a server; None: it does not."""
         family = socket.AF_INET6 if ":" in remote else socket.AF_INET
         with self.laptop.entered():
@@ -66,7 +64,7 @@ class Versions:
 
 
 @pytest.fixture
-def versions(tethered: Tethered) -> Iterator[Versions]:
+def versions(tethered):
     made = Versions(tethered)
     with ExitStack() as stack:
         for address, family in ((FOUR, socket.AF_INET), (SIX, socket.AF_INET6)):
@@ -75,7 +73,7 @@ def versions(tethered: Tethered) -> Iterator[Versions]:
         yield made
 
 
-def _shown(cedos: Installed) -> str:
+def _shown(cedos):
     return " ".join(cedos.run("status").stdout.split())
 
 

@@ -7,15 +7,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from kit.laptop import Tethered
 from kit.waiting import wait_until
-
-from emu.testbed.netns import Namespace
 
 CEDOS = (sys.executable, "-m", "cedos")
 CAPABILITIES = "-all,+net_admin,+net_raw"
@@ -36,7 +32,7 @@ AS_THE_UNIT = (
 class Host:
     """A laptop with Wi-Fi and a phone, and cedos on it."""
 
-    def __init__(self, namespace: Namespace, folder: Path) -> None:
+    def __init__(self, namespace, folder):
         self.namespace = namespace
         self._variables = [
             f"CEDOS_STATE_DIR={folder}/state",
@@ -45,12 +41,12 @@ class Host:
             "WATCHDOG_USEC=1000000",
         ]
 
-    def cedos(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def cedos(self, *arguments):
         command = (*AS_THE_UNIT, "env", *self._variables, *CEDOS, *arguments)
         return self.namespace.run(*command, check=False)
 
     @contextmanager
-    def up(self, *arguments: str, service: bool = False) -> Iterator["subprocess.Popen[str]"]:
+    def up(self, *arguments, service=False):
         variables = [*self._variables, f"INVOCATION_ID={'5' * 32 * service}"]
         command = (*AS_THE_UNIT, "env", *variables, *CEDOS, "up", *arguments)
         with self.namespace.popen(
@@ -61,27 +57,27 @@ class Host:
             finally:
                 process.kill()
 
-    def eventually_usable(self, count: int) -> None:
+    def eventually_usable(self, count):
         """Until `status` shows so many usable networks."""
 
-        def usable() -> int:
+        def usable():
             status = json.loads(self.cedos("status", "--json").stdout)
             return sum(network["up"] for network in status["networks"])
 
         wait_until(lambda: usable() == count)
 
-    def routing(self) -> list[str]:
+    def routing(self):
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
         tables = [self.namespace.ip(*words.split()) for words in shown]
         return [*tables, self.namespace.sysctl("net.mptcp.pm_type"), *self.filters()]
 
-    def filters(self) -> list[str]:
+    def filters(self):
         saved = [self.namespace.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
         return [line for text in saved for line in text.splitlines() if line[:1] != "#"]
 
 
 @pytest.fixture
-def host(tethered: Tethered, tmp_path: Path) -> Host:
+def host(tethered, tmp_path):
     os.chown(tmp_path, UID, UID)
     # pytest's own folders are for root alone.
     for folder in tmp_path.parents:
@@ -91,7 +87,7 @@ def host(tethered: Tethered, tmp_path: Path) -> Host:
 
 
 @pytest.fixture
-def manager(tmp_path: Path) -> Iterator[socket.socket]:
+def manager(tmp_path):
     """Hears what the daemon tells systemd."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
         listening.bind(str(tmp_path / "notify"))
@@ -100,13 +96,13 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def hear(manager: socket.socket, beginning: str) -> None:
+def hear(manager, beginning):
     deadline = time.monotonic() + 30
     while not manager.recv(4096).decode().startswith(beginning):
         assert time.monotonic() < deadline
 
 
-def _connect(host: Host, name: str) -> None:
+def _connect(host, name):
     number = {"wlan0": 43, "lte0": 44}[name]
     host.namespace.ip("link", "set", name, "up")
     gateway = ("via", f"192.168.{number}.1", "metric", str(number))

@@ -6,10 +6,8 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -26,22 +24,22 @@ SO_BINDTODEVICE, IP_UNICAST_IF = 25, 50
 class Resolver:
     """A resolver at each gateway; an answer tells which one gave it; `silent` ones do not answer."""
 
-    def __init__(self, phones: Any) -> None:
-        self.silent: set[str] = set()
-        self.asked: list[str] = []
-        self._sockets: list[socket.socket] = []
+    def __init__(self, phones):
+        self.silent = set()
+        self.asked = []
+        self._sockets = []
         self._phones = phones
         for gateway in GATEWAYS:
             self.listen(gateway, socket.AF_INET, (gateway, 53))
 
-    def listen(self, gateway: str, family: int, address: Any) -> None:
+    def listen(self, gateway, family, address):
         with self._phones.entered():
             one = socket.socket(family, socket.SOCK_DGRAM)
             one.bind(address)
         self._sockets.append(one)
         threading.Thread(target=self._serve, args=(gateway, one), daemon=True).start()
 
-    def _serve(self, gateway: str, one: socket.socket) -> None:
+    def _serve(self, gateway, one):
         with suppress(OSError):
             while True:
                 question, asker = one.recvfrom(2048)
@@ -55,7 +53,7 @@ class Resolver:
                 head = question[:2] + b"\x81\x80" + bytes((0, 1, 0, 1, 0, 0, 0, 0))
                 one.sendto(head + question[12:] + record, asker)
 
-    def close(self) -> None:
+    def close(self):
         for one in self._sockets:
             with suppress(OSError):  # it is not connected, and ends all the same
                 one.shutdown(socket.SHUT_RDWR)
@@ -63,7 +61,7 @@ class Resolver:
 
 
 @pytest.fixture
-def resolver(tethered: Any) -> Iterator[Resolver]:
+def resolver(tethered):
     made = Resolver(tethered.phones)
     yield made
     made.close()
@@ -75,7 +73,7 @@ class Stub:
     So does systemd-resolved for each of its links, by the one option or the other.
     """
 
-    def __init__(self, laptop: Any, pin: tuple[int, int, bytes]) -> None:
+    def __init__(self, laptop, pin):
         laptop.ip("link", "set", "lo", "up")
         with laptop.entered():
             self._near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -83,11 +81,11 @@ class Stub:
             self._far = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._far.setsockopt(*pin)
         self._far.connect((GATEWAYS[0], 53))
-        self._asked: dict[bytes, Any] = {}
+        self._asked = {}
         threading.Thread(target=self._ask, daemon=True).start()
         threading.Thread(target=self._answer, daemon=True).start()
 
-    def _ask(self) -> None:
+    def _ask(self):
         with suppress(OSError):
             while True:
                 question, asker = self._near.recvfrom(2048)
@@ -96,27 +94,19 @@ class Stub:
                 self._asked[question[:2]] = asker
                 self._far.send(question)
 
-    def _answer(self) -> None:
+    def _answer(self):
         with suppress(OSError):
             while answer := self._far.recv(2048):
                 self._near.sendto(answer, self._asked[answer[:2]])
 
-    def close(self) -> None:
+    def close(self):
         for one in (self._near, self._far):
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()
 
 
-def look_up(
-    laptop: Any,
-    name: str,
-    number: int,
-    *,
-    wait_s: float = 5.0,
-    resolver: str = GATEWAYS[0],
-    link: tuple[int, ...] = (),
-) -> tuple[str, float]:
+def look_up(laptop, name, number, *, wait_s=5.0, resolver=GATEWAYS[0], link=()):
     """As a program with one resolver in resolv.conf does; the address, and how long it took."""
     with laptop.entered():
         asker = socket.socket(socket.AF_INET6 if link else socket.AF_INET, socket.SOCK_DGRAM)
@@ -196,7 +186,7 @@ def test_a_router_that_announces_its_link_local_address_is_not_waited_for(
             index[where] = json.loads(where.ip("-j", "link", "show", "wlan0"))[0]["ifindex"]
     resolver.listen("192.0.2.9", socket.AF_INET6, ("fe80::1", 53, 0, index[phones]))
 
-    def asked(number: int) -> tuple[str, float]:
+    def asked(number):
         link = (0, index[laptop])
         return look_up(laptop, f"{number}.example", number, resolver="fe80::1", link=link)
 

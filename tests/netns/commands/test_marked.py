@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,7 +42,7 @@ with marked_cgroup(0xCE000007) as cgroup:
 
 
 @pytest.fixture
-def client(make_namespace: Callable[[str], Namespace]) -> Namespace:
+def client(make_namespace):
     """A host with two ways to `SERVER`: over one by default, over two what is marked."""
     client, server = make_namespace("client"), make_namespace("server")
     for number, name in ((1, "one"), (2, "two")):

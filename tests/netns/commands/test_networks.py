@@ -75,10 +75,10 @@ def test_one_rescued_connection_has_the_network_asked(tethered, install):
     (cedos.folder / "cedos.toml").write_text(CONFIG)
     with web, cedos.up():
 
-        def default() -> str | None:
+        def default():
             return cedos.client.status().default.network
 
-        def until(name: str, within_s: float) -> float:
+        def until(name, within_s):
             began_s = time.monotonic()
             wait_until(
                 lambda: default() == name, within_s, describe=lambda: cedos.run("status").stdout
@@ -115,10 +115,10 @@ def test_dead_flows_and_own_look_ups_are_not_listed(tethered, install):
     cedos = install(laptop)
     with cedos.up():
 
-        def listed() -> list[str]:
+        def listed():
             return [flow.flow for flow in cedos.client.flows()]
 
-        def until(count: int) -> list[str]:
+        def until(count):
             wait_until(lambda: len(listed()) == count, 10, describe=listed)
             return listed()
 

@@ -25,10 +25,10 @@ def test_a_log_of_a_living_daemon_gives_the_same_commands(world):
     state, runtime = (Path(world.environment[f"CEDOS_{name}_DIR"]) for name in ("STATE", "RUNTIME"))
     client = ControlClient(runtime / "control.sock", timeout_s=60.0)
 
-    def default(network: str) -> bool:
+    def default(network):
         return client.status().default.network == network
 
-    def answers() -> bool:
+    def answers():
         with suppress(DaemonUnreachableError):
             return any(each.kind == "udp-train" for each in client.status().probes)
         return False

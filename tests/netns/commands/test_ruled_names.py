@@ -6,10 +6,8 @@ Wi-Fi is unplugged, so that all but the ruled names goes over the phone.
 import socket
 import struct
 import threading
-from collections.abc import Iterator
 from contextlib import suppress
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -28,11 +26,11 @@ LAPTOP = "192.168.44.2"
 FORGED = [f"198.18.{high}.{low}" for high in range(8) for low in range(1, 36)]
 
 
-def encoded(name: str) -> bytes:
+def encoded(name):
     return b"".join(bytes((len(part),)) + part.encode() for part in name.split(".")) + b"\0"
 
 
-def record(name: str, *addresses: str, alias: str = "") -> bytes:
+def record(name, *addresses, alias=""):
     """Records of a name: its addresses, or its alias."""
     if alias:
         target = encoded(alias)
@@ -44,7 +42,7 @@ def record(name: str, *addresses: str, alias: str = "") -> bytes:
     return found
 
 
-def answer(question: bytes, *records: bytes) -> bytes:
+def answer(question, *records):
     count = sum(map(count_of, records))
     return (
         question[:2]
@@ -54,7 +52,7 @@ def answer(question: bytes, *records: bytes) -> bytes:
     )
 
 
-def count_of(records: bytes) -> int:
+def count_of(records):
     count = offset = 0
     while offset < len(records):
         while records[offset]:
@@ -64,7 +62,7 @@ def count_of(records: bytes) -> int:
     return count
 
 
-def taken(web: socket.socket) -> None:
+def taken(web):
     """Accept what comes; read a request, and close."""
     with suppress(OSError):
         while True:
@@ -78,11 +76,11 @@ def taken(web: socket.socket) -> None:
 class World:
     """A laptop with a rule and no Wi-Fi; resolvers whose answers a test sets, and servers."""
 
-    def __init__(self, tethered: Any, cedos: Any) -> None:
+    def __init__(self, tethered, cedos):
         self.laptop, self.phones, self.cedos = tethered.laptop, tethered.phones, cedos
-        self.zone: dict[tuple[str, int], tuple[bytes, ...]] = {}
-        self.lies: dict[tuple[str, int], tuple[bytes, ...]] = {}
-        self._sockets: list[socket.socket] = []
+        self.zone = {}
+        self.lies = {}
+        self._sockets = []
         self.phones.ip("link", "set", "lo", "up")
         for each in (*ADDRESSES, STRANGER, OTHER):
             self.phones.ip("address", "add", f"{each}/32", "dev", "lo")
@@ -106,7 +104,7 @@ class World:
             self._sockets.append(web)
             threading.Thread(target=taken, args=(web,), daemon=True).start()
 
-    def _serve(self, where: str, kind: int, zone: dict[tuple[str, int], tuple[bytes, ...]]) -> None:
+    def _serve(self, where, kind, zone):
         with self.phones.entered():
             one = socket.socket(socket.AF_INET, kind)
             one.bind((where, 53))
@@ -114,10 +112,10 @@ class World:
         if kind == socket.SOCK_STREAM:
             one.listen(16)
 
-        def said(question: bytes) -> bytes:
+        def said(question):
             return answer(question, *zone.get(dns.asked(question) or ("", 0), ()))
 
-        def datagrams() -> None:
+        def datagrams():
             with suppress(OSError):
                 while True:
                     question, asker = one.recvfrom(2048)
@@ -125,7 +123,7 @@ class World:
                         return
                     one.sendto(said(question), asker)
 
-        def streams() -> None:
+        def streams():
             with suppress(OSError):
                 while True:
                     client, _ = one.accept()
@@ -142,13 +140,11 @@ class World:
             target=datagrams if kind == socket.SOCK_DGRAM else streams, daemon=True
         ).start()
 
-    def rule(self) -> None:
+    def rule(self):
         """Without the addresses that the command would have looked up."""
         self.cedos.client.add_rule(RuleRequest(host=HOST, never=("metered",)))
 
-    def look_up(
-        self, name: str, kind: int = dns.A, *, resolver: str = PHONE[4], tcp: bool = False
-    ) -> list[str]:
+    def look_up(self, name, kind=dns.A, *, resolver=PHONE[4], tcp=False):
         question = dns.question(7, name, kind)
         with self.laptop.entered():
             asker = socket.socket(socket.AF_INET, socket.SOCK_STREAM if tcp else socket.SOCK_DGRAM)
@@ -167,7 +163,7 @@ class World:
         assert reply is not None
         return [str(each) for each in reply.addresses]
 
-    def reaches(self, address: str, say: bytes = b"") -> bool:
+    def reaches(self, address, say=b""):
         """Connect at once, as a program does that has just had the answer."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with self.laptop.entered():
@@ -183,7 +179,7 @@ class World:
                 return False
             return True
 
-    def close(self) -> None:
+    def close(self):
         for each in self._sockets:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
@@ -191,7 +187,7 @@ class World:
 
 
 @pytest.fixture
-def world(tethered: Any, install: Any) -> Iterator[World]:
+def world(tethered, install):
     cedos = install(tethered.laptop)
     config = cedos.folder / "cedos.toml"
     # Names in requests are seen, as on a laptop.
@@ -261,9 +257,7 @@ def test_what_was_looked_up_before_the_rule_is_under_it(world):
     assert not world.reaches(ADDRESSES[2])
 
 
-def forge(
-    world: World, name: str, addresses: list[str], *, port: int = 4444, checksum: int = 0
-) -> None:
+def forge(world, name, addresses, *, port=4444, checksum=0):
     """A neighbour sends a datagram in the resolver's name; a checksum of 0 is none."""
     content = answer(dns.question(7, name), record(name, *addresses))
     udp = struct.pack("!4H", 53, port, 8 + len(content), checksum) + content
@@ -340,7 +334,7 @@ def test_answers_pass_without_a_rule_for_a_name_and_after_a_crash(world):
     status = world.cedos.client.status()
     world.laptop.run("kill", "-9", str(status.pid))
 
-    def answered() -> bool:
+    def answered():
         with suppress(TimeoutError):  # what it held then is lost, and asked for again
             return world.look_up("other.example") == [OTHER]
         return False

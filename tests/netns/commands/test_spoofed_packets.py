@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
 from pathlib import Path
@@ -20,7 +19,6 @@ from kit.waiting import wait_until
 import cedos.commands
 from cedos.api.client import ControlClient
 from cedos.errors import CedosError
-from emu.testbed.netns import Namespace
 
 SERVER, LAPTOP = "198.51.100.1", "10.9.1.2"
 PER_S = 5_000
@@ -36,7 +34,7 @@ LIES = (
 class Attacked:
     """A laptop with the daemon, two networks, a server; and somebody on the first network who lies."""
 
-    def __init__(self, make: Callable[[str], Namespace], folder: Path) -> None:
+    def __init__(self, make, folder):
         self.laptop, self.far = make("laptop"), make("far")
         self.far.ip("address", "add", f"{SERVER}/32", "dev", "lo")
         for net, name in ((1, "wlan0"), (2, "lte0")):
@@ -66,8 +64,8 @@ class Attacked:
         self.client = ControlClient(folder / "run" / "control.sock")
         self.state = folder / "state"
 
-    def ready(self) -> None:
-        def decides() -> bool:
+    def ready(self):
+        def decides():
             with suppress(CedosError):
                 return self.client.status().default.network is not None
             assert self.daemon.poll() is None
@@ -75,35 +73,35 @@ class Attacked:
 
         wait_until(decides, 60)
 
-    def fetch(self) -> None:
+    def fetch(self):
         self.laptop.run("curl", "-sS", "-m", "10", "-o", "/dev/null", f"http://{SERVER}/small")
 
     @property
-    def rules(self) -> list[str]:
+    def rules(self):
         """Return the subject of each rule, without its network: that may change, as both are equal."""
         listed = self.laptop.run("ip", "rule").stdout.splitlines()
         return [line.partition("lookup")[0] for line in listed]
 
     @property
-    def memory_mb(self) -> float:
+    def memory_mb(self):
         status = Path(f"/proc/{self.daemon.pid}/status").read_text()
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1e3
 
-    def end(self) -> None:
+    def end(self):
         self.daemon.send_signal(signal.SIGTERM)
         assert self.daemon.wait(20) == 0
         self._nginx.terminate()
         self._nginx.wait(10)
 
 
-def checksum(data: bytes) -> int:
+def checksum(data):
     total = sum(struct.unpack(f"!{len(data) // 2}H", data[: len(data) // 2 * 2]))
     total += data[-1] << 8 if len(data) % 2 else 0
     total = (total >> 16) + (total & 0xFFFF)
     return ~(total + (total >> 16)) & 0xFFFF
 
 
-def packet(number: int, target: bytes) -> bytes:
+def packet(number, target):
     """Return a packet of one of five kinds, with right checksums: forged TCP, an opening, a datagram."""
     kind = number % 5
     # The server's own address for half of the lies, else anybody's.
@@ -127,7 +125,7 @@ def packet(number: int, target: bytes) -> bytes:
     return ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:] + body
 
 
-def flood(attacked: Attacked, count: int) -> None:
+def flood(attacked, count):
     """Sends them from the first network, `PER_S` a second."""
     wire, ethernet = wlan0_of(attacked)
     target = ip_address(LAPTOP).packed
@@ -155,7 +153,7 @@ serve(8443, slow)
 """
 
 
-def ends(number: int, port: int, near: int, target: bytes) -> bytes:
+def ends(number, port, near, target):
     """Return packets that would end a connection if their numbers were right."""
     source = ip_address(SERVER).packed
     if number % 2:
@@ -175,7 +173,7 @@ def ends(number: int, port: int, near: int, target: bytes) -> bytes:
     return ip[:10] + struct.pack("!H", checksum(ip)) + ip[12:] + body
 
 
-def wlan0_of(attacked: Attacked) -> tuple[socket.socket, bytes]:
+def wlan0_of(attacked):
     """A socket at the far end of the first network, and the head of a frame to the laptop."""
     link = attacked.laptop.run("ip", "link", "show", "wlan0").stdout
     hardware = re.search(r"link/ether (\S+)", link)[1]
@@ -185,19 +183,19 @@ def wlan0_of(attacked: Attacked) -> tuple[socket.socket, bytes]:
     return wire, bytes.fromhex(hardware.replace(":", "")) + bytes(6) + b"\x08\x00"
 
 
-def read_on(connection: socket.socket) -> None:
+def read_on(connection):
     while connection.recv(10_000):
         pass
 
 
 @pytest.fixture
-def closing() -> Iterator[ExitStack]:
+def closing():
     with ExitStack() as stack:
         yield stack
 
 
 @pytest.fixture
-def attacked(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[Attacked]:
+def attacked(make_namespace, tmp_path):
     made = Attacked(make_namespace, tmp_path)
     yield made
     made.end()

@@ -6,10 +6,8 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.laptop import Installed
@@ -24,7 +22,7 @@ ALICE, BOB, MALLORY = 70_001, 70_002, 70_003  # the first two are of the daemon'
 GROUP, NOBODYS_GROUP = 0, 70_000
 
 
-def as_user(uid: int, gid: int, act: Callable[[], Any]) -> Any:
+def as_user(uid, gid, act):
     """Return the result of `act` in a process of this user, or an error as text."""
     reading, writing = os.pipe()
     if (pid := os.fork()) == 0:
@@ -45,7 +43,7 @@ def as_user(uid: int, gid: int, act: Callable[[], Any]) -> Any:
 
 
 @pytest.fixture
-def cedos(tethered: Any) -> Iterator[Installed]:
+def cedos(tethered):
     """Run the daemon in a folder that other users may read; a test's own folder is for its user alone."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o711)
@@ -59,14 +57,14 @@ def test_quotas_are_each_users_own(cedos):
         numbers = [client.hint(HintRequest(destination="192.0.2.1", size_bytes=1)).number]
         client.unhint(numbers[0])  # all that is needed is loaded before other users are
 
-        def hint(count: int) -> list[int]:
+        def hint(count):
             asked = (
                 HintRequest(destination=f"192.0.2.{n % 250 + 1}", size_bytes=10_000 + n)
                 for n in range(count)
             )
             return [client.hint(each).number for each in asked]
 
-        def unhint(number: int) -> str:
+        def unhint(number):
             client.unhint(number)
             return "done"
 
@@ -95,7 +93,7 @@ def test_who_opens_connections_without_end_keeps_no_other_user_out(cedos):
         client = cedos.client
         pid = client.status().pid
 
-        def crowd() -> Any:
+        def crowd():
             kept = []
             for _ in range(400):
                 one = socket.socket(socket.AF_UNIX)
@@ -104,7 +102,7 @@ def test_who_opens_connections_without_end_keeps_no_other_user_out(cedos):
             time.sleep(1.5)
             return len(kept)
 
-        held: list[Any] = []
+        held = []
         holding = threading.Thread(target=lambda: held.append(as_user(ALICE, GROUP, crowd)))
         holding.start()
         time.sleep(0.7)
@@ -118,7 +116,7 @@ def test_who_opens_connections_without_end_keeps_no_other_user_out(cedos):
 def test_a_user_who_opens_connections_without_end_holds_up_no_other_user(tethered, cedos):
     """The daemon handled all that waited before anything else: it answered up to 40 s later."""
 
-    def pour() -> int:
+    def pour():
         number, until_s = 0, time.monotonic() + 20.0
         while time.monotonic() < until_s:
             number += 1
@@ -128,7 +126,7 @@ def test_a_user_who_opens_connections_without_end_holds_up_no_other_user(tethere
                 one.connect_ex(("198.51.100.1", 1024 + number % 60_000))
         return number
 
-    def answers() -> bool:
+    def answers():
         try:
             return bool(cedos.client.status().networks)
         except CedosError:
@@ -161,7 +159,7 @@ def test_a_network_without_a_default_route_works_for_who_is_bound_to_it(tethered
     with phones.entered():
         listening = socket.create_server(("", 8056))
 
-    def seen(to: str, *, device: bool, address: bool) -> str:
+    def seen(to, *, device, address):
         with laptop.entered():
             one = socket.socket()
         with one:
@@ -175,7 +173,7 @@ def test_a_network_without_a_default_route_works_for_who_is_bound_to_it(tethered
             peer.close()
             return str(host)
 
-    def all_ways() -> set[str]:
+    def all_ways():
         return {
             seen(to, device=device, address=address)
             for to in ("192.168.56.1", "10.56.0.1")

@@ -3,28 +3,23 @@
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from kit.laptop import Tethered
 
 from cedos.doctor import Files, FindingState, kernel
 from cedos.host.steer.kernel import first_timeout, ipset
-from emu.testbed.netns import Namespace
 
 DOCTOR = (sys.executable, "-m", "cedos", "doctor", "--json")
 AS_NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
 
 
 @pytest.fixture
-def laptop(tethered: Tethered) -> Namespace:
+def laptop(tethered):
     """A host with Wi-Fi and a phone."""
     return tethered.laptop
 
 
-def examine(
-    laptop: Namespace, folder: Path, *before: str, status: int = 0
-) -> dict[str, dict[str, Any]]:
+def examine(laptop, folder, *before, status=0):
     variables = (f"CEDOS_STATE_DIR={folder}/state", f"CEDOS_RUNTIME_DIR={folder}/run")
     done = laptop.run("env", *variables, *before, *DOCTOR, check=False)
     assert done.returncode == status, done.stderr
@@ -33,7 +28,7 @@ def examine(
     return {finding["topic"]: finding for finding in facts["findings"]}
 
 
-def everything(laptop: Namespace) -> str:
+def everything(laptop):
     commands = (
         "-d address",
         "rule",

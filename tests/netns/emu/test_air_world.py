@@ -14,12 +14,12 @@ from emu.testbed.hosts import SERVER
 pytestmark = pytest.mark.netns
 
 
-def scripted(name: str, rtt_s: float, carrier: list[tuple[float, float]] | None = None) -> Scripted:
+def scripted(name, rtt_s, carrier=None):
     trace = Trace.constant(12e6)
     return Scripted(name, trace, trace, [(0.0, rtt_s)], carrier)
 
 
-def carrier(world: World, name: str) -> bool:
+def carrier(world, name):
     (link,) = json.loads(world.client.ip("-j", "link", "show", name))
     return "LOWER_UP" in link["flags"]
 

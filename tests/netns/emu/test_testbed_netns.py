@@ -1,7 +1,6 @@
 """The testbed in namespaces: the kernel's settings, services, TCP memory."""
 
 import socket
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -61,13 +60,11 @@ def test_offloads_are_off(make_namespace):
     assert "generic-receive-offload: off" in features["one"]
 
 
-MakeNamespace = Callable[[str], Namespace]
-
 # A shell that leaves a child behind, tells its number, and ends or stays.
 BEGINS = "sleep 600 & echo $! > {child}; {then}"
 
 
-def begun(make_namespace: MakeNamespace, folder: Path, then: str) -> tuple[Service, int]:
+def begun(make_namespace, folder, then):
     """The service, and the child that it began."""
     child = folder / "child"
     command = BEGINS.format(child=child, then=then)
@@ -76,7 +73,7 @@ def begun(make_namespace: MakeNamespace, folder: Path, then: str) -> tuple[Servi
     return service, int(child.read_text())
 
 
-def alive(pid: int) -> bool:
+def alive(pid):
     """Return whether the process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -85,7 +82,7 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def gone(pid: int) -> bool:
+def gone(pid):
     return wait_until(lambda: not alive(pid), 10)
 
 

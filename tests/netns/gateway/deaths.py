@@ -2,33 +2,28 @@
 
 import hashlib
 import time
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
-Laptop = Any
 SIZE = 8_000_000
 MOST_STALL_S = 1.5
 
 
-def silent(laptop: Laptop) -> None:
+def silent(laptop):
     for where in (laptop.near, laptop.far):
         where.run("iptables", "-I", "INPUT", "-i", "wlan0", "-j", "DROP")
 
 
-def unplugged(laptop: Laptop) -> None:
+def unplugged(laptop):
     laptop.near.ip("link", "set", "wlan0", "down")
 
 
-def renumbered(laptop: Laptop) -> None:
+def renumbered(laptop):
     laptop.near.ip("address", "del", "10.9.1.2/24", "dev", "wlan0")
     laptop.near.ip("address", "add", "10.9.1.77/24", "dev", "wlan0")
     laptop.world.route("wlan0")
 
 
-def whole_in_spite_of(
-    dies: Callable[[Laptop], None], laptop: Laptop, curl: Any, data: bytes
-) -> None:
+def whole_in_spite_of(dies, laptop, curl, data):
     """`curl` prints `data`; an eighth of the way Wi-Fi dies."""
     got, arrivals = bytearray(), []
     while chunk := curl.stdout.read1(1 << 16):

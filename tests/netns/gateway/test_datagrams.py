@@ -3,8 +3,6 @@
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -14,7 +12,6 @@ from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
 from tests.netns.gateway.deaths import silent, unplugged
 from tests.netns.gateway.test_redirection import PYTHON, USER
 
-Laptop = Any
 FAR_RESOLVER, NOBODY, NEAR_RESOLVER = "10.99.0.53", "10.9.1.99", "127.0.0.53"
 SOON_S = 2.0  # far below the five seconds after which the C library asks again
 
@@ -42,7 +39,7 @@ def test_a_call_goes_on(dies, laptop, tmp_path):
         assert direction.gap_s < 0.5
 
 
-def with_resolver(folder: Path, address: str, *words: str) -> tuple[str, ...]:
+def with_resolver(folder, address, *words):
     """A command that finds this resolver, and no other, in its /etc/resolv.conf."""
     file = folder / f"resolv.{address}"
     file.write_text(f"nameserver {address}\noptions timeout:5 attempts:1\n")
@@ -53,7 +50,7 @@ def with_resolver(folder: Path, address: str, *words: str) -> tuple[str, ...]:
 class Names:
     """A laptop whose resolver is dead, a gateway whose own one is not, and one for local names."""
 
-    def __init__(self, laptop: Laptop, folder: Path) -> None:
+    def __init__(self, laptop, folder):
         self.laptop, self.folder = laptop, folder
         laptop.far.ip("address", "add", f"{FAR_RESOLVER}/32", "dev", "lo")
         self._serve(laptop.far, FAR_RESOLVER, f"--address=/far.test/{ORIGIN}")
@@ -67,7 +64,7 @@ class Names:
             "--allow-local",
         )
 
-    def _serve(self, where: Any, address: str, *options: str) -> None:
+    def _serve(self, where, address, *options):
         self.laptop.keep(
             where.popen(
                 *("dnsmasq", "--keep-in-foreground", "-C", "/dev/null", "--no-resolv"),
@@ -77,11 +74,11 @@ class Names:
             )
         )
 
-    def forward(self, *options: str, resolver: str = NOBODY) -> None:
+    def forward(self, *options, resolver=NOBODY):
         words = with_resolver(self.folder, resolver, CEDOS, "forward", "--log-level", "debug")
         self._start(self.laptop.near, "laptop", words, *options)
 
-    def _start(self, where: Any, whose: str, words: tuple[str, ...], *options: str) -> None:
+    def _start(self, where, whose, words, *options):
         log = self.folder / f"{whose}.names.log"
         with log.open("wb") as out:
             process = where.popen(
@@ -93,7 +90,7 @@ class Names:
             lambda: any(word in log.read_text() for word in ("ready", "carries", "looks names up"))
         )
 
-    def program(self, script: str, user: int = USER) -> tuple[str, float]:
+    def program(self, script, user=USER):
         """Return a program's output and its duration; its resolver is the dead one."""
         began_s = time.monotonic()
         process = self.laptop.near.popen(
@@ -108,7 +105,7 @@ class Names:
 
 
 @pytest.fixture
-def names(laptop: Laptop, tmp_path: Path) -> Names:
+def names(laptop, tmp_path):
     return Names(laptop, tmp_path)
 
 

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from kit.nginx import certificate, nginx
 from kit.waiting import wait_until
@@ -13,7 +12,6 @@ from kit.waiting import wait_until
 from cedos.apps.files.partial import files_of
 from tests.netns.gateway.conftest import ORIGIN
 
-Laptop = Any
 GET = str(Path(sys.executable).with_name("cedos-get"))
 SIZE = 6_000_000
 SERVER = """
@@ -25,9 +23,9 @@ server {{
 """
 
 
-def serve(laptop: Laptop, data: bytes) -> Path:
+def serve(laptop, data):
     """Over TLS by nginx, 3 MB a second, as /file; the folder with its log."""
-    folder: Path = laptop.folder / "nginx"
+    folder = laptop.folder / "nginx"
     (folder / "www").mkdir(parents=True)
     (folder / "www" / "file").write_bytes(data)
     os.utime(folder / "www" / "file", (1e9, 1e9))
@@ -36,8 +34,8 @@ def serve(laptop: Laptop, data: bytes) -> Path:
     return folder
 
 
-def get(laptop: Laptop, target: Path) -> "subprocess.Popen[str]":
-    process: subprocess.Popen[str] = laptop.near.popen(
+def get(laptop, target):
+    process = laptop.near.popen(
         *(GET, "--via", "gateway", "--json", "-o", str(target), f"https://{ORIGIN}/file"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -9,10 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +18,6 @@ from cedos.proxy.gateway.gateway import PORT
 from tests.netns.gateway.conftest import GATEWAY, ORIGIN
 from tests.netns.gateway.test_datagrams import ASK, NEAR_RESOLVER, NOBODY, Names
 
-Laptop = Any
 PROXY = "socks5h://127.0.0.1:1080"
 SIZE = 4_000_000
 RECORDED = 1 << 16  # of each connection
@@ -31,22 +28,22 @@ MOST_MB = 90
 class Wire:
     """The first bytes of the laptop's connections with the gateway, by the laptop's address and port."""
 
-    def __init__(self, laptop: Laptop) -> None:
+    def __init__(self, laptop):
         with laptop.near.entered():
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
         self._open = True
-        self._first: dict[tuple[bytes, int, bool], int] = {}
-        self._said: dict[tuple[bytes, int, bool], dict[int, bytes]] = {}
+        self._first = {}
+        self._said = {}
         self._thread = threading.Thread(target=self._listen, daemon=True)
         self._thread.start()
 
-    def _listen(self) -> None:
+    def _listen(self):
         self._socket.settimeout(0.2)
         while self._open:
             with suppress(TimeoutError):
                 self._take(self._socket.recv(1 << 16))
 
-    def _take(self, packet: bytes) -> None:
+    def _take(self, packet):
         if packet[0] >> 4 != 4 or packet[9] != socket.IPPROTO_TCP:
             return
         at = 4 * (packet[0] & 15)
@@ -61,7 +58,7 @@ class Wire:
         elif data and key in self._first and sequence - self._first[key] < RECORDED:
             self._said.setdefault(key, {})[sequence - self._first[key]] = data
 
-    def said(self, *, outward: bool) -> list[bytes]:
+    def said(self, *, outward):
         """By connection, as far as nothing is missing."""
         found = []
         for (_, _, kept_outward), pieces in list(self._said.items()):
@@ -73,25 +70,25 @@ class Wire:
                 found.append(bytes(whole))
         return found
 
-    def close(self) -> None:
+    def close(self):
         self._open = False
         self._thread.join()
         self._socket.close()
 
 
 @pytest.fixture
-def wire(laptop: Laptop) -> Iterator[Wire]:
+def wire(laptop):
     made = Wire(laptop)
     yield made
     made.close()
 
 
-def memory_mb(process: Any) -> float:
+def memory_mb(process):
     lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
-def answered(laptop: Laptop, data: bytes, end: str) -> int:
+def answered(laptop, data, end):
     """Bytes that the gateway says to somebody who says just that."""
     with laptop.near.entered():
         one = socket.socket()
@@ -125,7 +122,7 @@ def test_what_was_recorded_changes_nothing_when_it_is_sent_again(laptop, wire):
         for piece in (each, each[:200], each[:-1] + bytes([each[-1] ^ 1]))
         for end in ("10.9.1.2", "10.9.2.2")
     ]
-    said: list[int] = []
+    said = []
     threads = [
         threading.Thread(target=lambda each=each: said.append(answered(laptop, *each)))
         for each in replays
@@ -147,7 +144,7 @@ def test_what_was_recorded_changes_nothing_when_it_is_sent_again(laptop, wire):
 
 
 @contextmanager
-def nonsense(laptop: Laptop, spoken: list[bytes]) -> Iterator[list[int]]:
+def nonsense(laptop, spoken):
     """In place of the gateway; yields how often each kind of nonsense was said."""
     kinds = [
         *spoken,
@@ -161,14 +158,14 @@ def nonsense(laptop: Laptop, spoken: list[bytes]) -> Iterator[list[int]]:
     with laptop.far.entered():
         listening = socket.create_server((GATEWAY, PORT), reuse_port=True)
 
-    def talk(one: socket.socket, data: bytes) -> None:
+    def talk(one, data):
         with one, suppress(OSError):
             one.settimeout(1)
             one.recv(1 << 16)
             one.sendall(data)
             one.recv(1 << 16)
 
-    def serve() -> None:
+    def serve():
         for number in itertools.count():
             try:
                 one, _ = listening.accept()
@@ -195,7 +192,7 @@ def test_a_gateway_that_talks_nonsense_harms_nobody(laptop, wire):
     laptop.serve(folder)
     forward = laptop.forward("-D", "1080")
 
-    def small_file() -> float:
+    def small_file():
         began_s = time.monotonic()
         curl = laptop.curl("-m", "10", "-x", PROXY, f"http://{ORIGIN}:8080/small")
         assert curl.communicate(timeout=20)[0] == b"small"
@@ -258,7 +255,7 @@ while True:
 
 def test_forged_answers_of_dns_reach_nobody(laptop, tmp_path):
     class Forged(Names):
-        def _serve(self, where: Any, address: str, *options: str) -> None:
+        def _serve(self, where, address, *options):
             right = options[0].rpartition("/")[2]
             forging = where.popen(
                 *(sys.executable, "-c", FORGING, address, right), stdout=subprocess.PIPE

@@ -4,10 +4,8 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 
@@ -17,7 +15,6 @@ from tests.netns.gateway.conftest import ORIGIN
 from tests.netns.gateway.deaths import renumbered, silent
 from tests.netns.gateway.test_redirection import OTHER, PYTHON, USER, as_user, said
 
-Laptop = Any
 ORIGIN6 = "2001:db8:c::2"
 PORTS = 9001, 9002
 
@@ -51,7 +48,7 @@ def ask(one, data, *to):
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
+def home():
     """A folder in which the redirected user may write."""
     with TemporaryDirectory() as folder:
         os.chown(folder, USER, USER)
@@ -59,18 +56,18 @@ def home() -> Iterator[Path]:
 
 
 @pytest.fixture
-def echo(laptop: Laptop) -> None:
+def echo(laptop):
     laptop.far.ip("address", "add", f"{ORIGIN6}/128", "dev", "lo", "nodad")
     process = laptop.far.popen(PYTHON, "-c", ECHO, stdout=subprocess.PIPE)
     laptop.keep(process)
     assert process.stdout.readline() == b"ready\n"
 
 
-def asked(laptop: Laptop, script: str, user: int = USER) -> Any:
+def asked(laptop, script, user=USER):
     return json.loads(said(laptop, PYTHON, "-c", ASK + script, user=user))
 
 
-def own_prefix(laptop: Laptop) -> str:
+def own_prefix(laptop):
     """The route that makes the addresses of IPv6's places this host's."""
     return str(laptop.near.run("ip", "-6", "route", "show", "table", "local", str(PLACES6)).stdout)
 

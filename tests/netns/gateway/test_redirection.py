@@ -4,11 +4,9 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -17,7 +15,6 @@ from cedos.kernel.bpf import root_cgroup
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
 from tests.netns.gateway.deaths import SIZE, renumbered, silent, unplugged, whole_in_spite_of
 
-Laptop = Any
 CHROMIUM = Path("/usr/lib/chromium/chromium")
 USER, OTHER = 54_321, 54_322
 TALK = f"""
@@ -41,7 +38,7 @@ with socket.create_server(("{ORIGIN}", 9000)) as server:
 PYTHON = "/usr/bin/python3"  # the other users may not see ours
 
 
-def as_user(laptop: Laptop, *words: str, user: int = USER) -> "subprocess.Popen[bytes]":
+def as_user(laptop, *words, user=USER):
     process = laptop.near.popen(
         *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words),
         stdout=subprocess.PIPE,
@@ -51,7 +48,7 @@ def as_user(laptop: Laptop, *words: str, user: int = USER) -> "subprocess.Popen[
     return process
 
 
-def said(laptop: Laptop, *words: str, user: int = USER) -> str:
+def said(laptop, *words, user=USER):
     process = as_user(laptop, *words, user=user)
     out, complaint = process.communicate(timeout=20)
     assert process.returncode == 0, complaint
@@ -82,7 +79,7 @@ def test_who_is_redirected_and_who_is_not(laptop):
 
 
 @pytest.fixture
-def cgroup() -> Iterator[Path]:
+def cgroup():
     """A cgroup of this host, with one below it."""
     folder = root_cgroup(Path("/proc/self/mounts").read_text()) / f"cedos-test-{os.getpid()}.slice"
     (folder / "below").mkdir(parents=True)
@@ -97,7 +94,7 @@ def test_programs_of_a_cgroup_whosever_they_are(laptop, cgroup):
     talk = (PYTHON, "-c", TALK, "8080")
     script = 'echo $$ > "$0/cgroup.procs"; exec setpriv --reuid="$1" --clear-groups "${@:2}"'
 
-    def inside(folder: Path, user: int) -> str:
+    def inside(folder, user):
         done = laptop.near.run("bash", "-c", script, str(folder), str(user), *talk)
         return str(json.loads(done.stdout)[0])
 
@@ -293,7 +290,7 @@ def test_it_says_what_is_missing(laptop, tmp_path):
 
 
 @pytest.fixture
-def home() -> Iterator[Path]:
+def home():
     """A short name: Chromium's sockets do not fit under a test's own folder."""
     with TemporaryDirectory() as folder:
         yield Path(folder)
@@ -335,7 +332,7 @@ def test_git_curl_and_a_browser_go_on(laptop, tmp_path, home):
     assert (home / "file").read_bytes() == (served / "file").read_bytes()
 
 
-def serve_repository(laptop: Laptop, folder: Path) -> None:
+def serve_repository(laptop, folder):
     project = folder / "project"
     project.mkdir(parents=True)
     (project / "data").write_bytes(os.urandom(SIZE))

@@ -6,7 +6,6 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,7 +20,7 @@ SIZE = 3_000_000
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     """Of one megabyte, where the gateway keeps what it fetches."""
     folder = tmp_path / "server" / "cache"
     folder.mkdir(parents=True)

@@ -1,19 +1,17 @@
 """A gateway that stops, is killed or falls silent, under what it carries."""
 
 import time
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
 
 from tests.netns.gateway.conftest import ORIGIN
 
-Laptop = Any
 PROXY = "socks5h://127.0.0.1:1080"
 SIZE = 12_000_000
 
 
-def small_file(laptop: Laptop, most_s: float) -> None:
+def small_file(laptop, most_s):
     began_s = time.monotonic()
     small = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/small")
     assert small.communicate(timeout=20)[0] == b"small"
@@ -22,7 +20,7 @@ def small_file(laptop: Laptop, most_s: float) -> None:
     assert took_s < most_s
 
 
-def said(laptop: Laptop, words: str, within_s: float) -> None:
+def said(laptop, words, within_s):
     wait_until(
         lambda: words in (laptop.folder / "forward.log").read_text(),
         within_s,
@@ -30,7 +28,7 @@ def said(laptop: Laptop, words: str, within_s: float) -> None:
     )
 
 
-def carrying(laptop: Laptop) -> Any:
+def carrying(laptop):
     """A download under way that lasts for a minute, and the file `small` beside it."""
     laptop.world.shape("2mbit")
     laptop.serve_file(bytes(SIZE))

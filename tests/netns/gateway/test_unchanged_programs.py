@@ -84,7 +84,7 @@ def test_nothing_is_said_over_the_phone_while_nothing_is_asked(laptop):
     laptop.forward()
     assert laptop.curl("-x", PROXY, "-m", "5", f"http://{ORIGIN}:1/").wait(10) != 0
 
-    def sent() -> int:
+    def sent():
         (link,) = json.loads(laptop.near.ip("-s", "-j", "link", "show", "lte0"))
         return int(link["stats64"]["tx"]["bytes"])
 
@@ -103,7 +103,7 @@ def test_without_a_daemon_the_phone_carries_only_what_wifi_cannot(laptop, tmp_pa
     laptop.serve(folder)
     laptop.forward()
 
-    def carried() -> int:
+    def carried():
         (link,) = json.loads(laptop.near.ip("-s", "-j", "link", "show", "lte0"))
         return int(link["stats64"]["tx"]["bytes"]) + int(link["stats64"]["rx"]["bytes"])
 
@@ -126,7 +126,7 @@ def test_strangers_at_the_gateways_port_change_nothing(laptop, tmp_path):
     laptop.forward("--fail", "closed")
     over = threading.Event()
 
-    def shout() -> None:
+    def shout():
         with laptop.near.entered():
             while not over.is_set():
                 try:

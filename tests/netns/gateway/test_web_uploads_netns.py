@@ -6,14 +6,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from kit.nginx import nginx
 from kit.waiting import wait_until
 
 from tests.netns.gateway.conftest import ORIGIN
 
-Laptop = Any
 PUT = str(Path(sys.executable).with_name("cedos-put"))
 SIZE = 4_000_000
 # An origin less patient than most: who is silent for 1 s is given up.
@@ -26,8 +24,8 @@ server {{
 """
 
 
-def serve(laptop: Laptop) -> Path:
-    folder: Path = laptop.folder / "nginx"
+def serve(laptop):
+    folder = laptop.folder / "nginx"
     (folder / "www").mkdir(parents=True)
     server = SERVER.format(folder=folder, origin=ORIGIN)
     log = "$status $request_method $request_length $request_time"
@@ -35,12 +33,12 @@ def serve(laptop: Laptop) -> Path:
     return folder
 
 
-def requests(folder: Path) -> list[str]:
+def requests(folder):
     log = folder / "access.log"
     return [" ".join(line.split()[:2]) for line in log.read_text().splitlines()]
 
 
-def away(laptop: Laptop, seconds: float) -> None:
+def away(laptop, seconds):
     for name in ("wlan0", "lte0"):
         laptop.near.ip("link", "set", name, "down")
     time.sleep(seconds)
@@ -49,8 +47,8 @@ def away(laptop: Laptop, seconds: float) -> None:
         laptop.world.route(name)
 
 
-def put(laptop: Laptop, source: Path, url: str, *more: str) -> "subprocess.Popen[str]":
-    process: subprocess.Popen[str] = laptop.near.popen(
+def put(laptop, source, url, *more):
+    process = laptop.near.popen(
         *(PUT, "--via", "gateway", "--json", *more, str(source), url),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -70,7 +68,7 @@ def test_pieces_become_one_request(laptop, tmp_path):
     kept = laptop.folder / "server" / "cache"
     first = put(laptop, source, url)
 
-    def have() -> int:
+    def have():
         return sum(each.stat().st_size for each in kept.rglob("*.part"))
 
     wait_until(lambda: have() > 500_000)

@@ -4,13 +4,11 @@ import os
 import shutil
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 
-from emu.testbed.netns import Namespace, forget_black_holes
+from emu.testbed.netns import forget_black_holes
 from emu.testbed.programs import relay
 from emu.testbed.programs.relay import PORT
 from emu.testbed.services import Service, accepts
@@ -27,7 +25,7 @@ pytestmark = pytest.mark.skipif(shutil.which("squid") is None, reason="needs squ
 class World:
     """Three namespaces: `client` has `net1` and `net2` to `relay`, which routes to `server`."""
 
-    def __init__(self, make: Callable[[str], Namespace], folder: Path) -> None:
+    def __init__(self, make, folder):
         self.client, self.relay, self.server = (make(n) for n in ("client", "relay", "server"))
         self.folder = folder
         for each in (self.client, self.relay, self.server):
@@ -45,13 +43,7 @@ class World:
             each.ip("mptcp", "limits", "set", "subflows", "4", "add_addr_accepted", "4")
 
     @staticmethod
-    def _wire(
-        one: Namespace,
-        other: Namespace,
-        name: str,
-        prefixes: tuple[str, str],
-        ends: tuple[int, int],
-    ) -> None:
+    def _wire(one, other, name, prefixes, ends):
         one.ip("link", "add", name, "type", "veth", "peer", name, "netns", other.name)
         for where, end in zip((one, other), ends, strict=True):
             where.ip("address", "add", f"{prefixes[0]}.{end}/24", "dev", name)
@@ -59,14 +51,14 @@ class World:
             where.ip("link", "set", name, "up")
 
     @contextmanager
-    def relaying(self, *lines: str) -> Iterator[None]:
+    def relaying(self, *lines):
         """Run the shipped relay with these lines added to its configuration."""
         command = relay.command(self.folder, "shutdown_lifetime 1 second", *lines)
         with self._running("relay", PORT, *command):
             yield
 
     @contextmanager
-    def resolving(self, *records: str) -> Iterator[str]:
+    def resolving(self, *records):
         """Run a resolver beside the relay; yields the line that makes the relay ask it."""
         options = (f"--host-record={record}" for record in records)
         command = ("dnsmasq", "--no-daemon", "--conf-file=/dev/null", "--no-resolv", "--no-hosts")
@@ -74,7 +66,7 @@ class World:
             yield "dns_nameservers 127.0.0.1"
 
     @contextmanager
-    def _running(self, name: str, port: int, *command: str) -> Iterator[None]:
+    def _running(self, name, port, *command):
         service = Service(self.relay, *command, output=self.folder / f"{name}.log")
         try:
             service.wait_for(lambda: accepts(self.relay, "127.0.0.1", port))
@@ -83,19 +75,19 @@ class World:
             service.close()
 
     @contextmanager
-    def serving(self, handle: Callable[[socket.socket], None], port: int = 8000) -> Iterator[None]:
+    def serving(self, handle, port=8000):
         """Run a server on all addresses of its host, with a thread for each connection."""
         with self.server.entered():
             listening = socket.create_server(
                 ("::", port), family=socket.AF_INET6, dualstack_ipv6=True
             )
 
-        def one(connection: socket.socket) -> None:
+        def one(connection):
             with connection, suppress(OSError):
                 connection.settimeout(20)
                 handle(connection)
 
-        def accept() -> None:
+        def accept():
             with suppress(OSError):
                 while True:
                     connection, _ = listening.accept()
@@ -110,7 +102,7 @@ class World:
             listening.close()
             thread.join(5)
 
-    def status(self, url: str, *options: str, where: Namespace | None = None) -> int:
+    def status(self, url, *options, where=None):
         """Return the HTTP status that curl gets; the body is then in the file `body`."""
         words = ("--silent", "--globoff", "--max-time", "20", "--output", str(self.folder / "body"))
         shown = ("--write-out", "%{http_code} %{http_connect}")
@@ -120,15 +112,15 @@ class World:
 
 
 @pytest.fixture
-def world(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> World:
+def world(make_namespace, tmp_path):
     return World(make_namespace, tmp_path)
 
 
-def proxy(version: int = 4) -> tuple[str, str]:
+def proxy(version=4):
     return "--proxy", f"http://{RELAY[version]}:{PORT}"
 
 
-def answering(connection: socket.socket) -> None:
+def answering(connection):
     data = b""
     while b"\r\n\r\n" not in data:
         data += connection.recv(65536)
@@ -136,15 +128,15 @@ def answering(connection: socket.socket) -> None:
     connection.sendall(head + BODY)
 
 
-def endless(connection: socket.socket) -> None:
+def endless(connection):
     while True:
         connection.sendall(bytes(10_000))
 
 
 def test_a_client_gets_pages_through_it_over_mptcp(world):
-    accepted: list[list[bool]] = []
+    accepted = []
 
-    def watched(connection: socket.socket) -> None:
+    def watched(connection):
         shown = world.relay.run("ss", "-Mn", "state", "established").stdout.splitlines()
         accepted.append([f":{PORT} " in line for line in shown])
         answering(connection)
@@ -158,7 +150,7 @@ def test_a_client_gets_pages_through_it_over_mptcp(world):
     assert list(map(any, accepted)) == [True] * 4
 
 
-def received(namespace: Namespace, interface: str) -> int:
+def received(namespace, interface):
     for line in namespace.run("cat", "/proc/self/net/dev").stdout.splitlines():
         name, _, counters = line.partition(":")
         if name.strip() == interface:
@@ -166,7 +158,7 @@ def received(namespace: Namespace, interface: str) -> int:
     raise AssertionError(interface)
 
 
-def take(connection: socket.socket, size: int) -> None:
+def take(connection, size):
     while size > 0:
         block = connection.recv(1 << 18)
         assert block

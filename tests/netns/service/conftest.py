@@ -5,13 +5,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from kit.waiting import wait_until
 
-from emu.testbed.netns import Namespace
 from tests.netns.gateway.conftest import laptop
 
 __all__ = ["laptop"]
@@ -29,10 +27,10 @@ _PACKAGES = Path(__file__).parents[3] / ".tools" / "desktop"
 class Machine:
     """`systemctl` asks its systemd; `pid` is that one's, as the host counts."""
 
-    def __init__(self, pid: int, log: Path) -> None:
+    def __init__(self, pid, log):
         self.pid, self.log = pid, log
 
-    def run(self, *command: str, check: bool = True) -> "subprocess.CompletedProcess[str]":
+    def run(self, *command, check=True):
         inside = ("nsenter", "-t", str(self.pid), "-m", "-p", "-n", "-u", "-i", "-C", "--")
         done = subprocess.run(
             (*inside, *command), check=False, capture_output=True, text=True, timeout=60
@@ -40,20 +38,20 @@ class Machine:
         assert done.returncode == 0 or not check, (command, done.stderr, self.log.read_text())
         return done
 
-    def write(self, path: str, text: str) -> None:
+    def write(self, path, text):
         """Makes a file that only root may read."""
         line = 'umask 077; mkdir -p "${1%/*}"; printf %s "$2" > "$1"'
         self.run("sh", "-c", line, "sh", path, text)
 
-    def systemctl(self, *words: str, check: bool = True) -> str:
+    def systemctl(self, *words, check=True):
         return self.run("systemctl", *words, check=check).stdout
 
-    def shown(self, unit: str, what: str) -> str:
+    def shown(self, unit, what):
         return self.systemctl("show", "--value", "-p", what, unit).strip()
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
+def machine(tmp_path):
     """`machine(namespace, units)`: starts one there, with these unit files.
 
     `desktop=True`: with NetworkManager and systemd-resolved as Debian has them, not started.
@@ -62,9 +60,9 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
     if not SYSTEMD.exists() or cgroups is None or shutil.which("unshare") is None:
         pytest.skip("needs systemd, cgroup v2 and unshare")
     cgroup = cgroups / f"cedos-test-{os.getpid()}"
-    started: list[subprocess.Popen[bytes]] = []
+    started = []
 
-    def start(where: Namespace, units: Mapping[str, str], *, desktop: bool = False) -> Machine:
+    def start(where, units, *, desktop=False):
         if desktop and not _PACKAGES.is_dir():
             pytest.skip("needs Debian's NetworkManager, which ./test unpacks")
         folder, files, log = (tmp_path / name for name in ("machine", "units", "systemd.log"))
@@ -91,7 +89,7 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
         started.append(process)
         made = Machine(_child(process, log), log)
 
-        def runs() -> bool:
+        def runs():
             state = made.run("systemctl", "is-system-running", check=False).stdout.strip()
             return state in {"running", "degraded"}
 
@@ -112,7 +110,7 @@ def machine(tmp_path: Path) -> Iterator[Callable[..., Machine]]:
         time.sleep(0.1)
 
 
-def _child(process: "subprocess.Popen[bytes]", log: Path) -> int:
+def _child(process, log):
     """The machine's first process, once it is systemd."""
     deadline_s = time.monotonic() + _UP_S
     while time.monotonic() < deadline_s and process.poll() is None:
@@ -123,7 +121,7 @@ def _child(process: "subprocess.Popen[bytes]", log: Path) -> int:
     raise AssertionError(log.read_text())
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder):
     try:
         folder.rmdir()
     except OSError:

@@ -4,8 +4,6 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -31,18 +29,18 @@ method=disabled
 
 
 class Desktop:
-    def __init__(self, machine: Any, laptop: Any, phones: Any) -> None:
+    def __init__(self, machine, laptop, phones):
         self.machine, self.laptop, self.phones = machine, laptop, phones
 
-    def status(self) -> Any:
+    def status(self):
         return json.loads(
             self.machine.run(sys.executable, "-m", "cedos", "status", "--json").stdout
         )
 
-    def log(self) -> str:
+    def log(self):
         return str(self.machine.run("cat", "/run/seen/log", check=False).stdout)
 
-    def asked_by_a_service(self, *options: str) -> str:
+    def asked_by_a_service(self, *options):
         words = [word for option in options for word in ("-p", option)]
         return str(
             self.machine.run(
@@ -52,25 +50,25 @@ class Desktop:
             ).stdout
         )
 
-    def network(self, name: str) -> Any:
+    def network(self, name):
         return next((each for each in self.status()["networks"] if each["name"] == name), None)
 
-    def until(self, there: Callable[[], bool]) -> None:
+    def until(self, there):
         wait_until(there, describe=lambda: (self.log(), self.status()))
 
-    def start(self) -> None:
+    def start(self):
         done = self.machine.run("systemctl", "start", "cedos", check=False)
         assert done.returncode == 0, (done.stderr, self.log())
         self.until(lambda: len(self.status()["networks"]) == 2)
 
-    def routing(self) -> list[str]:
+    def routing(self):
         shown = ("rule", "route show table all")
         lines = [line for words in shown for line in self.laptop.ip(*words.split()).splitlines()]
         return sorted(lines)
 
 
 @pytest.fixture
-def desktop(tethered: Any, machine: Callable[..., Any], tmp_path: Any) -> Iterator[Desktop]:
+def desktop(tethered, machine, tmp_path):
     """Both networks have their addresses by DHCP; by NetworkManager Wi-Fi is metered and LTE is not."""
     laptop, phones = tethered.laptop, tethered.phones
     for name in ("wlan0", "lte0"):
@@ -154,7 +152,7 @@ def test_a_silent_resolver_delays_no_look_up_by_resolved(desktop):
     desktop.start()
     desktop.until(lambda: not desktop.status()["problems"])
 
-    def look_up(name: str) -> tuple[bool, float]:
+    def look_up(name):
         began_s = time.monotonic()
         done = desktop.machine.run("resolvectl", "--cache=no", "query", name, check=False)
         return done.returncode == 0, time.monotonic() - began_s
@@ -183,7 +181,7 @@ def test_what_root_does_while_the_service_is_stopped_loses_nothing(desktop):
     made.run("useradd", "--groups", "cedos", "member")
     cedos = (sys.executable, "-m", "cedos")
 
-    def budgets() -> set[str]:
+    def budgets():
         told = json.loads(made.run(*cedos, "budget", "--json").stdout)
         return {each["name"] for each in told}
 

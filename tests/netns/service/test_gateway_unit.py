@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from kit.waiting import wait_until
@@ -45,10 +44,10 @@ def test_a_restart_breaks_what_it_carried_and_serves_again(laptop, machine, tmp_
     }
     made = machine(laptop.far, units)
 
-    def log() -> str:
+    def log():
         return str(made.run("cat", "/run/seen/log", check=False).stdout)
 
-    def until(there: Callable[[], bool]) -> None:
+    def until(there):
         wait_until(there, describe=log)
 
     done = made.run("systemctl", "start", "cedos-gateway", check=False)
@@ -70,7 +69,7 @@ def test_a_restart_breaks_what_it_carried_and_serves_again(laptop, machine, tmp_
     # A stopped gateway leaves nothing open.
     talk = laptop.curl("-x", PROXY, f"telnet://{ORIGIN}:8080")
 
-    def stands() -> bool:
+    def stands():
         return bool(
             laptop.far.run("ss", "-Htn", "state", "established", "dport", "=", ":8080").stdout
         )

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from tests.netns.gateway.conftest import ORIGIN
 
@@ -49,10 +48,10 @@ def test_the_unit_redirects_with_little(laptop, machine, tmp_path):
     made.run("useradd", "--system", "--user-group", "cedos")
     made.systemctl("start", "cedos-redirect")
 
-    def seen(name: str) -> str:
+    def seen(name):
         return str(made.run("cat", f"/run/seen/{name}", check=False).stdout)
 
-    def talk() -> Any:
+    def talk():
         made.systemctl("start", "talk")
         return json.loads(seen("talk"))
 

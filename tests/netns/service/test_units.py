@@ -3,8 +3,6 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -18,7 +16,7 @@ _ALONE = "[Unit]\nDefaultDependencies=no\nAfter=\n[Service]\nStandardOutput=file
 _CAPABILITIES = (1 << 12) | (1 << 13) | (1 << 39)  # NET_ADMIN, NET_RAW, BPF
 
 
-def unit(what: str = "unit") -> Mapping[str, str]:
+def unit(what="unit"):
     done = subprocess.run(
         [sys.executable, "-m", "cedos", "example", what],
         check=False,  # 4 where the service could not read this installation
@@ -29,34 +27,34 @@ def unit(what: str = "unit") -> Mapping[str, str]:
 
 
 class Service:
-    def __init__(self, machine: Any, laptop: Any) -> None:
+    def __init__(self, machine, laptop):
         self.machine, self.laptop = machine, laptop
 
-    def log(self) -> str:
+    def log(self):
         return str(self.machine.run("cat", "/run/seen/log", check=False).stdout)
 
-    def start(self) -> None:
+    def start(self):
         done = self.machine.run("systemctl", "start", "cedos", check=False)
         assert done.returncode == 0, (done.stderr, self.log(), self.machine.log.read_text())
 
-    def status(self) -> str:
+    def status(self):
         command = (sys.executable, "-m", "cedos", "status")
         return str(self.machine.run(*command).stdout)
 
     @property
-    def pid(self) -> str:
+    def pid(self):
         return str(self.machine.shown("cedos", "MainPID"))
 
-    def children(self) -> list[str]:
+    def children(self):
         return str(
             self.machine.run("cat", f"/proc/{self.pid}/task/{self.pid}/children").stdout
         ).split()
 
-    def facts(self, pid: str) -> dict[str, str]:
+    def facts(self, pid):
         lines = self.machine.run("cat", f"/proc/{pid}/status").stdout.splitlines()
         return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
-    def state(self) -> list[str]:
+    def state(self):
         shown = ("rule", "-6 rule", "route show table all", "-6 route show table all")
         found = [self.laptop.ip(*words.split()) for words in shown]
         found += [self.laptop.run(f"{name}-save").stdout for name in ("iptables", "ip6tables")]
@@ -66,7 +64,7 @@ class Service:
 
 
 @pytest.fixture
-def service(tethered: Any, machine: Callable[..., Any]) -> Service:
+def service(tethered, machine):
     return Service(machine(tethered.laptop, unit()), tethered.laptop)
 
 

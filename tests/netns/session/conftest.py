@@ -4,17 +4,13 @@ import asyncio
 import os
 import random
 import threading
-from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import pytest
 
 from cedos import session
 from cedos.session.protocol.crypto import KeyPair
-from emu.testbed.netns import Namespace
 
-T = TypeVar("T")
 PORT = 7100
 SERVER = "10.99.0.1"
 NETWORKS = ("wlan0", "lte0")
@@ -23,14 +19,14 @@ NETWORKS = ("wlan0", "lte0")
 class Host:
     """A namespace with an event loop in a thread that lives in it."""
 
-    def __init__(self, namespace: Namespace) -> None:
+    def __init__(self, namespace):
         self.namespace = namespace
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         assert self._ready.wait(20)
 
-    def _run(self) -> None:
+    def _run(self):
         with self.namespace.entered():
             self.loop = asyncio.new_event_loop()
             self.loop.call_soon(self._ready.set)
@@ -42,15 +38,15 @@ class Host:
                 self.loop.run_until_complete(asyncio.sleep(0.05))
                 self.loop.close()
 
-    def start(self, wanted: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+    def start(self, wanted):
         """Runs it there; a future of this thread."""
         return asyncio.run_coroutine_threadsafe(wanted, self.loop)
 
-    def do(self, wanted: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
+    def do(self, wanted, timeout_s=60.0):
         """Runs it there and waits for its end."""
         return asyncio.run_coroutine_threadsafe(wanted, self.loop).result(timeout_s)
 
-    def close(self) -> None:
+    def close(self):
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(20)
 
@@ -58,7 +54,7 @@ class Host:
 class World:
     """The client's `wlan0` and `lte0` lead to the server's address."""
 
-    def __init__(self, make: Callable[[str], Namespace], seed: int = 1) -> None:
+    def __init__(self, make, seed=1):
         self.random = random.Random(seed)
         self.near, self.far = make("near"), make("far")
         self.far.ip("address", "add", f"{SERVER}/32", "dev", "lo")
@@ -71,14 +67,14 @@ class World:
         self.client, self.server = Host(self.near), Host(self.far)
         self.key, self.server_key = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
 
-    def route(self, name: str) -> None:
+    def route(self, name):
         number = NETWORKS.index(name) + 1
         self.near.ip(
             *("route", "replace", "default", "via", f"10.9.{number}.1"),
             *("dev", name, "metric", str(number)),
         )
 
-    def shape(self, rate: str) -> None:
+    def shape(self, rate):
         """Both networks carry no more than this, both ways."""
         for where in (self.near, self.far):
             for name in NETWORKS:
@@ -86,7 +82,7 @@ class World:
                     *f"tc qdisc replace dev {name} root tbf rate {rate} burst 32kb latency 30ms".split()
                 )
 
-    def swallow(self, name: str, ends: str = "far", *, by: str = "queue") -> Callable[[], None]:
+    def swallow(self, name, ends="far", *, by="queue"):
         """Drop all that the `far`, `near` or `both` ends send over a network before it leaves them.
 
         In the interface's `queue` or a `filter`, neither of which lets TCP count it as sent. Returns
@@ -102,7 +98,7 @@ class World:
             else:
                 where.run("iptables", "-I", *drop)
 
-        def undo() -> None:
+        def undo():
             for where in wheres:
                 if by == "queue":
                     where.run("tc", "qdisc", "del", *queue)
@@ -111,25 +107,25 @@ class World:
 
         return undo
 
-    def listen(self, **options: Any) -> session.Listener:
+    def listen(self, **options):
         return self.server.do(session.listen((SERVER, PORT), key=self.server_key, **options))
 
-    async def connect(self, **options: Any) -> session.Connection:
+    async def connect(self, **options):
         options.setdefault("timeout_s", 20)
         return await session.connect(
             (SERVER, PORT), server_key=self.server_key.public, key=self.key, **options
         )
 
-    def close(self) -> None:
+    def close(self):
         self.client.close()
         self.server.close()
 
 
 @pytest.fixture
-def make_world(make_namespace: Callable[[str], Namespace]) -> Iterator[Callable[..., World]]:
-    made: list[World] = []
+def make_world(make_namespace):
+    made = []
 
-    def make(**options: Any) -> World:
+    def make(**options):
         world = World(make_namespace, **options)
         made.append(world)
         return world
@@ -140,16 +136,16 @@ def make_world(make_namespace: Callable[[str], Namespace]) -> Iterator[Callable[
 
 
 @pytest.fixture
-def world(make_world: Callable[..., World]) -> World:
+def world(make_world):
     return make_world()
 
 
 @contextmanager
-def cutting(cut: Callable[[], None], seconds: float) -> Iterator[None]:
+def cutting(cut, seconds):
     """Calls `cut` every so often in a thread."""
     over = threading.Event()
 
-    def run() -> None:
+    def run():
         while not over.wait(seconds):
             cut()
 

@@ -8,9 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -30,7 +27,7 @@ SERVER = "10.99.0.1"
 
 
 class Walk:
-    def __init__(self, world: Any, folder: Path) -> None:
+    def __init__(self, world, folder):
         self.world, self.folder = world, folder
         (folder / "served").mkdir()
         text = random.Random(3).randbytes(SIZE)
@@ -40,9 +37,9 @@ class Walk:
             os.environ, XDG_CONFIG_HOME=str(folder / "config"), XDG_STATE_HOME=str(folder / "state")
         )
         self.key = keys.to_text(keys.own(folder / "server.key").public)
-        self.started: list[Any] = []
+        self.started = []
 
-    def start(self, where: Any, program: str, *arguments: str) -> Any:
+    def start(self, where, program, *arguments):
         code = f"from cedos.commands.sessions.{program} import main; main()"
         process = where.popen(
             sys.executable, "-c", code, *arguments,
@@ -52,7 +49,7 @@ class Walk:
         self.started.append(process)
         return process
 
-    def serve(self) -> Any:
+    def serve(self):
         process = self.start(
             self.world.far, "serve", "-l", f"{SERVER}:{PORT}", "--own-key", "server.key", "served"
         )
@@ -60,7 +57,7 @@ class Walk:
         assert "ready" in line, line + process.stderr.read()
         return process
 
-    def get(self) -> Any:
+    def get(self):
         return self.start(
             self.world.near,
             "get",
@@ -72,13 +69,13 @@ class Walk:
             f"{SERVER}:{PORT}/file",
         )
 
-    def have(self) -> int:
+    def have(self):
         try:
             return files_of(self.folder / "got")[0].stat().st_size
         except FileNotFoundError:
             return 0
 
-    def more(self, n_bytes: int, client: Any) -> None:
+    def more(self, n_bytes, client):
         """Waits until so many more bytes have come."""
         wanted, ends_s = self.have() + n_bytes, time.monotonic() + 60
         while self.have() < wanted:
@@ -88,7 +85,7 @@ class Walk:
 
 
 @pytest.fixture
-def walk(world: Any, tmp_path: Path) -> Any:
+def walk(world, tmp_path):
     walk = Walk(world, tmp_path)
     yield walk
     for process in walk.started:
@@ -158,20 +155,19 @@ _ASKED_BYTES = 200_000
 
 
 @pytest.fixture
-def slow_walk(walk: Walk) -> Walk:
+def slow_walk(walk):
     walk.world.shape("20mbit")
     return walk
 
 
-def by(walk: Walk, when: str, *more: str) -> "subprocess.Popen[str]":
-    process: subprocess.Popen[str] = walk.start(
+def by(walk, when, *more):
+    return walk.start(
         walk.world.near, "get", "--json", "--by", when, "--key", walk.key, "-o", "got", *more,
         f"{SERVER}:{PORT}/file",
     )  # fmt: skip
-    return process
 
 
-def fact(process: "subprocess.Popen[str]") -> dict[str, Any]:
+def fact(process):
     out, said = process.communicate(timeout=90)
     assert process.returncode == 0, said
     (found,) = json.loads(out)["files"]
@@ -202,7 +198,7 @@ def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk):
     )  # fmt: skip
     assert "ready" in server.stderr.readline()
 
-    def put() -> Any:
+    def put():
         return slow_walk.start(
             slow_walk.world.near, "put", "--json", "--by", "1h", "--key", slow_walk.key,
             "--own-key", "client.key", "photo", f"{SERVER}:{PORT}/in/",
@@ -243,25 +239,25 @@ def test_a_wrong_time_is_refused(slow_walk, when, said):
 RATE = "12mbit"  # each network: the file takes 5.6 s over both
 
 
-async def asked(connection: session.Connection) -> int:
+async def asked(connection):
     """The size that the server tells of its file."""
     await connection.write(messages.pack(messages.FileRequest("file", head=True)))
-    answer: messages.Answer = await messages.read(messages.Answer, connection.read_exactly)
+    answer = await messages.read(messages.Answer, connection.read_exactly)
     return answer.size
 
 
-async def connected(walk: Walk) -> session.Connection:
+async def connected(walk):
     """A session of another program of the same person's: it has the same key."""
     key = keys.own(walk.folder / "config" / "cedos" / "session.key")
     server_key = keys.from_text(walk.key)
     return await session.connect((SERVER, PORT), server_key=server_key, key=key, timeout_s=20)
 
 
-def until(true: Callable[[], bool], what: str, seconds: float = 20.0) -> None:
+def until(true, what, seconds=20.0):
     wait_until(true, seconds, describe=lambda: what)
 
 
-def written_down(walk: Walk, connection: session.Connection) -> bool:
+def written_down(walk, connection):
     """Return whether the server's file has the session as it is after the first answer."""
     (file,) = (walk.folder / "state" / "cedos").glob("serve-*.sessions")
     text = file.read_bytes()
@@ -273,14 +269,14 @@ def written_down(walk: Walk, connection: session.Connection) -> bool:
     return idle.stream_received == connection.written_bytes and idle.stream_sent > 0
 
 
-def received(walk: Walk) -> dict[str, int]:
+def received(walk):
     """Bytes that came over each of the client's interfaces, headers and all."""
     found = json.loads(walk.world.near.ip("-j", "-s", "link", "show"))
     counts = {each["ifname"]: int(each["stats64"]["rx"]["bytes"]) for each in found}
     return {name: counts[name] for name in NETWORKS}
 
 
-def grown(now: dict[str, int], since: dict[str, int]) -> dict[str, int]:
+def grown(now, since):
     return {name: now[name] - since[name] for name in now}
 
 

@@ -4,12 +4,8 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Callable
-from typing import Any
 
 import pytest
-
-from cedos import session
 
 NETWORKS = ("wlan0", "lte0")
 
@@ -17,12 +13,12 @@ NETWORKS = ("wlan0", "lte0")
 class Cuts:
     """Ways to end what is connected; the networks are as before afterwards."""
 
-    def __init__(self, world: Any, seeded: random.Random) -> None:
+    def __init__(self, world, seeded):
         self.world = world
         self.random = seeded
-        self.done: dict[str, int] = {}
+        self.done = {}
 
-    def one(self) -> None:
+    def one(self):
         kind = self.random.choices(
             ("kill near", "kill far", "kill both", "link", "address"), (5, 5, 3, 2, 2)
         )[0]
@@ -50,19 +46,19 @@ class Cuts:
 class Stream:
     """Random bytes of a seed, in pieces; the same at both ends."""
 
-    def __init__(self, seed: int, size: int) -> None:
+    def __init__(self, seed, size):
         self._random = random.Random(seed)
         self.left = size
         self.hash = hashlib.sha256()
 
-    def next(self) -> bytes:
+    def next(self):
         piece = self._random.randbytes(min(self.left, self._random.randrange(1, 65_536)))
         self.left -= len(piece)
         self.hash.update(piece)
         return piece
 
 
-async def send(connection: session.Connection, stream: Stream, may: Callable[[], int]) -> None:
+async def send(connection, stream, may):
     sent = 0
     while stream.left:
         while sent > may():  # so that the cuts that are due come before the end does
@@ -73,7 +69,7 @@ async def send(connection: session.Connection, stream: Stream, may: Callable[[],
     connection.finish()
 
 
-async def receive(connection: session.Connection, got: list[Any]) -> str:
+async def receive(connection, got):
     found = hashlib.sha256()
     while data := await connection.read():
         found.update(data)
@@ -81,15 +77,13 @@ async def receive(connection: session.Connection, got: list[Any]) -> str:
     return found.hexdigest()
 
 
-async def end(
-    connection: session.Connection, stream: Stream, got: list[Any], may: Callable[[], int]
-) -> tuple[str, int]:
+async def end(connection, stream, got, may):
     _, found = await asyncio.gather(send(connection, stream, may), receive(connection, got))
     await connection.close()
     return found, connection.flow.lost_paths
 
 
-def transfer(world: Any, size: int, cuts: int, timeout_s: float, **options: Any) -> None:
+def transfer(world, size, cuts, timeout_s, **options):
     """`size` bytes each way; a cut when the bytes received in both pass the next random number."""
     listener = world.listen(**({"clear": True} if options.get("clear") else {}))
     seeded = random.Random(cuts)
@@ -98,14 +92,14 @@ def transfer(world: Any, size: int, cuts: int, timeout_s: float, **options: Any)
     passed = 0
     cutter = Cuts(world, seeded)
 
-    def may() -> int:
+    def may():
         """Return how far either end may be ahead: half a megabyte behind the next cut."""
         return (at[passed] if passed < len(at) else 4 * size) // 2 + 500_000
 
-    async def serve() -> tuple[str, int]:
+    async def serve():
         return await end(await listener.accept(), Stream(2, size), got_up, may)
 
-    async def call() -> tuple[str, int]:
+    async def call():
         return await end(await world.connect(**options), Stream(1, size), got_down, may)
 
     serving = world.server.start(serve())

@@ -8,7 +8,7 @@ from emu.workloads.sessions.pair import cable, loopback, pair
 from emu.workloads.sessions.throughput import jain
 
 
-def quiet(_line: str) -> None:
+def quiet(_line):
     pass
 
 

@@ -2,13 +2,9 @@
 
 import asyncio
 import statistics
-import subprocess
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from cedos import session
 from cedos.api.asking import DaemonChooser
 from cedos.model import Bulk, Label, Urgency
 from cedos.session.io import links
@@ -24,24 +20,24 @@ phone = "only without Wi-Fi"
 """
 
 
-def carried(connection: session.Connection) -> dict[str, int]:
+def carried(connection):
     """Bytes that each path's connection has carried."""
     return {path.facts.network: path.sent_bytes for path in connection.flow.core.paths}
 
 
-def labels(connection: session.Connection) -> dict[str, int]:
+def labels(connection):
     """Return the labels that may use each path."""
     return {path.facts.network: path.allowed for path in connection.flow.core.paths}
 
 
-async def send(connection: session.Connection, wanted: Callable[[], bool]) -> None:
+async def send(connection, wanted):
     """Background data until something is so."""
     async with asyncio.timeout(60):
         while not wanted():
             await connection.send(bytes(50_000), BULK, after=())
 
 
-async def discard(listener: session.Listener, found: list[session.Connection]) -> None:
+async def discard(listener, found):
     connection = await listener.accept()
     found.append(connection)
     while await connection.receive() is not None:
@@ -56,10 +52,10 @@ def test_a_session_keeps_to_what_the_daemon_chooses(world, install):
     cedos = install(world.near, WEIGHTED)
     world.shape("20mbit")
     listener = world.listen()
-    far: list[session.Connection] = []
+    far = []
     world.server.start(discard(listener, far))
 
-    async def scenario(process: "subprocess.Popen[str]") -> None:
+    async def scenario(process):
         near = await world.connect(chooser=DaemonChooser(cedos.socket))
         await send(near, lambda: labels(near) == WIFI_ONLY)
         await asyncio.sleep(1.0)
@@ -89,7 +85,7 @@ def test_without_a_daemon_nothing_is_missed(world, tmp_path):
     listener = world.listen()
     world.server.start(discard(listener, []))
 
-    async def scenario() -> None:
+    async def scenario():
         near = await world.connect(chooser=DaemonChooser(tmp_path / "control.sock"))
         await send(near, lambda: len(carried(near)) == 2 and min(carried(near).values()) > 100_000)
         assert labels(near) == BOTH
@@ -106,7 +102,7 @@ RATES = {"wlan0": 20e6, "lte0": 4e6}
 TRIES = 3
 
 
-def shape(world: Any) -> None:
+def shape(world):
     """A bucket of two packets: a short burst is no quicker than the link."""
     for where in (world.near, world.far):
         for name, rate_bps in RATES.items():
@@ -116,7 +112,7 @@ def shape(world: Any) -> None:
             where.run(*qdisc.split())
 
 
-async def measured(connection: session.Connection) -> dict[str, float]:
+async def measured(connection):
     """Return the indicators of both networks once both were probed."""
     async with asyncio.timeout(20):
         while True:
@@ -126,7 +122,7 @@ async def measured(connection: session.Connection) -> dict[str, float]:
             await asyncio.sleep(0.05)
 
 
-def probed(connection: session.Connection) -> dict[str, bool]:
+def probed(connection):
     core = connection.flow.core
     return {path.facts.network: path.path_id in core.prober.probes for path in core.paths}
 
@@ -136,7 +132,7 @@ def test_two_unused_networks_are_told_apart(world, monkeypatch):
     shape(world)
     listener = world.listen()
     names = {"10.9.1.2": "wlan0", "10.9.2.2": "lte0"}
-    found: dict[tuple[str, str], list[float]] = {}
+    found = {}
     for _ in range(TRIES):
         accepted = world.server.start(listener.accept())
         near, far = world.client.do(world.connect()), accepted.result(20)
@@ -155,7 +151,7 @@ def test_two_unused_networks_are_told_apart(world, monkeypatch):
             assert rate_bps / 2 < rates[name, way] < rate_bps * 2
 
 
-async def near_end(connection: session.Connection) -> None:
+async def near_end(connection):
     connection.abort()
 
 
@@ -165,7 +161,7 @@ def test_what_costs_money_is_not_probed_for_nothing_and_nothing_is_where_it_is_o
     listener = world.listen(limits=SessionLimits(probes=False))
     accepted = world.server.start(listener.accept())
 
-    async def scenario() -> None:
+    async def scenario():
         near = await world.connect()
         async with asyncio.timeout(20):
             while not any(path.facts.rate_at_s is not None for path in near.flow.core.paths):

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -14,14 +13,12 @@ import pytest
 
 from cedos.model import NetworkKind
 from cedos.session.io import links
-from cedos.session.io.links import Egress, EgressReader, EgressTable
-from emu.testbed.netns import Namespace
+from cedos.session.io.links import EgressReader, EgressTable
 
-MakeNamespace = Callable[[str], Namespace]
 FAR = "203.0.113.9"
 
 
-def two_networks(make_namespace: MakeNamespace) -> tuple[Namespace, Namespace]:
+def two_networks(make_namespace):
     near, far = make_namespace("near"), make_namespace("far")
     for number, name in enumerate(("wlan0", "lte0"), 1):
         near.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)
@@ -32,7 +29,7 @@ def two_networks(make_namespace: MakeNamespace) -> tuple[Namespace, Namespace]:
     return near, far
 
 
-def ways(namespace: Namespace, to: str) -> dict[str, frozenset[str]]:
+def ways(namespace, to):
     with namespace.entered():
         kernel = EgressReader()
     try:
@@ -63,7 +60,7 @@ def test_routes_that_a_network_announces_are_told_from_a_vpn_s(make_namespace):
     with near.entered():
         kernel = EgressReader()
 
-    def owns() -> tuple[bool, bool]:
+    def owns():
         return kernel.has_own(ip_address(FAR)), kernel.has_own(ip_address(FAR), specific=False)
 
     assert owns() == (False, False)
@@ -134,7 +131,7 @@ def test_a_link_that_comes_up_says_when(make_namespace):
     route = ("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0")
     near.ip(*route)
 
-    async def watch() -> tuple[float, float]:
+    async def watch():
         changed = asyncio.Event()
         links = EgressTable(changed.set)
         try:
@@ -162,7 +159,7 @@ def test_a_link_that_was_up_has_not_come_when_something_else_of_it_changes(make_
     near, _ = two_networks(make_namespace)
     near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0")
 
-    async def watch() -> float:
+    async def watch():
         changed = asyncio.Event()
         links = EgressTable(changed.set)
         try:
@@ -180,7 +177,7 @@ def test_a_link_that_was_up_has_not_come_when_something_else_of_it_changes(make_
 WORLD = ip_address("198.51.100.1")
 
 
-def egress(laptop: Namespace) -> Egress:
+def egress(laptop):
     with laptop.entered():
         reader = EgressReader()
     try:

@@ -5,33 +5,28 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 from kit.waiting import until
 
 from cedos import session
 from cedos.errors import SessionError
-from cedos.model import Bulk, Label, Urgency
-from emu.testbed.netns import Namespace
-
-URGENT = Label(Urgency.FOREGROUND, Bulk.SMALL)
 
 
-async def echo(listener: session.Listener) -> None:
+async def echo(listener):
     connection = await listener.accept()
     while data := await connection.read():
         await connection.write(bytes(data))
     await connection.close()
 
 
-async def round_trip(connection: session.Connection, data: bytes = b"hello") -> None:
+async def round_trip(connection, data=b"hello"):
     async with asyncio.timeout(30):
         await connection.write(data)
         assert await connection.read_exactly(len(data)) == data
 
 
-def networks(connection: session.Connection) -> set[str]:
+def networks(connection):
     return {path.network for path in connection.paths() if not path.stalled}
 
 
@@ -39,7 +34,7 @@ def test_every_network_is_used_and_bound(world):
     listener = world.listen()
     serving = world.server.start(echo(listener))
 
-    async def scenario() -> None:
+    async def scenario():
         connection = await world.connect()
         await round_trip(connection)
         await until(lambda: networks(connection) == {"wlan0", "lte0"})
@@ -58,7 +53,7 @@ def test_a_new_address_a_dead_network_a_new_one(world):
     serving = world.server.start(echo(listener))
     connection = world.client.do(world.connect())
 
-    async def scenario(step: int) -> None:
+    async def scenario(step):
         await round_trip(connection, b"step %d" % step)
 
     world.client.do(scenario(1))
@@ -109,7 +104,7 @@ def test_both_ends_move_at_once(world):
     listener = world.server.do(session.listen(("", 7100), key=world.server_key))
     serving = world.server.start(echo(listener))
 
-    async def call() -> session.Connection:
+    async def call():
         return await session.connect(
             [("10.99.0.1", 7100), ("10.99.0.2", 7100)],
             server_key=world.server_key.public,
@@ -150,7 +145,7 @@ def test_refusals_and_resets_end_nothing(world):
 def test_the_deadline_ends_a_flow(world):
     listener = world.listen()
 
-    async def accepted() -> session.Connection:
+    async def accepted():
         return await listener.accept()
 
     connection = world.client.do(world.connect(deadline=2))
@@ -159,7 +154,7 @@ def test_the_deadline_ends_a_flow(world):
     for name in ("wlan0", "lte0"):
         world.near.ip("link", "set", name, "down")
 
-    async def ends(which: session.Connection) -> str:
+    async def ends(which):
         with pytest.raises(SessionError) as caught:
             await which.read()
         return str(caught.value)
@@ -176,7 +171,7 @@ def test_a_deadline_counts_while_packets_vanish(world):
     """The links stay up, but nothing passes: both ends have sent, and wait for each other's word."""
     listener = world.listen()
 
-    async def accepted() -> session.Connection:
+    async def accepted():
         return await listener.accept()
 
     connection = world.client.do(world.connect(deadline=4))
@@ -185,7 +180,7 @@ def test_a_deadline_counts_while_packets_vanish(world):
     for name in ("wlan0", "lte0"):
         world.swallow(name, "both")
 
-    async def ends(which: session.Connection) -> str:
+    async def ends(which):
         await which.write(b"is anybody there?")
         with pytest.raises(SessionError) as caught:
             await which.read()
@@ -218,7 +213,7 @@ def test_a_server_that_lost_its_state(world):
     """Killed and started again without what it knew: a clear error with the last acknowledged byte."""
     listener = world.listen()
 
-    async def take() -> None:
+    async def take():
         connection = await listener.accept()
         await connection.read_exactly(12_345)
         await asyncio.sleep(0.3)  # acknowledged by now
@@ -227,7 +222,7 @@ def test_a_server_that_lost_its_state(world):
     taking = world.server.start(take())
     connection = world.client.do(world.connect())
 
-    async def send() -> None:
+    async def send():
         await connection.write(bytes(12_345))
         await until(lambda: connection.acknowledged_bytes == 12_345)
 
@@ -236,7 +231,7 @@ def test_a_server_that_lost_its_state(world):
     world.server.do(listener.close())
     again = world.listen()
 
-    async def ends() -> str:
+    async def ends():
         with pytest.raises(SessionError) as caught:
             await connection.read()
         return str(caught.value)
@@ -270,8 +265,8 @@ asyncio.run(main())
 """
 
 
-def _start_keeper(where: Namespace, idle: Path, key: str) -> "subprocess.Popen[str]":
-    process: subprocess.Popen[str] = where.popen(
+def _start_keeper(where, idle, key):
+    process = where.popen(
         sys.executable, "-c", _KEEPER, str(idle), key, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None

@@ -2,14 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from kit.waiting import until
 
-from cedos import session
 from cedos.model import Bulk, Label, Urgency
 
 MOST_STALL_S = 1.5
@@ -18,17 +15,15 @@ SIZE = 8_000_000
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.LARGE)
 
-Arrivals = list[tuple[float, int]]
-
 
 class Silence:
     """A silent network: packets over it are dropped at both ends, while their links stay up."""
 
-    def __init__(self, world: Any, name: str = "wlan0") -> None:
+    def __init__(self, world, name="wlan0"):
         self._world, self._name = world, name
         self._on = False
 
-    def set(self, on: bool) -> None:
+    def set(self, on):
         if on == self._on:
             return
         self._on = on
@@ -36,11 +31,11 @@ class Silence:
             where.run("iptables", "-I" if on else "-D", "INPUT", "-i", self._name, "-j", "DROP")
 
 
-def longest_stall_s(arrivals: Arrivals) -> float:
+def longest_stall_s(arrivals):
     return max(later - earlier for (earlier, _), (later, _) in pairwise(arrivals))
 
 
-async def give(connection: session.Connection, size: int) -> None:
+async def give(connection, size):
     left = size
     while left:
         piece = bytes(min(left, 1 << 16))
@@ -51,7 +46,7 @@ async def give(connection: session.Connection, size: int) -> None:
     await connection.close()
 
 
-async def take(connection: session.Connection, arrivals: Arrivals) -> None:
+async def take(connection, arrivals):
     total = 0
     arrivals.append((time.monotonic(), 0))
     while data := await connection.read():
@@ -61,29 +56,21 @@ async def take(connection: session.Connection, arrivals: Arrivals) -> None:
     await connection.close()
 
 
-def transfer(
-    world: Any,
-    meanwhile: Callable[[Arrivals, Callable[[], bool]], None],
-    *,
-    down: bool,
-    size: int = SIZE,
-    label: Label = BACKGROUND,
-    scheduler: str = "intnw",
-) -> Arrivals:
+def transfer(world, meanwhile, *, down, size=SIZE, label=BACKGROUND, scheduler="intnw"):
     """`size` bytes one way, with what came when; `meanwhile` is called once both networks are used."""
     listener = world.listen(scheduler=scheduler)
-    arrivals: Arrivals = []
+    arrivals = []
 
-    async def both_up(connection: session.Connection) -> None:
+    async def both_up(connection):
         connection.label = label
         await until(lambda: len(connection.paths()) >= 2)
 
-    async def far() -> None:
+    async def far():
         connection = await listener.accept()
         await both_up(connection)
         await (give(connection, size) if down else take(connection, arrivals))
 
-    async def near() -> None:
+    async def near():
         connection = await world.connect(scheduler=scheduler)
         await both_up(connection)
         await (take(connection, arrivals) if down else give(connection, size))
@@ -98,15 +85,15 @@ def transfer(
 
 
 @pytest.fixture
-def silence(world: Any) -> Silence:
+def silence(world):
     world.shape("20mbit")
     return Silence(world)
 
 
-def after(count: int, silence: Silence) -> Callable[[Arrivals, Callable[[], bool]], None]:
+def after(count, silence):
     """Silences a network once so many bytes have come."""
 
-    def meanwhile(arrivals: Arrivals, over: Callable[[], bool]) -> None:
+    def meanwhile(arrivals, over):
         while not over() and (not arrivals or arrivals[-1][1] < count):
             time.sleep(0.002)
         silence.set(True)
@@ -138,12 +125,12 @@ def test_a_dead_path_is_not_waited_for(world, silence, down, label, scheduler):
 def test_what_waits_in_the_queue_of_a_network_that_fades_goes_over_the_other(world, down):
     """It is not silent: acknowledgements go on, at a hundredth of the rate."""
 
-    def shape(rate: str) -> None:
+    def shape(rate):
         for where in (world.near, world.far):
             shaped = f"tc qdisc replace dev wlan0 root tbf rate {rate} burst 3100 limit 1000000"
             where.run(*shaped.split())
 
-    def meanwhile(arrivals: Arrivals, over: Callable[[], bool]) -> None:
+    def meanwhile(arrivals, over):
         while not over() and (not arrivals or arrivals[-1][1] < SIZE // 4):
             time.sleep(0.002)
         shape("200kbit")
@@ -162,7 +149,7 @@ def test_what_this_host_cannot_send_is_not_waited_for(world, down, name, ends):
     """Its own queue refuses it: TCP has nothing on the way, and is silent all the same."""
     world.shape("20mbit")
 
-    def meanwhile(arrivals: Arrivals, over: Callable[[], bool]) -> None:
+    def meanwhile(arrivals, over):
         while not over() and (not arrivals or arrivals[-1][1] < SIZE // 16):
             time.sleep(0.002)
         world.swallow(name, ends)
@@ -177,7 +164,7 @@ def test_a_network_that_flaps_costs_nothing(world, silence, down, silent):
     """A network is silent every other second, or cut each second: most bytes keep coming."""
     world.shape("4mbit")
 
-    def flap(_arrivals: Arrivals, over: Callable[[], bool]) -> None:
+    def flap(_arrivals, over):
         on, next_s = False, time.monotonic()
         while not over():
             if time.monotonic() >= next_s:
@@ -186,7 +173,7 @@ def test_a_network_that_flaps_costs_nothing(world, silence, down, silent):
             time.sleep(0.01)
         silence.set(False)
 
-    def cut(_arrivals: Arrivals, over: Callable[[], bool]) -> None:
+    def cut(_arrivals, over):
         while not over():
             time.sleep(1.0)
             world.near.run("ss", "-K", "src", "10.9.1.2")
@@ -202,16 +189,16 @@ def test_a_path_that_died_alone_is_replaced_once(world):
     """Its network lives: a new connection over it gets through, and stays."""
     world.shape("20mbit")
     listener = world.listen()
-    counts: list[int] = []
+    counts = []
 
-    async def far() -> None:
+    async def far():
         connection = await listener.accept()
         while data := await connection.read():
             await connection.write(data[:1])
         connection.finish()
         await connection.close()
 
-    async def near() -> None:
+    async def near():
         connection = await world.connect()
         connection.label = FOREGROUND
         await until(lambda: len(connection.paths()) >= 2)

@@ -4,12 +4,8 @@ import contextlib
 import resource
 import socket
 import time
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
-
-from cedos import session
 
 ADDRESSES = 50
 STRANGERS = 10_000
@@ -17,7 +13,7 @@ SERVER = ("10.99.0.1", 7100)
 
 
 @pytest.fixture
-def descriptors() -> Iterator[None]:
+def descriptors():
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < STRANGERS + 3000:
         pytest.skip(f"{hard} descriptors are too few")
@@ -26,7 +22,7 @@ def descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-async def echo(listener: session.Listener) -> None:
+async def echo(listener):
     while True:
         connection = await listener.accept()
         data = await connection.read()
@@ -34,7 +30,7 @@ async def echo(listener: session.Listener) -> None:
         await connection.close()
 
 
-async def honest(world: Any) -> float:
+async def honest(world):
     began_s = time.monotonic()
     connection = await world.connect()
     await connection.write(b"hello")
@@ -50,7 +46,7 @@ def test_ten_thousand_half_open_handshakes(world):
     listener = world.listen()
     world.server.start(echo(listener))
     world.client.do(honest(world))
-    strangers: list[socket.socket] = []
+    strangers = []
     most = 0
     try:
         with world.near.entered():

@@ -7,7 +7,6 @@ with it, and `middle.log` when it has had half of the events. No trained model h
 """
 
 import json
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -18,10 +17,7 @@ import msgspec
 from cedos.budget_kinds import Resource
 from cedos.controller import events
 from cedos.controller.codec import LOG_FORMAT
-from cedos.controller.commands import Command
-from cedos.controller.config import Choices
 from cedos.controller.controller import Controller
-from cedos.controller.events import Event
 from cedos.daemon.event_log import EventLog
 from cedos.model import Budget, Direction, NetworkKind
 from emu.places.traces import Trace
@@ -35,7 +31,7 @@ HERE = Path(__file__).parent
 MIDDLE, LAST_S = 150, 16.0
 
 
-def layout() -> dict[str, list[str]]:
+def layout():
     """Return the fields of events and of what is in them, by class."""
     found = [
         each
@@ -51,13 +47,13 @@ def layout() -> dict[str, list[str]]:
 
 
 @contextmanager
-def recorded() -> Iterator[None]:
+def recorded():
     """Write what the controller of the block is told, and what it commands."""
-    logs: list[EventLog] = []
-    told: list[tuple[Event, float]] = []
+    logs = []
+    told = []
     handle, commands = Controller.handle, Controller.commands
 
-    def on_event(controller: Controller, event: Event, now_s: float) -> None:
+    def on_event(controller, event, now_s):
         if not told:
             logs.append(EventLog(HERE / "walk.log", controller, names=True))
         if len(told) == MIDDLE:
@@ -65,7 +61,7 @@ def recorded() -> Iterator[None]:
         told.append((event, now_s))
         handle(controller, event, now_s)
 
-    def on_commands(controller: Controller) -> list[Command]:
+    def on_commands(controller):
         given = commands(controller)
         for log in logs:
             log.add(*told[-1], given)
@@ -81,7 +77,7 @@ def recorded() -> Iterator[None]:
     assert len(told) > 1.5 * MIDDLE, f"there were {len(told)} events"
 
 
-def walk() -> None:
+def walk():
     """Carry transfers over both networks, of which the Wi-Fi carries nothing from 8 s on."""
     clock = Clock()
     rates = {NetworkKind.WIFI: (20e6, 0.02), NetworkKind.CELLULAR: (10e6, 0.06)}
@@ -108,11 +104,11 @@ def walk() -> None:
     clock.run(LAST_S)
 
 
-def untrained(chosen: Choices) -> Choices:
+def untrained(chosen):
     return replace(chosen, model=None)
 
 
-def main() -> None:
+def main():
     for name in ("walk.log", "middle.log"):
         (HERE / name).unlink(missing_ok=True)
     with recorded():

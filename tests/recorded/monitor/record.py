@@ -18,7 +18,7 @@ UP, DOWN = 5_000, 70_000
 MPTCP = 262
 
 
-def main() -> None:
+def main():
     near, far = Namespace.create("cedos-record-near"), Namespace.create("cedos-record-far")
     try:
         build(near, far)
@@ -44,11 +44,11 @@ def main() -> None:
         far.remove()
 
 
-def index(name: str) -> int:
+def index(name):
     return socket.if_nametoindex(name)
 
 
-def build(near: Namespace, far: Namespace) -> None:
+def build(near, far):
     for name, net in (("wlan0", 1), ("lte0", 2)):
         near.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)
         for side, host in ((near, 1), (far, 2)):
@@ -67,7 +67,7 @@ def build(near: Namespace, far: Namespace) -> None:
     time.sleep(1)  # the links' own chatter (router solicitations) is not what we want
 
 
-def talk(near: Namespace, far: Namespace) -> None:
+def talk(near, far):
     kinds = [
         (socket.AF_INET, "192.168.1.2", 0, 7001, "192.168.1.2"),
         (socket.AF_INET6, "fd00:1::2", 0, 7002, "fd00:1::2"),
@@ -112,7 +112,7 @@ def talk(near: Namespace, far: Namespace) -> None:
     time.sleep(0.3)
 
 
-def serve(listener: socket.socket) -> None:
+def serve(listener):
     peer, _ = listener.accept()
     got = 0
     while got < UP:
@@ -124,14 +124,14 @@ def serve(listener: socket.socket) -> None:
 
 
 class Recorder:
-    def __init__(self, protocol: int, groups: tuple[int, ...]) -> None:
+    def __init__(self, protocol, groups):
         self.socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol)
         self.socket.bind((0, 0))
         for group in groups:
             self.socket.setsockopt(270, 1, group)
         self.socket.settimeout(0.2)
 
-    def save(self, name: str) -> None:
+    def save(self, name):
         datagrams = []
         try:
             while True:
@@ -142,7 +142,7 @@ class Recorder:
         write(name, datagrams)
 
 
-def dump(name: str, protocol: int, kind: int, body: bytes) -> None:
+def dump(name, protocol, kind, body):
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, protocol) as asker:
         asker.bind((0, 0))
         flags = 0x305 if kind != 94 else 0x5
@@ -154,7 +154,7 @@ def dump(name: str, protocol: int, kind: int, body: bytes) -> None:
     write(name, datagrams)
 
 
-def write(name: str, datagrams: list[bytes]) -> None:
+def write(name, datagrams):
     (HERE / f"{name}.hex").write_text("".join(f"{data.hex()}\n" for data in datagrams))
 
 

@@ -1,7 +1,6 @@
 """The parsers against what a kernel really said (record.py made the files)."""
 
 import socket
-from collections.abc import Iterator
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
 from pathlib import Path
 
@@ -13,8 +12,8 @@ from cedos.host.monitor.links import Tables, assemble, changes_networks
 from cedos.host.monitor.resolvers import Resolvers
 from cedos.kernel import conntrack, netlink, rtnetlink, sock_diag
 from cedos.kernel.interface_kind import Hardware
-from cedos.kernel.rtnetlink import Link, parse_counters
-from cedos.model import Address, NetworkKind
+from cedos.kernel.rtnetlink import parse_counters
+from cedos.model import NetworkKind
 
 HERE = Path(__file__).parent
 # What record.py sends: ports are its own.
@@ -23,23 +22,23 @@ HERE4, FAR4 = ip_address("192.168.1.1"), ip_address("192.168.1.2")
 HERE6, FAR6 = ip_address("fd00:1::1"), ip_address("fd00:1::2")
 
 
-def datagrams(*names: str) -> Iterator[bytes]:
+def datagrams(*names):
     for name in names:
         for line in (HERE / f"{name}.hex").read_text().split():
             yield bytes.fromhex(line)
 
 
-def recorded(*names: str) -> Iterator[netlink.NetlinkMessage]:
+def recorded(*names):
     for datagram in datagrams(*names):
         yield from netlink.messages(datagram)
 
 
 class NoHardware:
-    def look_up(self, link: Link) -> Hardware:
+    def look_up(self, link):
         return Hardware()
 
 
-def sockets(*names: str) -> dict[int, sock_diag.SocketFacts]:
+def sockets(*names):
     found = (sock_diag.parse(message) for message in recorded(*names))
     return {facts.key.local_port: facts for facts in found if facts is not None}
 
@@ -82,7 +81,7 @@ def test_destroy_notifications_carry_the_final_counts():
         assert found[port].counted
 
 
-def events() -> list[conntrack.Tracked]:
+def events():
     found = (conntrack.parse(message) for message in recorded("conntrack"))
     return [tracked for tracked in found if tracked is not None]
 
@@ -106,10 +105,10 @@ def test_connection_tracking_tells_openings_and_ends():
 def test_a_tracked_flow_is_seen_from_this_host():
     (tracked,) = [t for t in events() if t.original.source_port == 8002 and not t.ended]
 
-    def near(address: Address) -> bool:
+    def near(address):
         return address == HERE6
 
-    def far(address: Address) -> bool:
+    def far(address):
         return address == FAR6
 
     outgoing = conntrack.flow_of(tracked, near)
@@ -122,7 +121,7 @@ def test_a_tracked_flow_is_seen_from_this_host():
 
 
 def test_both_sources_of_a_flow_agree_on_its_key():
-    def near(address: Address) -> bool:
+    def near(address):
         return address in (HERE4, HERE6)
 
     opened = {found[0] for t in events() if (found := conntrack.flow_of(t, near)) is not None}

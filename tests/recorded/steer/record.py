@@ -11,14 +11,12 @@ import threading
 import time
 from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any
 
 from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.kernel import generic_netlink, mptcp, sock_diag
 from cedos.kernel.mptcp import (
     CreateSubflow,
     DestroySubflow,
-    MptcpEvent,
     MptcpEventKind,
     SetBackup,
     mptcp_events,
@@ -48,7 +46,7 @@ RULES = [
 ]
 
 
-def routes(index: int) -> list[Route]:
+def routes(index):
     metrics = bytes.fromhex("0800020078050000")  # an MTU of 1400
     return [
         Route(TABLE, ip_network("0.0.0.0/0"), index, ip_address("192.168.1.2"), metrics),
@@ -60,31 +58,31 @@ def routes(index: int) -> list[Route]:
 class Tap:
     """A socket that remembers what went through it."""
 
-    def __init__(self, real: socket.socket) -> None:
+    def __init__(self, real):
         self.real, self.sent, self.received = real, [], []
 
-    def send(self, data: bytes) -> int:
+    def send(self, data):
         self.sent.append(data)
         return self.real.send(data)
 
-    def recv(self, size: int) -> bytes:
+    def recv(self, size):
         self.received.append(self.real.recv(size))
         return self.received[-1]
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name):
         return getattr(self.real, name)
 
 
-def tapped(commands: Requester) -> Tap:
+def tapped(commands):
     commands._socket = Tap(commands._socket)
     return commands._socket
 
 
-def save(name: str, datagrams: list[bytes]) -> None:
+def save(name, datagrams):
     (HERE / f"{name}.hex").write_text("\n".join(d.hex() for d in datagrams) + "\n")
 
 
-def main() -> None:
+def main():
     near, far = Namespace.create("cedos-record-near"), Namespace.create("cedos-record-far")
     try:
         for name, net in (("wlan0", 1), ("lte0", 2)):
@@ -112,7 +110,7 @@ def main() -> None:
         far.remove()
 
 
-def routing(kernel: LinuxKernel) -> None:
+def routing(kernel):
     index = socket.if_nametoindex("wlan0")
     tap = tapped(kernel._routing)
     kernel.add_routes(routes(index))
@@ -129,7 +127,7 @@ def routing(kernel: LinuxKernel) -> None:
     kernel.delete_routes(routes(index))
 
 
-def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
+def paths(near, far, kernel):
     commands, family = kernel._path_manager()
     tap = tapped(commands)
     request = generic_netlink.family_request(mptcp.FAMILY_NAME)
@@ -141,9 +139,9 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
     listening.bind((0, 0))
     listening.setsockopt(270, 1, group)
     listening.settimeout(2)
-    told: list[bytes] = []
+    told = []
 
-    def wait(kind: MptcpEventKind) -> MptcpEvent:
+    def wait(kind):
         while True:
             told.append(listening.recv(1 << 16))
             for event in mptcp_events(told[-1]):
@@ -187,7 +185,7 @@ def paths(near: Namespace, far: Namespace, kernel: LinuxKernel) -> None:
     listening.close()
 
 
-def with_sockets(version: int) -> None:
+def with_sockets(version):
     commands = Requester(4)
     tap = tapped(commands)
     request = sock_diag.tcp_sockets_request(FAMILY[version])
@@ -196,7 +194,7 @@ def with_sockets(version: int) -> None:
     commands.close()
 
 
-def refusals(kernel: LinuxKernel) -> None:
+def refusals(kernel):
     commands, _ = kernel._path_manager()
     tap = commands._socket
     tap.received.clear()
@@ -206,12 +204,12 @@ def refusals(kernel: LinuxKernel) -> None:
     save("refusal", tap.received)
 
 
-def talk(far: Namespace, version: int) -> list[socket.socket]:
+def talk(far, version):
     with far.entered():
         listener = socket.socket(FAMILY[version], socket.SOCK_STREAM, MPTCP)
         listener.bind((REMOTE[version], PORT[version]))
         listener.listen()
-    accepted: list[socket.socket] = []
+    accepted = []
     thread = threading.Thread(target=lambda: accepted.append(listener.accept()[0]), daemon=True)
     thread.start()
     talking = socket.socket(FAMILY[version], socket.SOCK_STREAM, MPTCP)

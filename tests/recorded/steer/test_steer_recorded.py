@@ -1,7 +1,6 @@
 """The netlink messages of steering, compared with those of a real kernel (record.py)."""
 
 import importlib.util
-from collections.abc import Iterator
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -22,16 +21,16 @@ from cedos.kernel.mptcp import (
     command_request,
     mptcp_events,
 )
-from cedos.kernel.netlink import NLMSG_DONE, NLMSG_ERROR, NetlinkMessage
-from cedos.kernel.policy_routing import PROTOCOL, Route, SeenRoute, SeenRule
-from cedos.kernel.rtnetlink import Link, parse_link
+from cedos.kernel.netlink import NLMSG_DONE, NLMSG_ERROR
+from cedos.kernel.policy_routing import PROTOCOL, Route
+from cedos.kernel.rtnetlink import parse_link
 from cedos.model import Network, NetworkKind
 
 HERE = Path(__file__).parent
 HEADER_BYTES = 16
 
 
-def parse_endpoint(message: NetlinkMessage) -> mptcp.MptcpEndpoint | None:
+def parse_endpoint(message):
     return mptcp.parse_endpoint(message.payload[generic_netlink.HEADER_BYTES :])
 
 
@@ -48,30 +47,30 @@ PARSERS = {
 }
 
 
-def datagrams(name: str) -> Iterator[bytes]:
+def datagrams(name):
     for line in (HERE / f"{name}.hex").read_text().split():
         yield bytes.fromhex(line)
 
 
-def recorded(name: str) -> list[NetlinkMessage]:
+def recorded(name):
     found = [message for data in datagrams(name) for message in netlink.messages(data)]
     ending = (NLMSG_ERROR, NLMSG_DONE)
     return [message for message in found if name == "refusal" or message.type not in ending]
 
 
-def parsed(name: str) -> list:
+def parsed(name):
     return [one for m in recorded(name) if (one := PARSERS[name](m)) is not None]
 
 
-def seen_rules() -> list[SeenRule]:
+def seen_rules():
     return parsed("rules")
 
 
-def seen_routes() -> list[SeenRoute]:
+def seen_routes():
     return parsed("routes")
 
 
-def seen_links() -> list[Link]:
+def seen_links():
     return parsed("links")
 
 

@@ -4,12 +4,10 @@ import asyncio
 import socket
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +16,6 @@ from kit.waiting import until
 
 from cedos.api import asking
 from cedos.api.asking import DaemonChooser, DaemonRoutes, FollowedTransfer, forget
-from cedos.api.programs import ChoiceRequest
 from cedos.api.transfers import TransferReport, TurnMessage
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Bulk, Label, NetworkKind, Strategy, StrategyKind, Urgency
@@ -33,12 +30,12 @@ BULK = Question(Label(Urgency.BACKGROUND, Bulk.LARGE), 64_000)
 class Client:
     """A control socket that answers slowly, and counts."""
 
-    def __init__(self, *, there: bool = True) -> None:
-        self.asked: list[ChoiceRequest] = []
+    def __init__(self, *, there=True):
+        self.asked = []
         self.named = 0
         self._there = there
 
-    def choose(self, request: ChoiceRequest) -> Any:
+    def choose(self, request):
         self.asked.append(request)
         time.sleep(0.02)
         if not self._there:
@@ -49,14 +46,14 @@ class Client:
             choice=Strategy(StrategyKind.SINGLE, ("home",)),
         )
 
-    def networks(self) -> list[Any]:
+    def networks(self):
         self.named += 1
         if not self._there:
             raise DaemonUnreachableError("no daemon")
         return [SimpleNamespace(name="home", egress="wlan0", kind=NetworkKind.WIFI, metered=True)]
 
 
-def chooser(monkeypatch: pytest.MonkeyPatch, client: Client) -> DaemonChooser:
+def chooser(monkeypatch, client):
     made = DaemonChooser(Path("/nowhere"))
     monkeypatch.setattr(made, "_client", client)
     return made
@@ -139,7 +136,7 @@ async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch):
     assert made.last_decision(BULK.label) is None
 
 
-async def told(routes: DaemonRoutes, port: int) -> None:
+async def told(routes, port):
     await until(lambda: port in routes._answers)
 
 
@@ -174,19 +171,17 @@ KEY = "0" * 32
 
 
 @pytest.fixture
-def free_socket() -> Iterator[Path]:
+def free_socket():
     """A short path: a socket's has 108 bytes at most."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder) / "control.sock"
 
 
 @asynccontextmanager
-async def daemon(
-    path: Path, heard: list[TransferReport], waits_s: float = 0.0
-) -> AsyncIterator[None]:
+async def daemon(path, heard, waits_s=0.0):
     """`waits_s`: the first answer is to wait, the next one comes so much later."""
 
-    async def transfers(request: web.Request) -> web.Response:
+    async def transfers(request):
         heard.append(msgspec.json.decode(await request.read(), type=TransferReport))
         turn = TurnMessage(networks=("wlan0",))
         if waits_s and len(heard) == 1:
@@ -209,15 +204,15 @@ async def daemon(
             path.unlink()
 
 
-def followed(path: Path) -> FollowedTransfer:
-    def report() -> TransferReport:
+def followed(path):
+    def report():
         return TransferReport(key=KEY, name="song", server="s", deadline_unix_s=time.time() + 99.0)
 
     return FollowedTransfer(path, report, lambda: {"wlan0": False}, lambda: None)
 
 
 async def test_the_end_is_told_to_a_daemon_that_begins_anew(free_socket):
-    heard: list[TransferReport] = []
+    heard = []
     transfer = followed(free_socket)
     async with daemon(free_socket, heard):
         following = asyncio.create_task(transfer.run())
@@ -239,11 +234,11 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
     free_socket, monkeypatch, *, has_daemon
 ):
     monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # no other test's are in it
-    again_unix_s: float | None = None
-    reports: list[TransferReport] = []
-    heard: list[TransferReport] = []
+    again_unix_s = None
+    reports = []
+    heard = []
 
-    def report() -> TransferReport:
+    def report():
         deadline_unix_s = time.time() + 99.0
         now = TransferReport(
             key=KEY, name="song", server="s", deadline_unix_s=deadline_unix_s,
@@ -252,7 +247,7 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
         reports.append(now)
         return now
 
-    async def told(again: float | None) -> None:
+    async def told(again):
         async with asyncio.timeout(0.9):
             while reports[-1].again_unix_s != again:
                 await asyncio.sleep(0.01)
@@ -291,7 +286,7 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
 
 
 async def test_a_key_is_forgotten_where_there_is_a_daemon(free_socket):
-    heard: list[TransferReport] = []
+    heard = []
     assert not forget(free_socket, KEY)
     async with daemon(free_socket, heard):
         assert await asyncio.to_thread(forget, free_socket, KEY)

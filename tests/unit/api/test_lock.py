@@ -28,7 +28,7 @@ with lock.only_daemon(Path(sys.argv[1]), steers=True):
 
 
 @pytest.fixture
-def name(monkeypatch: pytest.MonkeyPatch) -> str:
+def name(monkeypatch):
     """An abstract name of this test's own, so that tests may run side by side."""
     name = f"\0cedos-test-{os.getpid()}"
     monkeypatch.setattr(lock, "_NAME", name)
@@ -68,7 +68,7 @@ def test_a_stranger_who_locks_the_file_keeps_nobody_from_starting(tmp_path, name
 def test_who_may_not_open_the_file_is_told_who_steers(tmp_path, name, monkeypatch):
     monkeypatch.setattr(lock, "_can_steer", lambda pid, uid: True)
 
-    def refuse(*_: object, **__: object) -> None:
+    def refuse(*_, **__):
         raise PermissionError
 
     with only_daemon(tmp_path / "daemon.pid"):
@@ -155,7 +155,7 @@ def test_no_privilege(tmp_path, name):
 
 
 def test_a_hidden_holder_is_judged_by_its_user(tmp_path, name, monkeypatch):
-    def hidden(pid: int) -> frozenset[str]:
+    def hidden(pid):
         raise ProcessLookupError
 
     monkeypatch.setattr(lock, "held", hidden)

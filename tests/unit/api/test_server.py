@@ -16,7 +16,6 @@ import threading
 import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from aiohttp import web
@@ -44,7 +43,7 @@ from cedos.errors import (
 from cedos.model import CarriedConnection
 
 
-def raw(path: Path, request: bytes) -> tuple[int, Any]:
+def raw(path, request):
     """Sends bytes, returns the status and the JSON body of the answer."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(10)
@@ -106,7 +105,7 @@ def test_carried_connections(control, fake_daemon):
     assert fake_daemon.told_carrying == [(report, os.getuid())]
 
 
-def carrying(**changed: Any) -> dict[str, Any]:
+def carrying(**changed):
     news = {"number": 1, "server": "a.example", "port": 443, "age_s": 0.0}
     return {"program": "0" * 32, "gateway": "gw.example", "connections": [news | changed]}
 
@@ -225,7 +224,7 @@ def test_waiting_requests_are_bounded_for_each_user(control, fake_daemon, monkey
     monkeypatch.setattr(server, "_asker", lambda _request: user)
     may_answer, begun = threading.Event(), threading.Semaphore(0)
 
-    async def waits() -> None:
+    async def waits():
         begun.release()
         while not may_answer.is_set():
             await asyncio.sleep(0.02)
@@ -234,7 +233,7 @@ def test_waiting_requests_are_bounded_for_each_user(control, fake_daemon, monkey
     with ExitStack() as kept:
         waiting = []
 
-        def asks() -> None:
+        def asks():
             waiting.append(kept.enter_context(opened(control)))
             waiting[-1].sendall(REQUEST)
 
@@ -256,7 +255,7 @@ async def test_no_user_s_requests_are_answered_all_at_once(monkeypatch):
     limits, answered, users = OpenConnections(lambda: ()), [0], [1000, 1001] * 50
     monkeypatch.setattr(server, "_asker", lambda _request: users.pop())
 
-    async def handle(_request: Any) -> web.StreamResponse:
+    async def handle(_request):
         answered[-1] += 1
         return web.Response()
 
@@ -277,7 +276,7 @@ def test_questions_that_read_the_disk_leave_threads_to_others(control, fake_daem
     monkeypatch.setattr(server, "_asker", lambda _request: user)
     may_answer = threading.Event()
 
-    async def waits() -> None:
+    async def waits():
         nonlocal now, most
         now += 1
         most = max(most, now)
@@ -416,7 +415,7 @@ async def test_a_socket_that_was_removed_is_made_again(fake_daemon, tmp_path):
     assert not path.exists()
 
 
-def _record(error: BaseException) -> logging.LogRecord:
+def _record(error):
     return logging.LogRecord("a", logging.ERROR, "", 0, "x", (), (type(error), error, None))
 
 
@@ -436,7 +435,7 @@ def test_one_line_for_many():
 REQUEST = b"GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
-def opened(control: Path) -> socket.socket:
+def opened(control):
     asking = socket.socket(socket.AF_UNIX)
     asking.settimeout(5)
     asking.connect(str(control))
@@ -467,7 +466,7 @@ def test_a_crowd_does_not_keep_others_out(control, fake_daemon, monkeypatch):
             each.close()
 
 
-def _closed(each: socket.socket) -> bool:
+def _closed(each):
     each.setblocking(False)
     try:
         return each.recv(1) == b""
@@ -500,10 +499,10 @@ def test_who_sends_a_question_for_ever_makes_room_for_others(control, fake_daemo
 def test_who_takes_no_answer_is_sent_away(control, monkeypatch):
     """Their connections stayed for ever, beyond all limits, with a descriptor and the answers each."""
     monkeypatch.setattr(server, "MOST", 10)
-    crowd: list[socket.socket] = []
+    crowd = []
     path = b"/v1/" + b"x" * 8_000
 
-    def is_open(each: socket.socket) -> bool:
+    def is_open(each):
         try:
             each.send(b" ")
         except ConnectionError:
@@ -553,7 +552,7 @@ def test_something_else_on_the_socket(tmp_path):
         other.bind(str(path))
         other.listen()
 
-        def talk_nonsense() -> None:
+        def talk_nonsense():
             connection, _ = other.accept()
             with connection:
                 connection.recv(4096)

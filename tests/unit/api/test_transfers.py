@@ -12,7 +12,7 @@ from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 NOW = datetime(2026, 11, 24, 17, 0)
 
 
-def at(text: str) -> float:
+def at(text):
     return datetime.fromisoformat(f"2026-11-{text}").timestamp()
 
 
@@ -119,7 +119,7 @@ UNIX_S = 1e9
 
 
 @pytest.fixture
-def table() -> TransferTable:
+def table():
     networks = HostNetworks()
     for at_s in range(-300, 0):
         for name in ("wlan0", "lte0"):
@@ -128,7 +128,7 @@ def table() -> TransferTable:
     return TransferTable(networks)
 
 
-def told(table: TransferTable, size_bytes: int, in_s: float, *, wifi: bool = True) -> None:
+def told(table, size_bytes, in_s, *, wifi=True):
     table.report(
         TableTransfer("a", 0, "a", "server", Direction.DOWN, size_bytes, 0, UNIX_S + in_s), 0.0
     )

@@ -1,8 +1,5 @@
 """Budgets as the daemon tells of them, and what people are shown."""
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from cedos.api.budgets import BudgetMessage
@@ -10,10 +7,10 @@ from cedos.commands import budget, explain
 
 
 @pytest.fixture
-def budget_message() -> Callable[..., BudgetMessage]:
+def budget_message():
     """Return a maker of a data budget of 4 GB, of which nothing is spent; `changed` sets other fields."""
 
-    def make(**changed: Any) -> BudgetMessage:
+    def make(**changed):
         usual = {
             "name": "data",
             "resource": "data",
@@ -28,10 +25,10 @@ def budget_message() -> Callable[..., BudgetMessage]:
 
 
 @pytest.fixture
-def budget_shown(budget_message: Callable[..., BudgetMessage]) -> Callable[..., str]:
+def budget_shown(budget_message):
     """Return what `cedos budget` and `cedos explain` show of such a budget at the epoch."""
 
-    def show(**changed: Any) -> str:
+    def show(**changed):
         one = budget_message(**changed)
         return "\n".join([*budget.lines([one], 0.0), *explain.prices([one], 0.0)])
 

@@ -3,7 +3,6 @@
 import json
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -221,7 +220,7 @@ def test_without_a_daemon_it_is_kept_for_the_next_one(cedos, folders):
 
 
 def test_who_may_not_write_the_file_is_told_who_may(cedos, folders, monkeypatch):
-    def forbidden(*_: Any) -> None:
+    def forbidden(*_):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(budget_file.own_file, "write", forbidden)
@@ -332,7 +331,7 @@ def test_a_daemon_that_is_just_starting_is_waited_for(
     """It has read the file of budgets: one that was only written there would not count."""
     answers, asked = budget.ControlClient.set_budget, []
 
-    def starting(self: Any, wanted: Any) -> Any:
+    def starting(self, wanted):
         asked.append(wanted)
         if len(asked) < 3:
             raise DaemonUnreachableError("not yet")

@@ -5,7 +5,6 @@ import importlib
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -19,7 +18,7 @@ from cedos.commands.console.manual import BIT_RATE, DURATION, SIZE, Manual, Prog
 from cedos.errors import CedosError, SessionError
 
 
-def files_in(room: str) -> set[str]:
+def files_in(room):
     folder = Path(importlib.import_module(room).__path__[0])
     return {path.stem.replace("_", "-") for path in folder.glob("[a-z]*.py")}
 
@@ -47,7 +46,7 @@ def test_help_is_a_manual_page(cedos, name):
     assert len(command.help or "") > 100
 
 
-def every_command() -> Iterator[tuple[str, click.Command]]:
+def every_command():
     """Yield all commands, subcommands and programs with their names as they are typed."""
     context = click.Context(main)
     for name in COMMANDS:
@@ -125,7 +124,7 @@ ALL_ERRORS = [
 
 @pytest.mark.parametrize("kind", ALL_ERRORS)
 def test_an_error_is_its_message_and_its_exit_status(cedos, monkeypatch, kind):
-    def fail(*_: object) -> None:
+    def fail(*_):
         raise kind("file:1: wrong\nfile:2: wrong too")
 
     monkeypatch.setattr("cedos.commands.status.ControlClient", fail)
@@ -136,7 +135,7 @@ def test_an_error_is_its_message_and_its_exit_status(cedos, monkeypatch, kind):
 
 
 def test_ctrl_c_is_no_traceback(cedos, monkeypatch):
-    def interrupt(*_: object) -> None:
+    def interrupt(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("cedos.commands.status.ControlClient", interrupt)
@@ -157,9 +156,9 @@ def test_as_a_program(folders):
     assert done.stderr.count("\n") == 1
 
 
-def failing(error: OSError) -> click.Command:
+def failing(error):
     @click.command(cls=Program)
-    def program() -> None:
+    def program():
         raise error
 
     return program
@@ -189,7 +188,7 @@ HOSTILE = "gone\x1b[2J\x1b]0;owned\x07\rcedos: all is well\u202e"
 
 def test_refusals_are_plain():
     @click.command(cls=Program)
-    def program() -> None:
+    def program():
         raise SessionError(HOSTILE)
 
     result = CliRunner().invoke(program, prog_name="program")

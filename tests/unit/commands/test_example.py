@@ -4,8 +4,6 @@ import configparser
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from cedos.commands import example
 from cedos.config import Config, load
 
 
-def unit(cedos: Any) -> configparser.ConfigParser:
+def unit(cedos):
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
     parsed.optionxform = str
     parsed.read_string(cedos("example", "unit").stdout)
@@ -55,7 +53,7 @@ def test_systemd_accepts_the_units(cedos, tmp_path, name):
     assert (done.returncode, complaints) == (0, [])
 
 
-def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def installed(folder, monkeypatch):
     """Pretend that cedos and its interpreter lie in a folder that all users may enter."""
     folder.mkdir(parents=True)
     (folder / "cedos").touch()

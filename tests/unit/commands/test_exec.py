@@ -5,9 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -15,12 +13,12 @@ from cedos.commands.exec import _caller
 from cedos.controller.hint import MAX_LIFETIME_S, HintRequest, program_mark
 from cedos.errors import HostError
 from cedos.kernel import bpf
-from cedos.kernel.bpf import User, run_inside
+from cedos.kernel.bpf import run_inside
 from cedos.model import Bulk, Direction, Urgency
 
 
 @pytest.fixture
-def cgroup(tmp_path: Path) -> Path:
+def cgroup(tmp_path):
     """A folder that looks like a cgroup's, as far as `run_inside` goes."""
     (tmp_path / "cgroup.procs").touch()
     leaf = tmp_path / "leaf"
@@ -30,12 +28,12 @@ def cgroup(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def no_marks(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def no_marks(cgroup, monkeypatch):
     """Marking without privileges: remembers the marks."""
-    marks: list[int] = []
+    marks = []
 
     @contextmanager
-    def fake(mark: int) -> Iterator[Path]:
+    def fake(mark):
         marks.append(mark)
         yield cgroup
 
@@ -44,9 +42,9 @@ def no_marks(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def test_what_the_daemon_hears(cedos, control, fake_daemon, no_marks, monkeypatch):
-    heard: list[HintRequest] = []
+    heard = []
 
-    def run(cgroup: Path, command: tuple[str, ...], user: User | None) -> int:
+    def run(cgroup, command, user):
         heard.extend(fake_daemon.hints.values())
         assert command == ("/bin/curl", "-O", "--size", "x")
         return 0

@@ -26,7 +26,7 @@ from emu import terminal
 HOSTILE = "a\x1b[2J\x9b31m\u202eb\nc\r\x07\t\udcff\u2028"
 
 
-def is_plain(text: str, lines: int) -> bool:
+def is_plain(text, lines):
     found = text.rstrip("\n").split("\n")
     return len(found) == lines and all(each.isprintable() for each in found)
 
@@ -46,7 +46,7 @@ def test_plain_json_means_the_same(indent, value):
 
 
 def test_commands_print_plainly(capsys):
-    def said() -> str:
+    def said():
         out, err = capsys.readouterr()
         return out + err
 
@@ -71,7 +71,7 @@ def test_commands_print_plainly(capsys):
 
 def test_a_line_of_progress_is_plain():
     class Terminal(io.StringIO):
-        def isatty(self) -> bool:
+        def isatty(self):
             return True
 
     screen = Terminal()
@@ -87,7 +87,7 @@ def test_errors_of_the_command_line_are_plain():
     @click.command("x", cls=Program)
     @click.argument("files", nargs=-1)
     @click.option("--number", type=int)
-    def command(files: tuple[str, ...], number: int | None) -> None:
+    def command(files, number):
         raise click.UsageError(f"{files[0]} is a folder")
 
     name = HOSTILE.replace("\udcff", "").replace("\n", "")

@@ -1,7 +1,6 @@
 """The line that says how far a transfer is."""
 
 import io
-from typing import Any
 
 import pytest
 
@@ -10,15 +9,15 @@ from cedos.commands.console.progress import ProgressLine
 
 
 class Terminal(io.StringIO):
-    def isatty(self) -> bool:
+    def isatty(self):
         return True
 
 
 class Paths:
-    def __init__(self, *networks: tuple[str, bool]) -> None:
+    def __init__(self, *networks):
         self.networks = networks
 
-    def paths(self) -> list[Any]:
+    def paths(self):
         return [type("Path", (), {"network": n, "stalled": s}) for n, s in self.networks]
 
 

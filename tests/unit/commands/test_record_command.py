@@ -1,7 +1,5 @@
 """`cedos record`: what is asked of the daemon, and what people are shown."""
 
-from typing import Any
-
 import pytest
 from click.testing import CliRunner
 
@@ -16,26 +14,26 @@ TOLD = RecordingMessage(
 class Played:
     """The daemon's answers, and what it was asked."""
 
-    def __init__(self) -> None:
-        self.asked: list[RecordingRequest] = []
+    def __init__(self):
+        self.asked = []
         self.answer = TOLD
 
-    def recording(self) -> RecordingMessage:
+    def recording(self):
         return self.answer
 
-    def record(self, request: RecordingRequest) -> RecordingMessage:
+    def record(self, request):
         self.asked.append(request)
         return self.answer
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Played:
+def daemon(monkeypatch):
     played = Played()
     monkeypatch.setattr(record, "_client", lambda: played)
     return played
 
 
-def run(*arguments: str) -> Any:
+def run(*arguments):
     return CliRunner().invoke(record.command, list(arguments))
 
 

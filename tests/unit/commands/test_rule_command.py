@@ -1,7 +1,5 @@
 """`cedos rule`: what is asked of the daemon, and what people are shown."""
 
-from typing import Any
-
 import pytest
 from click.testing import CliRunner
 
@@ -14,34 +12,34 @@ from cedos.controller.rule import RuleRequest
 class Played:
     """The daemon's answers, and what it was asked."""
 
-    def __init__(self) -> None:
-        self.asked: list[RuleRequest] = []
-        self.removed: list[int] = []
-        self.known: list[RuleMessage] = []
+    def __init__(self):
+        self.asked = []
+        self.removed = []
+        self.known = []
 
-    def rules(self) -> list[RuleMessage]:
+    def rules(self):
         return self.known
 
-    def add_rule(self, rule: RuleRequest) -> RuleMessage:
+    def add_rule(self, rule):
         self.asked.append(rule)
         return RuleMessage(number=3, rule=rule, network="wlan0", why="so")
 
-    def remove_rule(self, number: int) -> None:
+    def remove_rule(self, number):
         self.removed.append(number)
 
-    def networks(self) -> list[Any]:
+    def networks(self):
         return [type("Network", (), {"name": name}) for name in ("wlan0", "lte0")]
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Played:
+def daemon(monkeypatch):
     played = Played()
     monkeypatch.setattr(rule_command, "_client", lambda: played)
     monkeypatch.setattr(rule_command, "addresses", lambda name: ("192.0.2.7",))
     return played
 
 
-def run(*arguments: str) -> Any:
+def run(*arguments):
     return CliRunner().invoke(command, list(arguments))
 
 
@@ -123,7 +121,7 @@ def test_which_rule_applies():
         )
     ]
 
-    def asked(host: str, port: int | None = None) -> int | None:
+    def asked(host, port=None):
         return applies(rules, host, port, lambda name: ["203.0.113.9", "198.51.100.7"])
 
     assert asked("example.org") == 1

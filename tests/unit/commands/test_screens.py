@@ -6,9 +6,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Any
 
 import msgspec
 import pytest
@@ -39,7 +37,7 @@ WHY = (
 NAMES = ("a.example", "very-long-name-of-a-server.cdn.example.com", None)
 
 
-def flow(number: int) -> FlowMessage:
+def flow(number):
     key = f"tcp 192.168.43.2:{49_000 + number} > 198.51.100.{number}:443"
     both = Strategy(StrategyKind.MPTCP, ("wlan0", "usb0"))
     return FlowMessage(
@@ -55,7 +53,7 @@ def flow(number: int) -> FlowMessage:
     )
 
 
-def network(name: str, kind: NetworkKind) -> NetworkMessage:
+def network(name, kind):
     known = {"rtt_s": 0.0394, "past5_bps": 10.1e6, "delivery_down_bps": 3e6, "loss": 0.0}
     return NetworkMessage(
         name=name,
@@ -120,7 +118,7 @@ FINDINGS = [
 
 
 @pytest.fixture
-def screens(make_decision: Callable[[int], Any]) -> dict[str, Callable[[], Iterator[str]]]:
+def screens(make_decision):
     decision = msgspec.structs.replace(DecisionMessage.of(make_decision(1)), reason=WHY)
     return {
         "status": lambda: status.lines(STATUS),
@@ -138,7 +136,7 @@ def screens(make_decision: Callable[[int], Any]) -> dict[str, Callable[[], Itera
     }
 
 
-def viewed() -> FullScreen:
+def viewed():
     view = FullScreen()
     for at_s in (1.0, 2.0):
         view.take(STATUS, at_s)

@@ -2,7 +2,6 @@
 
 import json
 from contextlib import ExitStack
-from typing import Any
 
 import msgspec
 import pytest
@@ -110,10 +109,8 @@ def test_status_says_what_a_helper_costs_and_has_carried():
     assert f"helper-1 is a neighbour {rest}" in text.replace("\n  ", " ")
 
 
-def carried(
-    server: str = "github.com", gateway: str = "gw.example", **more: Any
-) -> CarriedConnection:
-    usual: dict[str, Any] = {
+def carried(server="github.com", gateway="gw.example", **more):
+    usual = {
         "port": 443,
         "age_s": 3.0,
         "bytes_down": 2_345_678,
@@ -165,7 +162,7 @@ def test_what_strangers_named_moves_no_cursor(cedos, control, fake_daemon):
 
 
 def test_status_tells_all_indicators_and_who_wants_a_log_in():
-    def indicator(value: float, age_s: float, *, drawn: bool = False) -> IndicatorMessage:
+    def indicator(value, age_s, *, drawn=False):
         return IndicatorMessage(value=value, age_s=age_s, synthetic=drawn)
 
     many = {f"x{number}_bps": indicator(1e6, 1.0) for number in range(9)}
@@ -320,7 +317,7 @@ def test_who_follows_the_default_is_told_so(make_decision):
         message, transfer=msgspec.structs.replace(message.transfer, flow=None, server_name=None)
     )
 
-    def says(decision: DecisionMessage, asked: str | None) -> bool:
+    def says(decision, asked):
         return f"  {follows}" in list(explain.lines(decision, 0.0, asked))
 
     assert says(default, "39958")
@@ -359,7 +356,7 @@ def test_top_outlives_the_daemon(cedos, fake_daemon, serve, folders, monkeypatch
     with ExitStack() as stack:
         stack.enter_context(serve(fake_daemon, folders / "run" / "control.sock"))
 
-        def wait(_s: float) -> None:
+        def wait(_s):
             looks.append(1)
             stack.close()
 

@@ -5,7 +5,6 @@ import os
 import socket
 import time
 from datetime import datetime, timedelta
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,7 +19,7 @@ from cedos.model import Direction
 NOW = datetime(2026, 11, 24, 17, 0)
 
 
-def waiting(*, running: bool = True, uid: int = 1000) -> TransferInTable:
+def waiting(*, running=True, uid=1000):
     begin, wanted = (NOW.replace(hour=hour, minute=42).timestamp() for hour in (17, 18))
     return TransferInTable(
         key="0" * 32,
@@ -70,7 +69,7 @@ def test_what_failed_says_why_and_when_it_is_tried_again():
 
 
 @pytest.fixture
-def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def left(tmp_path, monkeypatch):
     """The table of a daemon that is away."""
     for name in ("RUNTIME", "STATE"):
         (tmp_path / name).mkdir()

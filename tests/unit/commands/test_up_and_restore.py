@@ -9,10 +9,7 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import wait_until
@@ -20,7 +17,6 @@ from kit.waiting import wait_until
 from cedos.api import lock
 from cedos.api.lock import only_daemon
 from cedos.commands import restore, up
-from cedos.config import Config
 from cedos.host.steer.undo import Undone
 
 DAEMON = """
@@ -46,20 +42,20 @@ main()
 
 
 @pytest.fixture(autouse=True)
-def _own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def _own_name(monkeypatch):
     """Tests run side by side, and beside a daemon of the host."""
     monkeypatch.setattr(lock, "_NAME", f"\0cedos-test-up-{os.getpid()}")
 
 
 @pytest.fixture(autouse=True)
-def _hang_up() -> Iterator[None]:
+def _hang_up():
     """Restore SIGHUP, which programs inherit as ignored if nohup runs the tests."""
     before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
     yield
     signal.signal(signal.SIGHUP, before)
 
 
-def a_daemon(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
+def a_daemon(monkeypatch, run):
     module = types.ModuleType("cedos.daemon.service")
     module.run = run
     monkeypatch.setitem(sys.modules, "cedos.daemon.service", module)
@@ -70,7 +66,7 @@ def a_daemon(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any]) -> None:
     monkeypatch.setattr(up.privileges, "require", lambda what: None)
 
 
-def start(*arguments: str, service: bool = False) -> "subprocess.Popen[str]":
+def start(*arguments, service=False):
     return subprocess.Popen(
         [sys.executable, "-c", DAEMON, str(os.getpid()), "up", *arguments],
         stdout=subprocess.PIPE,
@@ -141,7 +137,7 @@ def test_a_service_reloads_its_configuration(folders):
     with start("--dry-run", "--config", str(file), service=True) as process:
         assert process.stdout is not None
 
-        def reload(text: str, *lines: str) -> None:
+        def reload(text, *lines):
             file.write_text(text)
             process.send_signal(signal.SIGHUP)
             assert process.stdout is not None
@@ -185,9 +181,9 @@ def test_a_second_daemon_is_refused(folders):
 
 
 def test_configuration(cedos, folders, monkeypatch):
-    seen: list[tuple[Config, bool, Path | None]] = []
+    seen = []
 
-    async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
+    async def run(config, dry_run, config_file, **_):
         seen.append((config, dry_run, config_file))
 
     a_daemon(monkeypatch, run)
@@ -215,12 +211,10 @@ def test_missing_privileges(folders, name):
     assert done.stderr.count("\n") == 1
 
 
-def some_steering(
-    monkeypatch: pytest.MonkeyPatch, undone: list[str], left: tuple[str, ...] = ()
-) -> list[tuple[Path, bool]]:
-    calls: list[tuple[Path, bool]] = []
+def some_steering(monkeypatch, undone, left=()):
+    calls = []
 
-    def undo(state_dir: Path, dry_run: bool = False) -> Undone:
+    def undo(state_dir, dry_run=False):
         calls.append((state_dir, dry_run))
         return Undone(tuple(undone), left)
 
@@ -276,7 +270,7 @@ def test_what_is_left_is_named_and_the_exit_status_says_so(cedos, folders, monke
 
 
 def test_a_cancelled_daemon_is_not_taken_for_a_clean_end(cedos, monkeypatch):
-    async def run(config: Config, dry_run: bool, config_file: Path | None, **_: Any) -> None:
+    async def run(config, dry_run, config_file, **_):
         raise asyncio.CancelledError
 
     a_daemon(monkeypatch, run)

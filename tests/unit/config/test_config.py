@@ -34,7 +34,7 @@ SECTIONS = {
 }
 
 
-def write(tmp_path: Path, text: str) -> Path:
+def write(tmp_path, text):
     path = tmp_path / "cedos.toml"
     path.write_text(text)
     return path

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.config import toml_file
-from cedos.config.toml_file import Key, key_lines
+from cedos.config.toml_file import key_lines
 from cedos.errors import ConfigError
 
 
@@ -32,7 +32,7 @@ class Needy(msgspec.Struct, frozen=True):
     low: float
     high: float = 10.0
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         if self.low > self.high:
             raise ValueError("low must not be above high")
 
@@ -47,11 +47,11 @@ class File(msgspec.Struct, frozen=True):
     flag: bool = False
 
 
-def parse(text: str) -> File:
+def parse(text):
     return toml_file.parse(text, File, name="f.toml", folder=Path("/base"))
 
 
-def problems(text: str) -> list[str]:
+def problems(text):
     with pytest.raises(ConfigError) as caught:
         parse(text)
     return str(caught.value).split("\n")
@@ -223,7 +223,7 @@ w = 4
 def test_all_kinds_of_keys():
     lines = key_lines(SAMPLE)
     assert ("one", "not_a_table") not in lines
-    expected: dict[Key, int] = {
+    expected = {
         ("top",): 2,
         ("one",): 3,
         ("one", "plain"): 4,

@@ -22,9 +22,9 @@ class Laptop:
         error: why the host refuses the alarm; `locked`: whether it refuses locks.
     """
 
-    def __init__(self, above_percent: int | None = 40) -> None:
+    def __init__(self, above_percent=40):
         self.unix_s = NOW
-        self.told: list[float] = []
+        self.told = []
         self.error = ""
         self.locked = False
         self.asked = 0
@@ -33,14 +33,14 @@ class Laptop:
         self.lock = DLock(self.outbox, above_percent)
         self.lock.on_battery(BatteryRead(True))
 
-    def sleeps(self, until_unix_s: float) -> None:
+    def sleeps(self, until_unix_s):
         slept_s, self.unix_s = until_unix_s - self.unix_s, until_unix_s
         self.lock.on_slept(slept_s, self.unix_s)
 
-    def battery(self, level: float, *, discharging: bool) -> None:
+    def battery(self, level, *, discharging):
         self.lock.on_battery(BatteryRead(True, level, discharging))
 
-    def waits_until(self, at_unix_s: float | None, moving: int = 0, *, here: bool = True) -> None:
+    def waits_until(self, at_unix_s, moving=0, *, here=True):
         now = at_unix_s is not None and at_unix_s <= self.unix_s and here
         wake = Wake(at_unix_s, "song", now) if at_unix_s is not None else None
         self.lock.update(moving, wake, self.unix_s, self.unix_s)
@@ -59,11 +59,11 @@ class Laptop:
 
 
 @pytest.fixture
-def laptop() -> Laptop:
+def laptop():
     return Laptop()
 
 
-def test_it_is_set_follows_and_is_taken_away(laptop: Laptop) -> None:
+def test_it_is_set_follows_and_is_taken_away(laptop):
     laptop.waits_until(NOW + 3600)
     laptop.waits_until(NOW + 3601)  # plans move by a second or so
     assert laptop.told == [NOW + 3600]
@@ -76,9 +76,7 @@ def test_it_is_set_follows_and_is_taken_away(laptop: Laptop) -> None:
     assert laptop.told[-1] == NOW + 15, "what is too near for a host to fall asleep before"
 
 
-def test_woken_it_stays_awake_with_its_lid_closed_until_all_is_carried(
-    laptop: Laptop,
-) -> None:
+def test_woken_it_stays_awake_with_its_lid_closed_until_all_is_carried(laptop):
     laptop.waits_until(NOW + 3600)
     assert not laptop.lid
     laptop.sleeps(NOW + 3600)
@@ -101,7 +99,7 @@ def test_woken_it_stays_awake_with_its_lid_closed_until_all_is_carried(
     assert not laptop.lid
 
 
-def test_where_nothing_moves_it_may_sleep_after_a_minute(laptop: Laptop) -> None:
+def test_where_nothing_moves_it_may_sleep_after_a_minute(laptop):
     laptop.waits_until(NOW + 3600)
     laptop.sleeps(NOW + 3600)
     laptop.waits_until(None)
@@ -111,7 +109,7 @@ def test_where_nothing_moves_it_may_sleep_after_a_minute(laptop: Laptop) -> None
     assert not laptop.lid
 
 
-def test_it_is_woken_ever_more_seldom_while_no_network_is_here(laptop: Laptop) -> None:
+def test_it_is_woken_ever_more_seldom_while_no_network_is_here(laptop):
     laptop.waits_until(NOW + 3600)
     after_s = []
     for _ in range(4):
@@ -129,7 +127,7 @@ def test_it_is_woken_ever_more_seldom_while_no_network_is_here(laptop: Laptop) -
     assert round(laptop.told[-1] - laptop.unix_s) == 120
 
 
-def test_it_spares_a_battery(laptop: Laptop) -> None:
+def test_it_spares_a_battery(laptop):
     laptop.battery(0.4, discharging=True)
     laptop.waits_until(NOW + 3600)
     assert laptop.told == []
@@ -150,9 +148,7 @@ def test_it_spares_a_battery(laptop: Laptop) -> None:
     assert laptop.lock.problem == "", "no transfer needs a waking"
 
 
-def test_an_alarm_that_the_host_refuses_is_said_and_tried_again_each_minute(
-    laptop: Laptop,
-) -> None:
+def test_an_alarm_that_the_host_refuses_is_said_and_tried_again_each_minute(laptop):
     laptop.error = "CAP_WAKE_ALARM is missing"
     laptop.waits_until(NOW + 3600)
     assert laptop.error in laptop.lock.problem
@@ -166,7 +162,7 @@ def test_an_alarm_that_the_host_refuses_is_said_and_tried_again_each_minute(
     assert laptop.lock.problem == ""
 
 
-def test_a_lock_that_the_host_refuses_is_asked_for_again_later(laptop: Laptop) -> None:
+def test_a_lock_that_the_host_refuses_is_asked_for_again_later(laptop):
     laptop.locked = True
     for _ in range(3):
         laptop.waits_until(None, moving=1)
@@ -181,14 +177,14 @@ def test_a_lock_that_the_host_refuses_is_asked_for_again_later(laptop: Laptop) -
     assert not laptop.idle
 
 
-def test_without_an_alarm_only_falling_asleep_is_inhibited() -> None:
+def test_without_an_alarm_only_falling_asleep_is_inhibited():
     laptop = Laptop(above_percent=None)
     laptop.waits_until(NOW + 10, moving=1)
     assert (laptop.lock.wakes, laptop.lock.set_for, laptop.lock.problem) == (False, None, "")
     assert (laptop.idle, laptop.lid, laptop.told) == (True, False, [])
 
 
-def test_nothing_is_kept_of_a_transfer_that_the_table_has_forgotten() -> None:
+def test_nothing_is_kept_of_a_transfer_that_the_table_has_forgotten():
     script = Script()
     script.tell(ClockRead(NOW))
     transfers = script.controller.transfers

@@ -9,18 +9,10 @@ from kit.controller import KEY, SERVER, Script
 from cedos.controller.commands import ForgetFlow, RecordFlow
 from cedos.controller.controller import JUDGED_PER_S
 from cedos.controller.events import FlowClosed, FlowOpened, HostDefault, HostDefaultsChanged
-from cedos.model import FlowKey, FlowRecord
+from cedos.model import FlowKey
 
 
-def ends(
-    script: Script,
-    key: FlowKey = KEY,
-    size: int = 3_000,
-    *,
-    began_s: float = 9.0,
-    took_s: float = 0.1,
-    **opened: bool,
-) -> FlowRecord:
+def ends(script, key=KEY, size=3_000, *, began_s=9.0, took_s=0.1, **opened):
     """A download begins and ends; its record."""
     script.tell(FlowOpened(key, began_s, 100.0, **opened), at_s=began_s)
     script.told(size, key=key)
@@ -31,7 +23,7 @@ def ends(
     return command.record
 
 
-def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always() -> None:
+def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always():
     script = Script()
     crowd = [
         ends(script, replace(KEY, local_port=5000 + number), began_s=9.0 + number / 200)
@@ -50,7 +42,7 @@ def test_of_a_crowd_of_small_transfers_some_are_judged_and_the_large_ones_always
     assert found.n == sum(judged) + 5
 
 
-def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected() -> None:
+def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected():
     """Once a check, expected to take ten seconds on a dead network, outweighed 200 transfers."""
     script = Script()
     assert ends(script, own=True).prediction is None
@@ -58,7 +50,7 @@ def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected() ->
     assert ends(script, replace(KEY, local_port=4002)).prediction is not None
 
 
-def test_the_record_of_a_flow_names_its_decision_and_whether_it_had_a_choice() -> None:
+def test_the_record_of_a_flow_names_its_decision_and_whether_it_had_a_choice():
     script = Script()
     script.tell(FlowOpened(KEY, 9.0, 100.0), at_s=9.0)
     script.tell(FlowClosed(KEY, 101.0, 900, 300, at_s=10.0), at_s=10.0)
@@ -73,7 +65,7 @@ def test_the_record_of_a_flow_names_its_decision_and_whether_it_had_a_choice() -
 
 
 @pytest.mark.parametrize("local", ["10.1.0.2", "10.8.0.2"], ids=["bound to LTE", "of a VPN"])
-def test_what_followed_no_decision_had_no_choice(local: str) -> None:
+def test_what_followed_no_decision_had_no_choice(local):
     """Wi-Fi was chosen, the program went over LTE all the same: no demand, and no seconds saved."""
     script = Script()
     script.tell(HostDefaultsChanged({4: HostDefault("tun0", vpn=True, what="a tunnel")}))
@@ -90,9 +82,7 @@ def test_what_followed_no_decision_had_no_choice(local: str) -> None:
     [(True, 1200, False), (True, 0, True), (False, 1200, True)],
     ids=["answered", "no peer answered", "its beginning was not seen"],
 )
-def test_datagrams_that_no_peer_answered_are_no_flow(
-    opened: bool, answered_bytes: int, forgotten: bool
-) -> None:
+def test_datagrams_that_no_peer_answered_are_no_flow(opened, answered_bytes, forgotten):
     script = Script()
     key = FlowKey(KEY.local, 4000, SERVER, 443, "udp")
     if opened:

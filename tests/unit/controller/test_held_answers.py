@@ -1,25 +1,17 @@
 """Answers to look-ups that wait, and the claims of connections."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
 from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of
 
-from cedos.controller.commands import (
-    Command,
-    HoldAnswers,
-    LookUpName,
-    ReleaseAnswer,
-    SetRuled,
-)
+from cedos.controller.commands import HoldAnswers, LookUpName, ReleaseAnswer, SetRuled
 from cedos.controller.events import (
     AnswersRead,
     CommandDone,
     CommandFailed,
     DnsReply,
-    Event,
     NameLookedUp,
     NetworksChanged,
     RuleSet,
@@ -34,7 +26,7 @@ OWN = ip_address("10.0.0.53")
 RULE = RuleRequest(host=HOST, never=("lte0",))
 
 
-def answer(name: str, *addresses: str, kind: int = 1) -> DnsReply:
+def answer(name, *addresses, kind=1):
     return DnsReply(7, 0, False, name, kind, tuple(map(ip_address, addresses)))
 
 
@@ -47,29 +39,29 @@ class Held(Script):
         asked: the names that were looked up and have no answer yet, if not `answers`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.may_lead = self.answers = True
-        self.passed: dict[int, bool] = {}
-        self.zone: dict[str, str | None] = {}
-        self.asked: list[LookUpName] = []
+        self.passed = {}
+        self.zone = {}
+        self.asked = []
         self.tell(NetworksChanged((replace(WLAN, resolvers=(OWN,)), LTE)))
         self.happens(RuleSet(1, RULE))
 
     @property
-    def addresses(self) -> tuple[str, ...]:
+    def addresses(self):
         """Return the addresses that the rule covers."""
         return self.controller.ruled.rules.rules[1].addresses
 
-    def happens(self, *events: Event) -> None:
+    def happens(self, *events):
         waiting = self.tell(*events)
         while waiting:
             waiting = self.tell(*(event for each in waiting for event in self.carry_out(each)))
 
-    def pass_s(self, seconds: float) -> None:
+    def pass_s(self, seconds):
         self.wait(self.now_s + seconds, self.carry_out)
 
-    def carry_out(self, command: Command) -> Sequence[Event]:
+    def carry_out(self, command):
         match command:
             case SetRuled(wanted) if not self.may_lead:
                 return [CommandFailed(command, tuple(wanted))]
@@ -84,29 +76,29 @@ class Held(Script):
                     return self.looked_up()
         return []
 
-    def looked_up(self) -> list[Event]:
+    def looked_up(self):
         """Return the ends of the look-ups that are under way."""
         asked, self.asked = self.asked, []
         return [NameLookedUp(each.name, self.told(each.name)) for each in asked]
 
-    def told(self, name: str) -> dict[int, DnsReply]:
+    def told(self, name):
         found = self.zone.get(name, "")
         if found is None:
             return {}
         return {4: answer(name, *filter(None, [found])), 6: answer(name, kind=28)}
 
-    def named(self, name: str, address: str) -> list[Command]:
+    def named(self, name, address):
         """Have a connection name its server."""
         key = replace(KEY, remote=ip_address(address))
         return self.tell(SizeLearned(key, Direction.DOWN, size_of(3000), name))
 
 
 @pytest.fixture
-def script() -> Held:
+def script():
     return Held()
 
 
-def test_answers_wait_while_a_rule_is_for_a_name() -> None:
+def test_answers_wait_while_a_rule_is_for_a_name():
     script = Script()
     assert of_kind(HoldAnswers, script.tell(RuleSet(1, RULE))) == [HoldAnswers(True)]
     assert of_kind(HoldAnswers, script.tell(RuleSet(2, RULE))) == []
@@ -116,7 +108,7 @@ def test_answers_wait_while_a_rule_is_for_a_name() -> None:
     assert of_kind(HoldAnswers, script.tell(RuleSet(1, prefix))) == []
 
 
-def test_people_are_told_if_answers_cannot_wait() -> None:
+def test_people_are_told_if_answers_cannot_wait():
     script = Script()
     (command,) = of_kind(HoldAnswers, script.tell(RuleSet(1, RULE)))
     script.tell(CommandFailed(command, why="no queue"))
@@ -128,13 +120,13 @@ def test_people_are_told_if_answers_cannot_wait() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"dry_run": True}, {"unable_to_bar": "no filter"}])
-def test_no_answer_waits_where_nothing_may_be_changed(settings: dict[str, object]) -> None:
+def test_no_answer_waits_where_nothing_may_be_changed(settings):
     script = Script(**settings)
     assert of_kind(HoldAnswers, script.tell(RuleSet(1, RULE))) == []
     assert bool(script.controller.answers.problems) == ("unable_to_bar" in settings)
 
 
-def test_an_answer_passes_once_its_route_stands(script: Held) -> None:
+def test_an_answer_passes_once_its_route_stands(script):
     assert script.tell(AnswersRead(1, (answer("other.example", "203.0.113.9"),))) == [
         ReleaseAnswer(1, True)
     ]
@@ -145,7 +137,7 @@ def test_an_answer_passes_once_its_route_stands(script: Held) -> None:
     assert script.addresses == ("203.0.113.1",)
 
 
-def test_an_answer_whose_route_does_not_stand_in_time_is_dropped(script: Held) -> None:
+def test_an_answer_whose_route_does_not_stand_in_time_is_dropped(script):
     """A daemon that was kept busy for 2 s let the first packet out over the forbidden network."""
     script.may_lead = False
     script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
@@ -160,7 +152,7 @@ def test_an_answer_whose_route_does_not_stand_in_time_is_dropped(script: Held) -
     assert script.passed == {1: False, 2: True}
 
 
-def test_what_is_claimed_teaches_nothing(script: Held) -> None:
+def test_what_is_claimed_teaches_nothing(script):
     """A neighbour's datagrams in the resolver's name pushed the true addresses out of the rule."""
     script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
     for number in range(2, 400):
@@ -169,7 +161,7 @@ def test_what_is_claimed_teaches_nothing(script: Held) -> None:
     assert script.addresses == ("203.0.113.1",)
 
 
-def test_claims_leave_room_for_answers_that_are_believed(script: Held) -> None:
+def test_claims_leave_room_for_answers_that_are_believed(script):
     """Look-ups of slow names by one user keep no other user from names under a rule."""
     script.answers = False
     for number in range(500):
@@ -180,7 +172,7 @@ def test_claims_leave_room_for_answers_that_are_believed(script: Held) -> None:
     assert script.passed == dict.fromkeys(range(64, 500), False)
 
 
-def test_no_flood_of_claims_has_us_ask_without_end(script: Held) -> None:
+def test_no_flood_of_claims_has_us_ask_without_end(script):
     """1,000 a second had us ask 440 questions a second, of metered networks, too; each was logged."""
     claims = [answer(f"n{number}.{HOST}", "203.0.113.66") for number in range(1_000)]
     found = script.tell(*(AnswersRead(n, (), (each,)) for n, each in enumerate(claims)))
@@ -194,7 +186,7 @@ def test_no_flood_of_claims_has_us_ask_without_end(script: Held) -> None:
     assert len(of_kind(LookUpName, found)) == 32
 
 
-def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script: Held) -> None:
+def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script):
     """The second one (a browser asks for A and AAAA together) passed at once."""
     script.zone[HOST] = "203.0.113.7"
     script.answers = False
@@ -207,21 +199,21 @@ def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script: He
     assert script.addresses == ("203.0.113.7",)
 
 
-def test_a_claim_that_no_resolver_of_ours_judges_is_dropped(script: Held) -> None:
+def test_a_claim_that_no_resolver_of_ours_judges_is_dropped(script):
     script.zone[HOST] = None
     script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7"),)))
     script.happens(AnswersRead(2, (), (answer("other.example", "203.0.113.7"),)))
     assert script.passed == {1: False, 2: True}
 
 
-def test_a_claim_whose_look_up_does_not_end_is_dropped(script: Held) -> None:
+def test_a_claim_whose_look_up_does_not_end_is_dropped(script):
     script.answers = False
     script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7"),)))
     script.pass_s(LONGEST_S + 0.1)
     assert script.passed == {1: False}
 
 
-def test_another_resolver_is_believed_once_ours_says_the_same(script: Held) -> None:
+def test_another_resolver_is_believed_once_ours_says_the_same(script):
     script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.66"),)))
     assert script.passed == {1: True}
     assert script.controller.ruled.rules.of(ip_address("203.0.113.66"), 443) is None
@@ -231,7 +223,7 @@ def test_another_resolver_is_believed_once_ours_says_the_same(script: Held) -> N
     assert script.addresses == ("203.0.113.7",)
 
 
-def test_claims_push_nothing_out_and_are_looked_up_seldom(script: Held) -> None:
+def test_claims_push_nothing_out_and_are_looked_up_seldom(script):
     """19 hellos with the ruled name made the true address forgotten, and other hosts ruled."""
     script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
     asked = 0
@@ -246,7 +238,7 @@ def test_claims_push_nothing_out_and_are_looked_up_seldom(script: Held) -> None:
     assert of_kind(LookUpName, script.named("other.example", "198.51.100.1")) == []
 
 
-def test_a_true_claim_is_confirmed_by_a_look_up(script: Held) -> None:
+def test_a_true_claim_is_confirmed_by_a_look_up(script):
     script.zone["img." + HOST] = "203.0.113.5"
     (asked,) = of_kind(LookUpName, script.named("img." + HOST, "203.0.113.5"))
     script.happens(NameLookedUp(asked.name, script.told(asked.name)))

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from typing import Any
 
 from kit.controller import LTE, SERVER, WLAN, Script, of_kind, size_of
 
@@ -16,7 +15,7 @@ from cedos.controller.events import (
     NetworksChanged,
     TimerFired,
 )
-from cedos.model import Context, Direction, FlowKey, Network, NetworkKind, Transfer
+from cedos.model import Direction, FlowKey, Network, NetworkKind, Transfer
 from cedos.selector.decision.case import Sent
 
 GATEWAY = ip_address("198.51.100.9")
@@ -33,35 +32,35 @@ LARGE = Transfer(size_of(10_000_000))
 class Street(Script):
     """A controller with Wi-Fi, LTE, and a helper."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings):
         super().__init__(**settings)
         self.there(WLAN, LTE)
 
-    def there(self, *networks: Network, helpers: tuple[Network, ...] = (HELPER,)) -> list[Any]:
+    def there(self, *networks, helpers=(HELPER,)):
         return self.tell(NetworksChanged(networks, helpers))
 
-    def chosen(self, transfer: Transfer = LARGE, **asked: Any) -> tuple[str, ...]:
+    def chosen(self, transfer=LARGE, **asked):
         question = ChoiceAsked(transfer, redundant=False, multipath=True, **asked)
         (answer,) = of_kind(AnswerChoice, self.tell(question))
         return answer.decision.choice.networks
 
-    def looked(self, down: int, at_s: float, state: int = 1) -> list[Any]:
+    def looked(self, down, at_s, state=1):
         sample = FlowSample(
             KEY, at_s, state, None, 0.05, 0.04, 4e6, down, 300, 0, 0.01, 0, idle_ack_s=0.1
         )
         return self.sampled(sample)
 
-    def context(self) -> Context:
+    def context(self):
         return self.controller.context(self.now_s)
 
 
-def test_a_sessions_large_transfer_goes_over_the_helper_too() -> None:
+def test_a_sessions_large_transfer_goes_over_the_helper_too():
     script = Street()
     assert "helper-1" in script.chosen()
     assert script.recorded().choice.networks[-1] == "helper-1"
 
 
-def test_it_is_no_network_of_steering_nor_the_default_nor_asked_anything() -> None:
+def test_it_is_no_network_of_steering_nor_the_default_nor_asked_anything():
     script = Street()
     script.there(helpers=(HELPER,))  # this host's own networks are gone
     script.decide(10.0)
@@ -77,7 +76,7 @@ def test_it_is_no_network_of_steering_nor_the_default_nor_asked_anything() -> No
     assert script.chosen() == ("helper-1",)
 
 
-def test_its_connections_are_neither_rescued_nor_closed_nor_do_they_teach_destinations() -> None:
+def test_its_connections_are_neither_rescued_nor_closed_nor_do_they_teach_destinations():
     script = Street(rescue=True, close_stuck="always")
     script.tell(FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
     script.looked(5_000_000, 10.0)
@@ -89,7 +88,7 @@ def test_its_connections_are_neither_rescued_nor_closed_nor_do_they_teach_destin
     assert script.flow(KEY).paths[KEY].network == "helper-1"
 
 
-def test_what_it_carries_is_its_own_rate_and_none_of_its_link() -> None:
+def test_what_it_carries_is_its_own_rate_and_none_of_its_link():
     script = Street()
     script.tell(FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
     for second in range(10, 16):
@@ -102,7 +101,7 @@ def test_what_it_carries_is_its_own_rate_and_none_of_its_link() -> None:
     assert script.controller.networks.by_helpers.of("helper-1") == (3_000_000, 300)
 
 
-def test_the_next_neighbour_of_its_name_is_another_network() -> None:
+def test_the_next_neighbour_of_its_name_is_another_network():
     script = Street()
     script.looked(500_000, 10.0)
     script.looked(1_000_000, 11.0)
@@ -113,13 +112,13 @@ def test_the_next_neighbour_of_its_name_is_another_network() -> None:
     assert "delivery_down_bps" not in script.context().networks["helper-1"]
 
 
-def test_what_it_has_not_answered_may_be_sent_again_over_another_network() -> None:
+def test_what_it_has_not_answered_may_be_sent_again_over_another_network():
     script = Street()
     urgent = Transfer(size_of(3000), Direction.UP)
     assert script.chosen(urgent, sent=Sent("helper-1", 2.0)) != ("helper-1",)
 
 
-def test_a_server_of_its_link_stays_reachable_without_it() -> None:
+def test_a_server_of_its_link_stays_reachable_without_it():
     """Connections that are not a session's go where they went."""
     script = Street()
     key = FlowKey(WLAN.addresses[0].ip, 4001, SERVER, 80)

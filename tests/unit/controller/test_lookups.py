@@ -1,15 +1,13 @@
 """Questions that stay unanswered are asked again over another network."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
 from kit.controller import LTE, WLAN, Script, of_kind
 
-from cedos.controller.commands import AnswerLookup, AskNetwork, AskResolver, Command
+from cedos.controller.commands import AnswerLookup, AskNetwork, AskResolver
 from cedos.controller.events import (
-    Event,
     LookupAnswered,
     LookupAsked,
     NetworksChanged,
@@ -18,8 +16,8 @@ from cedos.controller.events import (
     ResolverReplied,
     TlsAnswer,
 )
-from cedos.controller.lookups import _MOST_LOOKUPS, Lookups
-from cedos.model import Address, FlowKey, NextHop
+from cedos.controller.lookups import _MOST_LOOKUPS
+from cedos.model import FlowKey, NextHop
 
 HERE, RESOLVER = ip_address("192.168.43.2"), ip_address("192.168.43.1")
 WLAN0 = replace(
@@ -32,7 +30,6 @@ LTE0 = replace(
 )  # fmt: skip
 KEY = FlowKey(HERE, 5353, RESOLVER, 53, "udp")
 SILENT = "the DNS resolver of wlan0 does not answer. Look-ups are answered over lte0"
-Said = bool | None
 
 
 class Asking(Script):
@@ -41,36 +38,36 @@ class Asking(Script):
     `says`: True: refused; None: silent.
     """
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.tell(NetworksChanged((WLAN0, LTE0)))
-        self.says: Said = False
-        self.asked: list[tuple[str, Address]] = []
-        self.answered: list[tuple[FlowKey, int, int | None]] = []
-        self.doubted: list[str] = []
+        self.says = False
+        self.asked = []
+        self.answered = []
+        self.doubted = []
 
     @property
-    def lookups(self) -> Lookups:
+    def lookups(self):
         return self.controller.lookups
 
     def ask(
-        self, name: str = "example.org", number: int = 7, key: FlowKey = KEY,
-        interface: str = "wlan0", public: bool = False,
-    ) -> int:  # fmt: skip
+        self, name = "example.org", number = 7, key = KEY,
+        interface = "wlan0", public = False
+    ):  # fmt: skip
         self.note(self.tell(LookupAsked(key, number, name, interface, public)))
         return number
 
-    def answer(self, number: int, *, failed: bool = False) -> None:
+    def answer(self, number, *, failed=False):
         self.note(self.tell(LookupAnswered(KEY, number, failed)))
 
-    def pass_s(self, seconds: float) -> None:
+    def pass_s(self, seconds):
         self.wait(self.now_s + seconds, self.note_one)
 
-    def note(self, commands: Sequence[Command]) -> None:
+    def note(self, commands):
         for each in commands:
             assert not self.note_one(each)
 
-    def note_one(self, command: Command) -> Sequence[Event]:
+    def note_one(self, command):
         match command:
             case AskResolver(key, number, attempt, network, resolver):
                 self.asked.append((network, resolver))
@@ -81,19 +78,17 @@ class Asking(Script):
                 self.doubted.append(network)
         return []
 
-    def captive(self, network: str) -> None:
+    def captive(self, network):
         found = PortalFinding(PortalVerdict.CAPTIVE, "portal")
         self.checked(network, found, TlsAnswer.SILENT)
 
 
 @pytest.fixture
-def script() -> Asking:
+def script():
     return Asking()
 
 
-def test_a_resolver_that_answers_shows_that_its_network_lives_unless_that_lies(
-    script: Asking,
-) -> None:
+def test_a_resolver_that_answers_shows_that_its_network_lives_unless_that_lies(script):
     far = replace(KEY, remote=ip_address("192.0.2.53"))
     script.tell(LookupAnswered(far, 7, False), at_s=9.0)  # to no question
     assert "wlan0" not in script.controller.networks.heard_at_s
@@ -106,7 +101,7 @@ def test_a_resolver_that_answers_shows_that_its_network_lives_unless_that_lies(
     assert script.controller.networks.heard_at_s["wlan0"] == 9.1
 
 
-def test_silence_is_answered_over_another_network(script: Asking) -> None:
+def test_silence_is_answered_over_another_network(script):
     script.ask()
     script.pass_s(0.29)
     assert not script.asked
@@ -116,9 +111,7 @@ def test_silence_is_answered_over_another_network(script: Asking) -> None:
     assert script.lookups.problems == [SILENT]
 
 
-def test_questions_to_a_silent_resolver_are_asked_elsewhere_until_it_is_in_time(
-    script: Asking,
-) -> None:
+def test_questions_to_a_silent_resolver_are_asked_elsewhere_until_it_is_in_time(script):
     script.ask()
     script.pass_s(0.4)
     script.ask(number=8)
@@ -133,7 +126,7 @@ def test_questions_to_a_silent_resolver_are_asked_elsewhere_until_it_is_in_time(
     assert len(script.answered) == 2, "and is waited for again"
 
 
-def test_the_first_of_two_answers_counts(script: Asking) -> None:
+def test_the_first_of_two_answers_counts(script):
     script.says = None
     script.ask()
     asked = of_kind(AskResolver, script.wait(script.now_s + 0.31))
@@ -145,7 +138,7 @@ def test_the_first_of_two_answers_counts(script: Asking) -> None:
     assert of_kind(AnswerLookup, script.tell(late)) == []
 
 
-def test_a_name_that_others_refuse_is_answered_late_and_with_a_failure(script: Asking) -> None:
+def test_a_name_that_others_refuse_is_answered_late_and_with_a_failure(script):
     """systemd-resolved asked for two minutes. That it cannot be told now is kept for seconds only."""
     script.says = True
     script.ask("nothere.example")
@@ -171,9 +164,7 @@ def test_a_name_that_others_refuse_is_answered_late_and_with_a_failure(script: A
 
 @pytest.mark.parametrize("apart", [True, False])
 @pytest.mark.parametrize("refused_first", [True, False])
-def test_refusals_of_a_name_that_was_found_are_believed(
-    script: Asking, refused_first: bool, apart: bool
-) -> None:
+def test_refusals_of_a_name_that_was_found_are_believed(script, refused_first, apart):
     """glibc asks for both kinds of addresses, and waits for both answers; others from two ports."""
     other = replace(KEY, local_port=KEY.local_port + apart)
     script.ask(number=1)
@@ -187,7 +178,7 @@ def test_refusals_of_a_name_that_was_found_are_believed(
     assert sorted((each.number, each.attempt) for each in answers) == [(1, 1), (2, 2)]
 
 
-def test_a_network_that_lies_is_down_or_unknown_is_not_asked(script: Asking) -> None:
+def test_a_network_that_lies_is_down_or_unknown_is_not_asked(script):
     script.captive("lte0")
     script.ask()
     script.pass_s(0.6)
@@ -198,7 +189,7 @@ def test_a_network_that_lies_is_down_or_unknown_is_not_asked(script: Asking) -> 
     assert script.asked == []
 
 
-def test_a_flood_of_questions_is_bounded(script: Asking) -> None:
+def test_a_flood_of_questions_is_bounded(script):
     script.says = None
     for number in range(3000):
         script.ask(number=number)
@@ -207,7 +198,7 @@ def test_a_flood_of_questions_is_bounded(script: Asking) -> None:
     assert len(script.asked) <= 64 + 20
 
 
-def test_many_unknown_names_keep_no_other_from_being_answered(script: Asking) -> None:
+def test_many_unknown_names_keep_no_other_from_being_answered(script):
     script.says = True
     for number in range(70):
         script.ask("nothere.example", number=number)
@@ -218,7 +209,7 @@ def test_many_unknown_names_keep_no_other_from_being_answered(script: Asking) ->
     assert 99 in [number for _, number, attempt in script.answered if attempt is not None]
 
 
-def test_a_host_that_one_program_asks_in_vain_concerns_no_other(script: Asking) -> None:
+def test_a_host_that_one_program_asks_in_vain_concerns_no_other(script):
     """A question to a host that is no resolver had all names looked up over the phone."""
     stray = replace(KEY, remote=ip_address("192.0.2.99"))
     script.ask(key=stray)
@@ -230,7 +221,7 @@ def test_a_host_that_one_program_asks_in_vain_concerns_no_other(script: Asking) 
     assert len(script.answered) == 1
 
 
-def test_a_public_resolver_is_asked_over_the_other_network_too(script: Asking) -> None:
+def test_a_public_resolver_is_asked_over_the_other_network_too(script):
     """Without systemd-resolved it is unknown whose resolvers those of resolv.conf are."""
     public = ip_address("9.9.9.9")
     script.tell(NetworksChanged((replace(WLAN0, resolvers=()), LTE0)))
@@ -244,7 +235,7 @@ def test_a_public_resolver_is_asked_over_the_other_network_too(script: Asking) -
     assert script.asked[2:] == [("lte0", LTE0.gateways[0])]
 
 
-def test_the_next_resolver_is_asked_without_waiting_for_the_first(script: Asking) -> None:
+def test_the_next_resolver_is_asked_without_waiting_for_the_first(script):
     key = replace(KEY, remote=ip_address("9.9.9.9"))
     script.tell(NetworksChanged((replace(WLAN0, resolvers=()), LTE0)))
     script.ask(key=key, public=True)
@@ -257,9 +248,7 @@ def test_the_next_resolver_is_asked_without_waiting_for_the_first(script: Asking
 
 
 @pytest.mark.parametrize("fails", [True, False])
-def test_a_resolver_that_fails_for_every_name_is_told_of_and_its_network_pinged_once(
-    script: Asking, fails: bool
-) -> None:
+def test_a_resolver_that_fails_for_every_name_is_told_of_and_its_network_pinged_once(script, fails):
     for number, name in enumerate(("a.example.org", "b.example.org", "c.example.org", "x.test")):
         script.answer(script.ask(name, number), failed=fails)
     assert script.lookups.problems == []

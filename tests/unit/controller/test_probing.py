@@ -1,10 +1,8 @@
 """Full probes: which rule is asked, what it may see, and what is sent when it says so."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from math import inf
-from typing import Any
 
 import pytest
 from kit.controller import Script
@@ -14,15 +12,7 @@ from cedos.controller.config import ProbingConfig
 from cedos.controller.events import FlowOpened, NetworksChanged, PingsPossible, ScreenChanged
 from cedos.controller.outbox import Outbox
 from cedos.controller.probing import Probing, rule_of
-from cedos.model import (
-    Direction,
-    Evaluation,
-    FlowKey,
-    Network,
-    NetworkKind,
-    Strategy,
-    StrategyKind,
-)
+from cedos.model import Direction, Evaluation, FlowKey, Network, NetworkKind, Strategy, StrategyKind
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.energy import DELPHI
 from cedos.selector.probing.rules import FixedRate, Moment
@@ -32,7 +22,6 @@ LTE = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True)
 DNS, TRAIN = "dns", "udp-train"
 LIGHT = ProbingConfig(enabled=True, kinds=(DNS,))
 SERVER = replace(LIGHT, server=True, kinds=(DNS, TRAIN), train_bytes=60_000)
-See = Callable[[Direction, float], Moment]
 
 
 @dataclass(frozen=True)
@@ -41,32 +30,32 @@ class Flat:
 
     rate: float
 
-    def rate_for(self, amount: float, duration_s: float) -> float:
+    def rate_for(self, amount, duration_s):
         return self.rate
 
 
-def evaluation(name: str, cost: float) -> Evaluation:
+def evaluation(name, cost):
     return Evaluation(Strategy(StrategyKind.SINGLE, (name,)), cost, cost, cost, 0.0, 0.0, cost)
 
 
-def costs(wlan0: float, lte0: float) -> tuple[Evaluation, ...]:
+def costs(wlan0, lte0):
     return evaluation("wlan0", wlan0), evaluation("lte0", lte0)
 
 
 class Asked:
     """Rules that are asked each second."""
 
-    def __init__(self, config: ProbingConfig, see: See, *networks: Network, begun: int = 0) -> None:
+    def __init__(self, config, see, *networks, begun=0):
         self._outbox = Outbox()
         self.probing = Probing(self._outbox, config, DELPHI, see)
         self.now_s = 0.5
         self.probing.networks_changed(networks, self.now_s)
         # What was sent, by network: the kinds, and whether a train goes upwards.
-        self.probes: list[SendProbe] = []
+        self.probes = []
         for _ in range(begun):
             self.probing.on_transfer_begun()
 
-    def look(self, times: int = 1, uploads: int = 0) -> None:
+    def look(self, times=1, uploads=0):
         for _ in range(times):
             at_s = self.probing.next_timer_s()
             if at_s is None:
@@ -75,18 +64,18 @@ class Asked:
             self.probing.on_timer(uploads, at_s)
             self.probes += [each for each in self._outbox.take() if isinstance(each, SendProbe)]
 
-    def names(self) -> list[str]:
+    def names(self):
         return [each.network for each in self.probes]
 
 
-def seeing(evaluations: tuple[Evaluation, ...] = (), **more: Any) -> See:
-    def see(direction: Direction, now_s: float) -> Moment:
+def seeing(evaluations=(), **more):
+    def see(direction, now_s):
         return Moment(now_s, True, False, {}, evaluations, **more)
 
     return see
 
 
-def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
+def test_a_probe_pays_what_budgets_ask_today_like_any_transfer():
     """Worth it while data is free; not when a train's 60 kB cost a minute of waiting."""
     moment = Moment(100.0, True, True, {}, costs(2.0, 2.1), 1.0)
     rule = rule_of(SERVER, [WIFI, LTE], DELPHI)
@@ -107,9 +96,7 @@ def test_a_probe_pays_what_budgets_ask_today_like_any_transfer() -> None:
 
 
 @pytest.mark.parametrize(("rival_s", "again"), [(0.21, True), (5.0, False)])
-def test_only_an_answer_that_may_change_the_choice_is_asked_for(
-    rival_s: float, again: bool
-) -> None:
+def test_only_an_answer_that_may_change_the_choice_is_asked_for(rival_s, again):
     """Half a minute of looks; a winner by far is not asked again."""
     asked = Asked(LIGHT, seeing(costs(0.2, rival_s)), WIFI, LTE, begun=12)
     asked.look(30)
@@ -127,11 +114,11 @@ def test_only_an_answer_that_may_change_the_choice_is_asked_for(
     ],
 )
 def test_a_look_up_stands_in_for_pings_that_are_in_vain_unless_programs_hear_it(
-    heard: bool, pings: bool, dns: bool, probed: bool
-) -> None:
+    heard, pings, dns, probed
+):
     """Every two seconds at most."""
 
-    def see(direction: Direction, now_s: float) -> Moment:
+    def see(direction, now_s):
         at_s = {"wlan0": now_s - 0.4} if heard else {}
         return Moment(now_s, True, False, {}, costs(0.2, 0.21), heard_at_s=at_s)
 
@@ -143,11 +130,11 @@ def test_a_look_up_stands_in_for_pings_that_are_in_vain_unless_programs_hear_it(
 
 
 @pytest.mark.parametrize("kinds", [(DNS,), (), (DNS, TRAIN)])
-def test_each_network_is_probed_once_and_again_when_it_is_due(kinds: tuple[str, ...]) -> None:
-    seen: list[tuple[bool, float]] = []
+def test_each_network_is_probed_once_and_again_when_it_is_due(kinds):
+    seen = []
 
     class Noting(FixedRate):
-        def weigh(self, network: str, moment: Moment) -> Any:
+        def weigh(self, network, moment):
             seen.append((moment.pending, moment.transfers_per_s))
             return super().weigh(network, moment)
 
@@ -166,7 +153,7 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(kinds: tuple[str, 
 
 
 @pytest.mark.parametrize("forbidden", [False, True])
-def test_it_is_told_why_networks_are_probed_or_not(forbidden: bool) -> None:
+def test_it_is_told_why_networks_are_probed_or_not(forbidden):
     prices = Prices(data={"lte0": (Flat(inf if forbidden else 1e-9),)})
     config = replace(SERVER, seconds_per_mb=10.0)
     see = seeing(costs(0.2, 0.21), prices=prices)
@@ -196,7 +183,7 @@ def test_it_is_told_why_networks_are_probed_or_not(forbidden: bool) -> None:
         (replace(LIGHT, kinds=()), "nothing to ask"),
     ],
 )
-def test_it_is_told_that_nothing_is_probed(config: ProbingConfig, why: str) -> None:
+def test_it_is_told_that_nothing_is_probed(config, why):
     asked = Asked(config, seeing(), WIFI)
     asked.look(3)
     assert asked.probes == []
@@ -204,14 +191,14 @@ def test_it_is_told_that_nothing_is_probed(config: ProbingConfig, why: str) -> N
 
 
 @pytest.mark.parametrize("rule", ["value", "change", "fixed"])
-def test_the_uplink_is_measured_while_uploads_are_seen(rule: str) -> None:
-    def up(*uploads: int) -> list[str]:
+def test_the_uplink_is_measured_while_uploads_are_seen(rule):
+    def up(*uploads):
         asked = Asked(replace(SERVER, rule=rule), see, WIFI, LTE)
         for count in uploads:
             asked.look(1, count)
         return [each.network for each in asked.probes if each.train_up]
 
-    def see(direction: Direction, now_s: float) -> Moment:
+    def see(direction, now_s):
         return Moment(now_s, True, False, {}, costs(0.4, 0.41))
 
     assert up(*[0] * 30) == []
@@ -221,7 +208,7 @@ def test_the_uplink_is_measured_while_uploads_are_seen(rule: str) -> None:
     assert up(*[0] * 5, *[1] * 600) == once, "long after the only one it is not measured any more"
 
 
-def test_the_controller_asks_with_what_it_knows() -> None:
+def test_the_controller_asks_with_what_it_knows():
     """A person at the screen, pings in vain, a network that came: then a look-up is worth sending."""
     script = Script(probing=LIGHT)
     script.tell(NetworksChanged((WIFI, LTE)), ScreenChanged(True), PingsPossible(frozenset()))

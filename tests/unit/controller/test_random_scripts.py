@@ -1,11 +1,10 @@
 """Whatever happens, in whatever order: commands name what is there, nothing flaps, timers end."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import ip_address, ip_interface
 from random import Random
-from typing import Any, get_args
+from typing import get_args
 
 import msgspec
 from hypothesis import example, given, settings
@@ -16,9 +15,8 @@ from cedos.budget_kinds import Resource
 from cedos.controller import commands as give
 from cedos.controller import events as on
 from cedos.controller.codec import encode_commands
-from cedos.controller.commands import NOWHERE, Command
+from cedos.controller.commands import NOWHERE
 from cedos.controller.config import ProbingConfig
-from cedos.controller.controller import Controller
 from cedos.controller.events import Event, FlowSample, Witness
 from cedos.controller.hint import HintRequest
 from cedos.controller.prefetch_report import PrefetchReport, StartedMessage, TakingMessage
@@ -86,7 +84,7 @@ KINDS = (
 USUAL = ("network", "open", "look")
 
 
-def steps(kinds: st.SearchStrategy[str]) -> st.SearchStrategy[Step]:
+def steps(kinds):
     """Return steps of these kinds."""
     pauses = st.sampled_from((0.0, 0.0, 0.05, 0.2, 1.0, 4.0))
     names, keys = st.sampled_from(sorted(NETWORKS)), st.sampled_from(KEYS)
@@ -102,24 +100,22 @@ scripts = st.sets(st.sampled_from(KINDS), min_size=1, max_size=6).flatmap(
 class World(Script):
     """A host on which anything happens; it carries commands out, or refuses them, and checks them."""
 
-    def __init__(self) -> None:
-        self.there: dict[str, Network] = {name: NETWORKS[name] for name in ("wlan0", "lte0")}
-        self.barred: dict[str, str] = {}
-        self.uses: dict[str, on.BudgetUse] = {}
-        self.bytes_: dict[FlowKey, int] = {}
-        self.heard_s: dict[FlowKey, float] = {}
-        self.tokens: dict[FlowKey, int] = {}
+    def __init__(self):
+        self.there = {name: NETWORKS[name] for name in ("wlan0", "lte0")}
+        self.barred = {}
+        self.uses = {}
+        self.bytes_ = {}
+        self.heard_s = {}
+        self.tokens = {}
         self.refusing = False
         # Answers that take their time come with the next step of this kind; None: at once.
-        self.late: list[Event] | None = None
+        self.late = None
         self.step = Step("", 0.0, "wlan0", KEY, 0, True)
         self.page = on.PortalFinding(on.PortalVerdict.FREE, "as it should be")
-        self.tls: on.TlsAnswer | None = on.TlsAnswer.PROVEN
-        self.pinged: dict[str, float] = {}
-        self.told: set[type[Event]] = set()
-        self.moved_at_s: defaultdict[int, deque[float]] = defaultdict(
-            lambda: deque(maxlen=MOST_MOVES + 1)
-        )
+        self.tls = on.TlsAnswer.PROVEN
+        self.pinged = {}
+        self.told = set()
+        self.moved_at_s = defaultdict(lambda: deque(maxlen=MOST_MOVES + 1))
         super().__init__(
             close_stuck="after",
             closes_after_s=1.0,
@@ -130,16 +126,16 @@ class World(Script):
         )
         self.tell(on.ClockRead(2e9))
 
-    def up(self, name: str) -> bool:
+    def up(self, name):
         return name in self.there and self.there[name].up and name not in self.barred
 
-    def tell(self, *events: Event, at_s: float | None = None) -> list[Command]:
+    def tell(self, *events, at_s=None):
         self.told |= {type(each) for each in events}
         return super().tell(*events, at_s=at_s)
 
     # -- what happens ---------------------------------------------------------------------------
 
-    def happens(self, step: Step) -> None:
+    def happens(self, step):
         self.wait(self.now_s + step.after_s, self.carry_out)
         self.step = step
         waiting = self.tell(*self.events(step))
@@ -149,7 +145,7 @@ class World(Script):
             assert rounds < 100, f"commands and their events do not end: {waiting[:3]}"
             waiting = self.tell(*(event for each in waiting for event in self.carry_out(each)))
 
-    def events(self, step: Step) -> Sequence[Event]:
+    def events(self, step):
         now_s, key, network = self.now_s, step.key, step.network
         match step.kind:
             case "network":
@@ -209,7 +205,7 @@ class World(Script):
                 return self.observed(step)
         return []
 
-    def observed(self, step: Step) -> Sequence[Event]:
+    def observed(self, step):
         """Return facts about a network, and about the host."""
         now_s, network = self.now_s, step.network
         match step.kind:
@@ -243,7 +239,7 @@ class World(Script):
         assert step.kind == "sleep"
         return [on.HostSlept(step.amount / 1000), on.ClockRead(2e9 + now_s)]
 
-    def asked(self, step: Step) -> Sequence[Event]:
+    def asked(self, step):
         """Return wishes of people and programs about connections."""
         key, network = step.key, step.network
         size = size_of(step.amount)
@@ -255,7 +251,7 @@ class World(Script):
             case "unrule":
                 return [on.RuleSet(1 + step.amount % 3, None)]
             case "hint":
-                about: dict[str, Any] = {"size_bytes": max(step.amount, 1)}
+                about = {"size_bytes": max(step.amount, 1)}
                 about["lifetime_s"] = TIMES_S[step.amount % len(TIMES_S)]
                 place = f"198.51.100.{1 + step.amount % 8}/32"  # so many wait for their turns
                 hint = HintRequest(destination=place, port=80, **about)
@@ -285,7 +281,7 @@ class World(Script):
         )
         return [on.PrefetchingChanged(report)]
 
-    def spent(self, step: Step) -> Sequence[Event]:
+    def spent(self, step):
         """Return events of budgets, the battery and transfers with deadlines."""
         now_s, network = self.now_s, step.network
         plan = PLANS[step.amount % len(PLANS)]
@@ -300,7 +296,7 @@ class World(Script):
             case "spend":
                 if not plan.battery:
                     plan = replace(plan, supply=1e6 + step.amount)
-                told: list[Event] = []
+                told = []
                 if step.yes:
                     stamped = plan.name in self.controller.budgets.keepers and step.amount % 2 == 0
                     told = [on.BudgetSet(1e3 + now_s, plan, MONTH, stamped)]
@@ -338,7 +334,7 @@ class World(Script):
         used = {network: step.amount // 4}
         return [on.TransferReported(transfer, now_s, used, used, 1.0)]
 
-    def looked_up(self, step: Step) -> Sequence[Event]:
+    def looked_up(self, step):
         """Return look-ups of programs, and answers that carry names."""
         reply = on.DnsReply(1, 0, False, "updates.example", 1, (step.key.remote,))
         match step.kind:
@@ -359,13 +355,13 @@ class World(Script):
             return [on.LookupAsked(asked, number, name, step.network, public=step.yes)]
         return [on.LookupAnswered(asked, number, failed=step.yes)]
 
-    def counted(self, *uses: on.BudgetUse) -> on.BudgetsCounted:
+    def counted(self, *uses):
         """Return the use of all budgets, of which that of these has changed."""
         self.uses |= {each.name: each for each in uses}
         carried = {name: float(self.step.amount) for name in self.there}
         return on.BudgetsCounted(1e3 + self.now_s, tuple(self.uses.values()), carried)
 
-    def look(self, step: Step) -> on.FlowsSampled:
+    def look(self, step):
         if step.yes and step.key in self.bytes_:
             self.bytes_[step.key] += step.amount
             self.heard_s[step.key] = self.now_s
@@ -382,7 +378,7 @@ class World(Script):
 
     # -- what is commanded ----------------------------------------------------------------------
 
-    def carry_out(self, command: Command) -> Sequence[Event]:
+    def carry_out(self, command):
         self.check(command)
         if self.refusing and isinstance(
             command, give.SetDefault | give.SetDestinations | give.SetMark | give.MoveConnection
@@ -413,7 +409,7 @@ class World(Script):
         self.late += answers
         return []
 
-    def answers(self, command: Command) -> Iterator[Event]:
+    def answers(self, command):
         """Yield the events of a command that takes its time."""
         now_s, yes = self.now_s, self.step.yes
         match command:
@@ -444,7 +440,7 @@ class World(Script):
                 for _ in keys:
                     yield on.DecisionMade(self.controller.decider.unknown(), ONLY_WLAN, "its turn")
 
-    def check(self, command: Command) -> None:
+    def check(self, command):
         """A command that leads somewhere names a network that is there, is up and is not barred."""
         match command:
             case give.SetDefault(network, others):
@@ -475,18 +471,18 @@ class World(Script):
 class Restored(World):
     """A world beside which a second controller gets the same events; it was restored in the middle."""
 
-    def __init__(self) -> None:
-        self.second: Controller | None = None
+    def __init__(self):
+        self.second = None
         super().__init__()
 
-    def restore(self) -> None:
+    def restore(self):
         """The controller's state is written, and read as another controller."""
         apart = {"model": self.model}
         written = msgspec.msgpack.encode(snapshot(self.controller, apart))
         self.second = restore(msgspec.msgpack.decode(written), apart)
 
-    def tell(self, *events: Event, at_s: float | None = None) -> list[Command]:
-        found: list[Command] = []
+    def tell(self, *events, at_s=None):
+        found = []
         for event in events:
             given = super().tell(event, at_s=at_s)
             found += given
@@ -501,9 +497,7 @@ class Restored(World):
 
 @settings(max_examples=20)
 @given(scripts, st.integers(0, 24))
-def test_a_controller_restored_in_the_middle_commands_the_same_from_then_on(
-    happened: list[Step], middle: int
-) -> None:
+def test_a_controller_restored_in_the_middle_commands_the_same_from_then_on(happened, middle):
     world = Restored()
     for number, step in enumerate(happened):
         if number == middle:
@@ -514,7 +508,7 @@ def test_a_controller_restored_in_the_middle_commands_the_same_from_then_on(
 
 @settings(max_examples=20)
 @given(scripts)
-def test_whatever_happens_commands_name_networks_that_are_up(happened: list[Step]) -> None:
+def test_whatever_happens_commands_name_networks_that_are_up(happened):
     world = World()
     world.forced = True
     for step in happened:
@@ -537,9 +531,7 @@ DYING = [
 @settings(max_examples=10)
 @given(st.lists(steps(CALM), max_size=25))
 @example(DYING)
-def test_while_networks_stay_no_connection_moves_more_than_six_times_in_ten_seconds(
-    happened: list[Step],
-) -> None:
+def test_while_networks_stay_no_connection_moves_more_than_six_times_in_ten_seconds(happened):
     world = World()
     for key in KEYS[:2]:
         for kind in ("open", "join", "size"):
@@ -548,7 +540,7 @@ def test_while_networks_stay_no_connection_moves_more_than_six_times_in_ten_seco
         world.happens(step)
 
 
-def test_scripts_draw_each_kind_of_event() -> None:
+def test_scripts_draw_each_kind_of_event():
     world, draw = World(), Random(1)
     world.forced = True
     for _ in range(20):

@@ -1,9 +1,7 @@
 """Times at which the controller decides again and looks at flows: at once, each second, or every ten."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
 
 import pytest
 from kit.controller import KEY, LTE, MONTH, WLAN, Script, of_kind, size_of, spent
@@ -12,7 +10,6 @@ from cedos.budget_kinds import Resource
 from cedos.controller.commands import (
     BoundQueues,
     CheckPage,
-    Command,
     LookAtFlows,
     NoteUse,
     TurnsChanged,
@@ -26,7 +23,6 @@ from cedos.controller.events import (
     ChoiceAsked,
     ClockRead,
     CountersRead,
-    Event,
     FlowOpened,
     FlowSample,
     FlowsSampled,
@@ -45,7 +41,7 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.model import Budget, Context, Direction, PhoneUse, Transfer
+from cedos.model import Budget, Direction, PhoneUse, Transfer
 from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import WeightedCost
 
@@ -55,19 +51,19 @@ SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 0, 300, 0, 0.01, 0, id
 class Deciding(Script):
     """Remembers when all was decided on again. No flow is looked at."""
 
-    def __init__(self, **settings: Any) -> None:
-        self.decided_at_s: list[float] = []
+    def __init__(self, **settings):
+        self.decided_at_s = []
         super().__init__(**settings)
         self.wait(8.5)
         reconsider = self.controller.reconsider
 
-        def noted(context: Context) -> None:
+        def noted(context):
             self.decided_at_s.append(round(context.at_s, 3))
             reconsider(context)
 
         self.controller.reconsider = noted  # type: ignore[method-assign]
 
-    def decided(self, until_s: float) -> list[float]:
+    def decided(self, until_s):
         """Timers fire until then; the times of decisions since the last call."""
         self.wait(until_s)
         found, self.decided_at_s = self.decided_at_s, []
@@ -75,16 +71,14 @@ class Deciding(Script):
 
 
 @pytest.fixture
-def script() -> Deciding:
+def script():
     return Deciding()
 
 
 @pytest.mark.parametrize(
     ("flow", "seconds"), [(False, [9, 19, 29]), (True, range(9, 30))], ids=["idle", "a flow lives"]
 )
-def test_each_second_while_a_flow_lives_and_every_ten_without(
-    script: Deciding, flow: bool, seconds: Sequence[int]
-) -> None:
+def test_each_second_while_a_flow_lives_and_every_ten_without(script, flow, seconds):
     if flow:
         script.tell(FlowOpened(KEY, 8.9, 1.0), at_s=8.9)
     for second in range(9, 30):
@@ -93,13 +87,11 @@ def test_each_second_while_a_flow_lives_and_every_ten_without(
     assert script.decided_at_s == [float(second) for second in seconds]
 
 
-def test_flows_that_send_nothing_are_not_looked_at_and_wait_for_a_decision(
-    script: Deciding,
-) -> None:
+def test_flows_that_send_nothing_are_not_looked_at_and_wait_for_a_decision(script):
     """An idle laptop with a terminal open was looked at and decided on each second."""
     known = script.controller
 
-    def second(at_s: float, sent_bytes: int) -> bool:
+    def second(at_s, sent_bytes):
         script.tell(CountersRead("wlan0", 0, sent_bytes), ProvidersRead(), at_s=at_s)
         worth = known.worth_a_look({})
         script.tell(FlowsSampled((), {}, looked=worth), at_s=at_s)
@@ -127,7 +119,7 @@ def test_a_flow_is_looked_at_until_nothing_has_come_for_a_second(script):
     assert known.worth_a_look({}), "it sends"
 
 
-def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None:
+def test_a_network_that_dies_or_returns_counts_at_once(script):
     script.tell(ProvidersRead(), at_s=9.0)
     assert script.decided(9.0) == [9.0]
     script.tell(ProvidersRead(), at_s=10.0)
@@ -142,14 +134,14 @@ def test_a_network_that_dies_or_returns_counts_at_once(script: Deciding) -> None
     assert script.decided(12.0) == [11.6]
 
 
-URGENT: dict[str, list[Event]] = {
+URGENT = {
     "a spent budget": [*spent("lte0")],
     "another default": [HostDefaultsChanged({})],
 }
 
 
 @pytest.mark.parametrize("events", URGENT.values(), ids=URGENT.keys())
-def test_what_a_person_or_a_budget_changes_counts_at_once(events: list[Event]) -> None:
+def test_what_a_person_or_a_budget_changes_counts_at_once(events):
     script = Deciding()
     script.tell(BudgetsCounted(1e3, ()), ProvidersRead(), at_s=9.0)
     script.decided(9.0)
@@ -160,11 +152,11 @@ def test_what_a_person_or_a_budget_changes_counts_at_once(events: list[Event]) -
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00")
 
 
-def counted(used: float, unix_s: float) -> BudgetsCounted:
+def counted(used, unix_s):
     return BudgetsCounted(unix_s, (BudgetUse("data", used, MONTH, "2026-12-01 00:00"),))
 
 
-def test_prices_that_hardly_change_wait_for_the_next_decision() -> None:
+def test_prices_that_hardly_change_wait_for_the_next_decision():
     choices = replace(Script().controller.config.choices, objective=WeightedCost(1.0))
     script = Deciding(choices=choices)
     script.tell(BudgetSet(1e3, DATA, MONTH), counted(0.0, 1e3), at_s=9.0)
@@ -178,12 +170,12 @@ def test_prices_that_hardly_change_wait_for_the_next_decision() -> None:
     assert script.decided(11.5) == [11.0], "not the prices alone"
 
 
-def test_changed_networks_are_decided_on_within_the_event(script: Deciding) -> None:
+def test_changed_networks_are_decided_on_within_the_event(script):
     script.networks(WLAN, replace(LTE, up=False), at_s=9.0)
     assert script.decided_at_s == [9.0]
 
 
-def test_a_burst_is_one_decision_a_tenth_of_a_second_after_the_last(script: Deciding) -> None:
+def test_a_burst_is_one_decision_a_tenth_of_a_second_after_the_last(script):
     lost = PingEnded("wlan0", None, 8.9, 9.0)
     urgent = HostDefaultsChanged({})
     script.tell(lost, urgent, lost, urgent, at_s=9.0)
@@ -196,7 +188,7 @@ def test_a_burst_is_one_decision_a_tenth_of_a_second_after_the_last(script: Deci
     assert script.decided(9.3) == [9.3]
 
 
-def test_a_timer_that_is_early_or_fires_twice_does_no_harm(script: Deciding) -> None:
+def test_a_timer_that_is_early_or_fires_twice_does_no_harm(script):
     script.tell(HostDefaultsChanged({}), at_s=9.0)
     assert script.decided(9.0) == [9.0]
     script.decide(9.05)
@@ -213,20 +205,20 @@ def test_a_timer_that_is_early_or_fires_twice_does_no_harm(script: Deciding) -> 
 class Looking(Script):
     """A controller whose looks at the sockets are answered at once."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(rescue=False)
         # When was looked, and whether there was something to look at.
-        self.looks: list[tuple[float, bool]] = []
+        self.looks = []
         # What is seen of each flow; one that downloads gets 50 kB more with each look.
-        self.samples: list[FlowSample] = []
-        self.asked_at_s: dict[str, float] = {}  # of pending pings
+        self.samples = []
+        self.asked_at_s = {}  # of pending pings
         self.took_s = 0.0  # how long a look takes
         self.downloads = True
 
-    def run(self, until_s: float) -> list[Command]:
+    def run(self, until_s):
         return self.wait(until_s, self.answer)
 
-    def answer(self, command: Command) -> Sequence[Event]:
+    def answer(self, command):
         if not isinstance(command, LookAtFlows):
             return []
         silent = self.controller.networks.silent
@@ -239,12 +231,12 @@ class Looking(Script):
         ]
         return [FlowsSampled(tuple(self.samples), dict(self.asked_at_s), self.took_s, looked)]
 
-    def pauses_s(self) -> set[float]:
+    def pauses_s(self):
         at_s = [each for each, _ in self.looks]
         return {round(b - a, 3) for a, b in pairwise(at_s)}
 
 
-def downloading(size: int = 10**9) -> Looking:
+def downloading(size=10**9):
     script = Looking()
     script.run(9.0)
     script.tell(FlowOpened(KEY, 9.0, 1.0))
@@ -255,7 +247,7 @@ def downloading(size: int = 10**9) -> Looking:
     return script
 
 
-def test_a_transfer_under_way_is_looked_at_closely_and_decided_on_each_second() -> None:
+def test_a_transfer_under_way_is_looked_at_closely_and_decided_on_each_second():
     script = downloading()
     given = script.run(20.0)
     assert script.pauses_s() == {CLOSE_S}
@@ -266,7 +258,7 @@ def test_a_transfer_under_way_is_looked_at_closely_and_decided_on_each_second() 
     assert script.controller.networks.heard_at_s["wlan0"] == pytest.approx(20.0, abs=0.3)
 
 
-def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never() -> None:
+def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never():
     script = Looking()
     script.run(20.0)
     assert {looked for _, looked in script.looks} == {False}
@@ -279,7 +271,7 @@ def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never() -> None:
     assert {round(at_s % 1.0, 3) for at_s, _ in script.looks} == {0.025}, "an idle host wakes once"
 
 
-def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told() -> None:
+def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told():
     script = Looking()
     script.tell(PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
     script.run(10.0)
@@ -298,7 +290,7 @@ def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told() -> None:
     assert "silence_s" not in script.controller.context(13.1).networks["wlan0"]
 
 
-def test_receive_buffers_are_bounded_by_what_was_measured() -> None:
+def test_receive_buffers_are_bounded_by_what_was_measured():
     script = Script(short_queues=True)
     script.known(9.0, wlan0={"past1_bps": 8e6})
     script.tell(PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
@@ -309,7 +301,7 @@ def test_receive_buffers_are_bounded_by_what_was_measured() -> None:
 # -- the rest ---------------------------------------------------------------------------------
 
 
-def free(command: Command) -> Sequence[Event]:
+def free(command):
     """No network has a portal."""
     if not isinstance(command, CheckPage):
         return ()
@@ -317,7 +309,7 @@ def free(command: Command) -> Sequence[Event]:
     return (PageChecked(command.network, command.number, finding),)
 
 
-def test_a_sleep_makes_all_that_is_known_older_and_portals_are_looked_for() -> None:
+def test_a_sleep_makes_all_that_is_known_older_and_portals_are_looked_for():
     script = Script()
     script.known(9.0, wlan0={"rssi_dbm": -60.0})
     script.wait(9.5, free)
@@ -328,14 +320,14 @@ def test_a_sleep_makes_all_that_is_known_older_and_portals_are_looked_for() -> N
     assert found.measured_at_s == 9.0 - 7200.0
 
 
-def test_a_rule_leads_at_once_and_is_kept() -> None:
+def test_a_rule_leads_at_once_and_is_kept():
     script = Script()
     rule = RuleRequest(host="192.0.2.1", only=("lte0",))
     kinds = [type(each).__name__ for each in script.tell(RuleSet(3, rule), at_s=9.0)]
     assert kinds == ["KeepRules", "RecordDecision", "SetRuled"]
 
 
-def test_what_witnesses_say_is_a_reason_to_look_but_an_answer_is_none(script: Deciding) -> None:
+def test_what_witnesses_say_is_a_reason_to_look_but_an_answer_is_none(script):
     script.tell(ProvidersRead(), at_s=9.0)
     script.decided(9.0)
     script.tell(Witnessed("wlan0", True, Witness.NAME, 9.5), at_s=9.5)
@@ -347,9 +339,7 @@ def test_what_witnesses_say_is_a_reason_to_look_but_an_answer_is_none(script: De
     assert timer_s <= 9.7
 
 
-def test_the_next_plan_is_a_beat_away_where_the_context_is_milliseconds_old(
-    script: Deciding,
-) -> None:
+def test_the_next_plan_is_a_beat_away_where_the_context_is_milliseconds_old(script):
     transfers = script.controller.transfers
     transfers.begin(9.5)
     beat_s = transfers.next_timer_s()
@@ -359,11 +349,11 @@ def test_the_next_plan_is_a_beat_away_where_the_context_is_milliseconds_old(
     assert transfers.next_timer_s() == pytest.approx(beat_s + 1.0)
 
 
-def test_what_a_reader_asks_between_two_events_changes_no_decision() -> None:
+def test_what_a_reader_asks_between_two_events_changes_no_decision():
     """A log holds the events alone: its replay must find the same contexts."""
     transfer = Transfer(size_of(4000), Direction.DOWN)
 
-    def contexts_of(*, read: bool) -> list[float]:
+    def contexts_of(*, read):
         script, found = Script(), []
         keeper = script.controller.networks.keeper
         for at_s in (9.0, 9.004, 9.008):
@@ -378,7 +368,7 @@ def test_what_a_reader_asks_between_two_events_changes_no_decision() -> None:
     assert contexts_of(read=True) == contexts_of(read=False) == [9.0, 9.0, 9.0]
 
 
-def waiting(number: int) -> TransferReported:
+def waiting(number):
     """A program tells of a transfer that can wait for an hour."""
     key = f"{number:032x}"
     return TransferReported(
@@ -386,7 +376,7 @@ def waiting(number: int) -> TransferReported:
     )
 
 
-def recorded(script: Script, *numbers: int, at_s: float) -> int:
+def recorded(script, *numbers, at_s):
     """Have programs report transfers; return the number of decisions that are recorded."""
     script.tell(*map(waiting, numbers), at_s=at_s)
     woken = script.given(TurnsChanged)
@@ -394,7 +384,7 @@ def recorded(script: Script, *numbers: int, at_s: float) -> int:
     return sum(len(each.keys) for each in woken)
 
 
-def test_of_many_turns_that_change_at_once_few_are_recorded() -> None:
+def test_of_many_turns_that_change_at_once_few_are_recorded():
     """A decision on each held the daemon past its watchdog."""
     script = Script()
     script.networks(replace(WLAN, up=False), LTE, at_s=9.0)

@@ -13,13 +13,13 @@ from cedos.daemon.driver import aligned_sleep
 class Clock:
     """Sleeps at once; notes when whoever slept would have woken."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, now_s: float) -> None:
+    def __init__(self, monkeypatch, now_s):
         self.now_s = now_s
-        self.woken_s: list[float] = []
+        self.woken_s = []
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: self.now_s)
         monkeypatch.setattr("cedos.daemon.driver.asyncio.sleep", self.sleep)
 
-    async def sleep(self, seconds: float) -> None:
+    async def sleep(self, seconds):
         assert seconds > 0
         self.now_s += seconds
         self.woken_s.append(self.now_s)
@@ -27,9 +27,7 @@ class Clock:
 
 @pytest.mark.parametrize("now_s", [0.0, 5.3, 5.02, 5.019999999, 5.0200001, 1e6 + 0.7])
 @pytest.mark.parametrize("interval_s", [0.25, 1.0, 5.0])
-async def test_all_wake_at_the_same_instants(
-    monkeypatch: pytest.MonkeyPatch, now_s: float, interval_s: float
-) -> None:
+async def test_all_wake_at_the_same_instants(monkeypatch, now_s, interval_s):
     with monkeypatch.context() as patch:
         clock = Clock(patch, now_s)
         for _ in range(4):
@@ -43,11 +41,11 @@ async def test_all_wake_at_the_same_instants(
     assert steps == pytest.approx([interval_s] * 3)
 
 
-async def test_those_that_began_apart_are_woken_as_one() -> None:
-    woken_s: list[float] = []
+async def test_those_that_began_apart_are_woken_as_one():
+    woken_s = []
     now_s = asyncio.get_running_loop().time
 
-    async def look() -> None:
+    async def look():
         for _ in range(3):
             await aligned_sleep(0.2)
             woken_s.append(now_s())

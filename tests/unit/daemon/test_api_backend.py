@@ -3,7 +3,6 @@
 import socket
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -18,7 +17,6 @@ from cedos.controller.events import (
     HostDefaultsChanged,
     NetworksChanged,
 )
-from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.rule import RuleRequest
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
@@ -41,19 +39,19 @@ from cedos.storage.usage import Usage
 RESOLVER = (ip_address("127.0.0.1"), 53)
 
 
-def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBackend:
+def backend_of(script, open_sockets, **known):
     """A backend over the controller of a script."""
 
-    async def sockets() -> OpenSockets:
+    async def sockets():
         return open_sockets
 
-    async def settle() -> None: ...
+    async def settle(): ...
 
     others = (
         "log observer budgets programs deadlines problems recorder"
         " odometers history history_file config_file"
     )
-    parts: Any = dict.fromkeys(others.split()) | known
+    parts = dict.fromkeys(others.split()) | known
     carried = ToldConnections(list, lambda _number: None, None)
     return ApiBackend(
         driver=cast(Any, ScriptedDriver(script)),
@@ -69,21 +67,21 @@ def backend_of(script: Script, open_sockets: OpenSockets, **known: Any) -> ApiBa
 class NoDecisions:
     """A decision log in which nothing is found."""
 
-    async def find(self, *_: object) -> None:
+    async def find(self, *_):
         return None
 
 
-def opened(script: Script, key: FlowKey) -> LivingFlow:
+def opened(script, key):
     script.tell(FlowOpened(key, script.now_s, 1.0))
     return script.flow(key)
 
 
 @pytest.fixture
-def script() -> Script:
+def script():
     return Script(rescue=False)
 
 
-async def test_networks_come_with_how_well_they_were_predicted() -> None:
+async def test_networks_come_with_how_well_they_were_predicted():
     expected = {"wifi": (0.5, 1.0, 2.0, 1.2)}
     one = Prediction("wifi", "wlan0", Direction.DOWN, 3000, 1.0, 0.0, expected)
     script = Script(records=[FlowRecord((), None, 1.0, 2.0, prediction=one)])
@@ -93,7 +91,7 @@ async def test_networks_come_with_how_well_they_were_predicted() -> None:
     assert found["wlan0"] is not None
 
 
-async def test_helpers_have_their_neighbours_names(script: Script) -> None:
+async def test_helpers_have_their_neighbours_names(script):
     helper = Network(
         "helper-1", "wlan0", 2, NetworkKind.HELPER, True, (ip_interface("169.254.1.5/32"),),
         leads_to=ip_address("198.51.100.9"),
@@ -108,7 +106,7 @@ async def test_helpers_have_their_neighbours_names(script: Script) -> None:
     ]
 
 
-async def test_programs_name_networks_by_name_or_interface(script: Script) -> None:
+async def test_programs_name_networks_by_name_or_interface(script):
     script.networks(replace(WLAN, name="home"), LTE)
     backend = backend_of(script, OpenSockets(None, None))
     for name in ("home", "wlan0"):
@@ -118,7 +116,7 @@ async def test_programs_name_networks_by_name_or_interface(script: Script) -> No
         await backend.choose(ChoiceRequest(size_bytes=4000, sent_over="eth7"))
 
 
-async def test_a_rule_that_is_added_is_told_with_where_it_leads(script: Script) -> None:
+async def test_a_rule_that_is_added_is_told_with_where_it_leads(script):
     backend = backend_of(script, OpenSockets(None, None))
     rule = RuleRequest(host="192.0.2.1", never=("metered",))
     told = await backend.add_rule(rule)
@@ -135,7 +133,7 @@ async def test_a_rule_that_is_added_is_told_with_where_it_leads(script: Script) 
         await backend.remove_rule(1)
 
 
-async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script: Script) -> None:
+async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script):
     backend = backend_of(script, OpenSockets(None, None))
     await backend.add_rule(RuleRequest(host="192.0.2.1", never=("metered",)))
     await backend.add_rule(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
@@ -147,7 +145,7 @@ async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script: Script) -> N
     assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": "br0"}, {})
 
 
-async def test_flows_without_a_socket_are_over() -> None:
+async def test_flows_without_a_socket_are_over():
     script = Script(rescue=False)
     here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
     living, dead = (FlowKey(here, port, there, 443) for port in (1111, 2222))
@@ -155,7 +153,7 @@ async def test_flows_without_a_socket_are_over() -> None:
     for key in (living, dead, asked, served):
         opened(script, key)
 
-    async def listed(sockets: OpenSockets) -> list[str]:
+    async def listed(sockets):
         return [each.flow for each in await backend_of(script, sockets).flows()]
 
     sockets = OpenSockets(frozenset({living}), frozenset({served.local_port}))
@@ -163,7 +161,7 @@ async def test_flows_without_a_socket_are_over() -> None:
     assert len(await listed(OpenSockets(None, None))) == 4, "where the kernel does not tell"
 
 
-async def test_the_daemons_own_look_ups_are_left_out() -> None:
+async def test_the_daemons_own_look_ups_are_left_out():
     script = Script(rescue=False)
     backend = backend_of(script, OpenSockets(None, None))
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
@@ -178,9 +176,7 @@ async def test_the_daemons_own_look_ups_are_left_out() -> None:
     assert [each.flow for each in await backend.flows()] == [flow_text(other)]
 
 
-async def test_the_status_shows_the_largest_flows_and_counts_the_rest(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_status_shows_the_largest_flows_and_counts_the_rest(monkeypatch):
     monkeypatch.setattr(api_backend, "SHOWN_FLOWS", 3)
     script = Script(rescue=False)
     here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
@@ -195,7 +191,7 @@ async def test_the_status_shows_the_largest_flows_and_counts_the_rest(
     assert len(await backend.flows()) == 10
 
 
-async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path) -> None:
+async def test_what_open_connections_have_carried_is_used_as_well(tmp_path):
     script = Script(rescue=False)
     here, there = ip_address("192.0.2.1"), ip_address("198.51.100.1")
     for port, named in ((1111, "big.example"), (2222, "big.example"), (3333, None)):
@@ -219,7 +215,7 @@ async def test_what_open_connections_have_carried_is_used_as_well(tmp_path: Path
     backend.odometers.close()
 
 
-async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Path) -> None:
+async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path):
     script = Script(rescue=False)
     session = FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.7"), 7010)
     flow = opened(script, session)
@@ -252,7 +248,7 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path: Pa
     backend.odometers.close()
 
 
-async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
+async def test_a_connection_that_has_just_ended_is_used(tmp_path):
     """It has left the living, and is not on the disk by itself for a second."""
     history = History(tmp_path / "history.sqlite")
     backend = backend_of(Script(rescue=False), OpenSockets(None, None))
@@ -271,7 +267,7 @@ async def test_a_connection_that_has_just_ended_is_used(tmp_path: Path) -> None:
     history.close()
 
 
-async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
+async def test_who_asks_for_what_never_was_is_told_how_to_ask():
     backend = backend_of(Script(rescue=False), OpenSockets(None, None), log=NoDecisions())
     with pytest.raises(NotFoundError, match="`cedos explain` alone shows the latest"):
         await backend.explain("nothing.example")
@@ -279,7 +275,7 @@ async def test_who_asks_for_what_never_was_is_told_how_to_ask() -> None:
         await backend.explain(None)
 
 
-async def test_a_living_flow_without_a_decision_is_told_apart() -> None:
+async def test_a_living_flow_without_a_decision_is_told_apart():
     script = Script(rescue=False)
     opened(script, FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.1"), 443))
     backend = backend_of(script, OpenSockets(None, None), log=NoDecisions())

@@ -3,13 +3,12 @@
 import asyncio
 import errno
 
-import pytest
 from structlog.testing import capture_logs
 
 from cedos.daemon.life import Complaints
 
 
-async def test_that_they_are_used_up_is_told_once_a_minute() -> None:
+async def test_that_they_are_used_up_is_told_once_a_minute():
     now_s = [0.0]
     complaints = Complaints(lambda: now_s[0])
     loop = asyncio.get_running_loop()
@@ -19,9 +18,9 @@ async def test_that_they_are_used_up_is_told_once_a_minute() -> None:
     assert [each["why"] for each in told] == ["Too many", "Too many"]
 
 
-async def test_other_complaints_stay_the_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_complaints_stay_the_loops(monkeypatch):
     loop = asyncio.get_running_loop()
-    told: list[object] = []
+    told = []
     monkeypatch.setattr(loop, "default_exception_handler", told.append)
     context = {"message": "m", "exception": OSError(errno.EIO, "x")}
     Complaints()(loop, context)

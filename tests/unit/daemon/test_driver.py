@@ -6,15 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from cedos.controller.commands import AnswerChoice, AskName, AskNetwork, Command
-from cedos.controller.events import (
-    ChoiceAsked,
-    ClockRead,
-    Event,
-    HostSlept,
-    ProvidersRead,
-    TimerFired,
-)
+from cedos.controller.commands import AnswerChoice, AskName, AskNetwork
+from cedos.controller.events import ChoiceAsked, ClockRead, HostSlept, ProvidersRead, TimerFired
 from cedos.daemon.driver import ControllerDriver, SleepWatch
 from cedos.model import Transfer
 
@@ -24,47 +17,47 @@ pytestmark = pytest.mark.jumping
 class Played:
     """A controller that gives the commands that a test puts in."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         # The events and the commands, in the order in which they were handled and carried out.
-        self.said: list[object] = []
-        self.gives: dict[type, list[Command]] = {}  # what it gives at each kind of event
-        self.timer_s: float | None = None  # when its timer is due
-        self.posts: dict[Command, list[Event]] = {}  # what comes of a command at once
-        self._given: list[Command] = []
+        self.said = []
+        self.gives = {}  # what it gives at each kind of event
+        self.timer_s = None  # when its timer is due
+        self.posts = {}  # what comes of a command at once
+        self._given = []
         self.driver = ControllerDriver(cast(Any, self), time.monotonic)
         self.asleep_s = 0.0
         self.driver._sleep = cast(SleepWatch, self)
 
-    def slept_s(self) -> float:
+    def slept_s(self):
         slept_s, self.asleep_s = self.asleep_s, 0.0
         return slept_s
 
     # -- the controller
-    def handle(self, event: Event, now_s: float) -> None:
+    def handle(self, event, now_s):
         self.said.append(type(event) if isinstance(event, ClockRead) else event)
         self._given += self.gives.get(type(event), [])
         if isinstance(event, TimerFired):
             self.timer_s = None
 
-    def commands(self) -> list[Command]:
+    def commands(self):
         given, self._given = self._given, []
         return given
 
-    def next_timer_s(self) -> float | None:
+    def next_timer_s(self):
         return self.timer_s
 
     # -- the executor
-    def carry_out(self, command: Command) -> None:
+    def carry_out(self, command):
         self.said.append(command)
         for event in self.posts.get(command, []):
             self.driver.post(event)
 
-    def heard(self) -> list[object]:
+    def heard(self):
         said, self.said = self.said, []
         return said
 
 
-async def test_events_wait_until_the_daemon_begins_and_are_handled_in_order() -> None:
+async def test_events_wait_until_the_daemon_begins_and_are_handled_in_order():
     played = Played()
     played.driver.post(HostSlept(1.0))
     played.driver.post(ProvidersRead())
@@ -76,7 +69,7 @@ async def test_events_wait_until_the_daemon_begins_and_are_handled_in_order() ->
     assert played.heard() == []
 
 
-async def test_what_comes_of_a_command_is_handled_after_all_commands_of_its_event() -> None:
+async def test_what_comes_of_a_command_is_handled_after_all_commands_of_its_event():
     played = Played()
     played.driver.begin(played)
     played.heard()
@@ -87,7 +80,7 @@ async def test_what_comes_of_a_command_is_handled_after_all_commands_of_its_even
     assert played.heard() == [ProvidersRead(), first, second, HostSlept(1.0)]
 
 
-async def test_a_failure_of_the_executor_does_not_stop_the_driver() -> None:
+async def test_a_failure_of_the_executor_does_not_stop_the_driver():
     played = Played()
     played.driver.begin(played)
     played.gives = {ProvidersRead: [AskNetwork("wlan0")]}
@@ -100,7 +93,7 @@ async def test_a_failure_of_the_executor_does_not_stop_the_driver() -> None:
     assert played.heard() == [HostSlept(1.0)]
 
 
-async def test_the_timer_fires_when_it_is_due_and_follows_the_controller() -> None:
+async def test_the_timer_fires_when_it_is_due_and_follows_the_controller():
     played = Played()
     played.driver.begin(played)
     played.heard()
@@ -122,7 +115,7 @@ async def test_the_timer_fires_when_it_is_due_and_follows_the_controller() -> No
 
 
 @pytest.mark.parametrize("first", ["an event", "a timer"])
-async def test_a_sleep_is_told_before_anything_else_is_decided(first: str) -> None:
+async def test_a_sleep_is_told_before_anything_else_is_decided(first):
     """The monotonic clock stands still in a sleep, so all indicators are older than it says."""
     played = Played()
     played.driver.begin(played)
@@ -138,7 +131,7 @@ async def test_a_sleep_is_told_before_anything_else_is_decided(first: str) -> No
         assert played.heard() == [ClockRead, HostSlept(7200.0), TimerFired()]
 
 
-async def test_who_asks_is_answered_at_once() -> None:
+async def test_who_asks_is_answered_at_once():
     played = Played()
     played.driver.begin(played)
     asked = ChoiceAsked(cast(Transfer, None), redundant=False, multipath=False)

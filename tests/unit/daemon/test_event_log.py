@@ -5,11 +5,8 @@ import gzip
 import math
 import re
 import tracemalloc
-from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -18,7 +15,6 @@ from hypothesis import strategies as st
 from kit.controller import KEY, LTE, WLAN, size_of, spent
 
 from cedos.budget_kinds import Resource
-from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
@@ -31,7 +27,6 @@ from cedos.controller.events import (
     ClockRead,
     DecisionMade,
     DnsReply,
-    Event,
     FlowClosed,
     FlowOpened,
     HandshakeEnded,
@@ -62,7 +57,7 @@ from cedos.model import Budget, Direction, PhoneUse, Strategy, StrategyKind, Tra
 from cedos.selector.budgets.keeper import Period
 from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
-from emu.replay import Replay, began, controller_of, open_log, records, replay
+from emu.replay import began, controller_of, open_log, records, replay
 
 CONFIG = ControllerConfig(
     Choices(MaxS(), None, 3000, 0.1, 0.1), probing=ProbingConfig(enabled=True, kinds=("dns",))
@@ -81,7 +76,7 @@ WAYS = [TakingMessage(9.0, 1.0, [0.0, 1e5]), TakingMessage(0.0, 2.0, [0.0, 1e6])
 PREFETCHED = PrefetchReport(
     program="mail.secret.example", pid=7, networks=["wlan0", "lte0"], waiting=[WAYS], used_j=2.0
 )
-EVENTS: tuple[Event, ...] = (
+EVENTS = (
     ClockRead(1.7e9),
     NetworksChanged((WLAN, replace(LTE, resolvers=(ip_address("10.1.0.1"),)))),
     RuleSet(2, RuleRequest(host="other.example.net", only=("lte0",))),
@@ -121,10 +116,10 @@ EVENTS: tuple[Event, ...] = (
 )
 
 
-def record(path: Path, *, names: bool, begins: int = 0) -> list[Command]:
+def record(path, *, names, begins=0):
     """Record the events from the one of a number on, and return the commands that they gave."""
     controller, given = Controller(CONFIG, KEPT, KEPT_TRANSFERS, KEPT_BUDGETS), []
-    log: EventLog | None = None
+    log = None
     for number, event in enumerate(EVENTS):
         if number == begins:
             log = EventLog(path, controller, names=names)
@@ -138,7 +133,7 @@ def record(path: Path, *, names: bool, begins: int = 0) -> list[Command]:
     return given
 
 
-def replayed(path: Path) -> Replay:
+def replayed(path):
     header, events = open_log(path)
     return replay(controller_of(header, None), events)
 
@@ -148,9 +143,7 @@ SECRETS = ("secret", "my file", "hidden", "other.example", "portal.example")
 
 @pytest.mark.parametrize("names", [False, True])
 @pytest.mark.parametrize("begins", range(len(EVENTS)))
-def test_a_log_replays_to_the_same_commands_wherever_it_begins(
-    tmp_path: Path, begins: int, *, names: bool
-) -> None:
+def test_a_log_replays_to_the_same_commands_wherever_it_begins(tmp_path, begins, *, names):
     given = record(tmp_path / "log", names=names, begins=begins)
     found = replayed(tmp_path / "log")
     assert (found.events, found.different) == (len(EVENTS) - begins, [])
@@ -164,9 +157,7 @@ def test_a_log_replays_to_the_same_commands_wherever_it_begins(
     assert "lte.plan" in written or begins > EVENTS.index(BudgetRemoved("lte.plan"))
 
 
-def test_a_long_log_goes_on_in_further_files_of_which_each_can_be_replayed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_long_log_goes_on_in_further_files_of_which_each_can_be_replayed(tmp_path, monkeypatch):
     monkeypatch.setattr(event_log, "FILE_BYTES", 1)
     monkeypatch.setattr(event_log, "MOST_BYTES", 30_000)
     (tmp_path / "log.3").write_text("of somebody else")
@@ -190,16 +181,14 @@ def test_a_long_log_goes_on_in_further_files_of_which_each_can_be_replayed(
     assert (tmp_path / "log.3").read_text() == "of somebody else"
 
 
-def test_a_state_that_no_replay_would_read_is_not_recorded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_state_that_no_replay_would_read_is_not_recorded(tmp_path, monkeypatch):
     monkeypatch.setattr(event_log, "LARGEST_BYTES", 1000)
     with pytest.raises(HistoryError, match="too many flows"):
         EventLog(tmp_path / "log", Controller(CONFIG))
     assert not (tmp_path / "log").exists()
 
 
-def test_an_event_that_no_log_can_hold_ends_the_log_and_nothing_else(tmp_path: Path) -> None:
+def test_an_event_that_no_log_can_hold_ends_the_log_and_nothing_else(tmp_path):
     """A member's report with a huge number had the commands that came of it left undone."""
     log = EventLog(tmp_path / "log", Controller(CONFIG))
     log.add(PrefetchingChanged(PrefetchReport(program="x", pid=10**30)), 9.0, [])
@@ -208,7 +197,7 @@ def test_an_event_that_no_log_can_hold_ends_the_log_and_nothing_else(tmp_path: P
     log.close()
 
 
-def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_path: Path) -> None:
+def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_path):
     record(tmp_path / "log", names=False)
     whole = (tmp_path / "log").read_bytes()
     (tmp_path / "cut").write_bytes(whole + whole[:20])
@@ -224,7 +213,7 @@ def test_a_damaged_log_is_refused_and_one_that_breaks_off_is_read_so_far(tmp_pat
 @pytest.mark.parametrize(
     "content", [b"\x91" * 100_000, b"\xdd\x7f\xff\xff\xff"], ids=["deep", "long"]
 )
-def test_a_hostile_record_is_a_damaged_log(tmp_path: Path, content: bytes) -> None:
+def test_a_hostile_record_is_a_damaged_log(tmp_path, content):
     file = tmp_path / "log"
     file.write_bytes(gzip.compress(len(content).to_bytes(4, "big") + content))
     with pytest.raises(HistoryError, match="damaged"):
@@ -232,7 +221,7 @@ def test_a_hostile_record_is_a_damaged_log(tmp_path: Path, content: bytes) -> No
 
 
 @pytest.mark.parametrize("value", [b"\x90", b"\x80", b"\x91\x00", b"\xdc\x00\x00"])
-def test_a_small_record_does_not_become_large(tmp_path: Path, value: bytes) -> None:
+def test_a_small_record_does_not_become_large(tmp_path, value):
     """8 MB of empty lists took 630 MB."""
     path = tmp_path / "log"
     count = 7_900_000 // len(value)
@@ -245,7 +234,7 @@ def test_a_small_record_does_not_become_large(tmp_path: Path, value: bytes) -> N
     tracemalloc.stop()
 
 
-def test_a_record_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:
+def test_a_record_that_says_it_is_huge_is_not_read(tmp_path):
     file = tmp_path / "log"
     file.write_bytes(gzip.compress((60_000_000).to_bytes(4, "big") + bytes(60_000_000)))
     with pytest.raises(HistoryError, match="no event log"):
@@ -253,7 +242,7 @@ def test_a_record_that_says_it_is_huge_is_not_read(tmp_path: Path) -> None:
 
 
 # Values of which some place or other makes no sense.
-ODD: tuple[object, ...] = (
+ODD = (
     *(None, True, 0, -1, 2**63 - 1, 2**64 - 1, 1e308, -1e308, math.nan, math.inf, -math.inf),
     *("", "x", "10.0.0.1", "::1", "0.0.0.0/0", "wlan0", "\x1b[2J", [], [[]], {}, b"x"),
 )
@@ -264,7 +253,7 @@ changes = st.lists(
 )
 
 
-def changed(record: Any, at: Sequence[int], value: object) -> None:
+def changed(record, at, value):
     """Put a value where these numbers lead: into the record, its event, a field, and so on."""
     for number in at[:-1]:
         keys = list(record) if isinstance(record, dict) else range(len(record))
@@ -276,13 +265,13 @@ def changed(record: Any, at: Sequence[int], value: object) -> None:
     record[keys[at[-1] % len(keys)]] = copy.deepcopy(value)
 
 
-def write(path: Path, listed: Sequence[Any]) -> None:
+def write(path, listed):
     content = [msgspec.msgpack.encode(each) for each in listed]
     path.write_bytes(gzip.compress(b"".join(len(c).to_bytes(4, "big") + c for c in content)))
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory):
     """A log as the daemon writes it, with names."""
     log = tmp_path_factory.mktemp("whole") / "log"
     record(log, names=True, begins=6)
@@ -291,9 +280,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(max_examples=200)
 @given(st.integers(0, len(EVENTS)), changes)
-def test_whatever_a_record_holds_it_is_replayed_or_refused_by_its_number(
-    whole: Path, number: int, odd: Sequence[tuple[Sequence[int], object]]
-) -> None:
+def test_whatever_a_record_holds_it_is_replayed_or_refused_by_its_number(whole, number, odd):
     listed = list(records(whole))
     for at, value in odd:
         changed(listed[number % len(listed)], at, value)
@@ -310,9 +297,7 @@ def test_whatever_a_record_holds_it_is_replayed_or_refused_by_its_number(
 
 
 @pytest.mark.parametrize("at_s", [-1.0, math.nan, math.inf])
-def test_an_event_before_the_one_before_it_is_refused(
-    whole: Path, tmp_path: Path, at_s: float
-) -> None:
+def test_an_event_before_the_one_before_it_is_refused(whole, tmp_path, at_s):
     listed = list(records(whole))
     listed[5][0] = at_s
     write(tmp_path / "odd", listed)

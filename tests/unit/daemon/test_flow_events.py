@@ -1,21 +1,14 @@
 """Events of flows, as the daemon tells them to the controller and the profiler."""
 
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from ipaddress import ip_address
 from types import SimpleNamespace
 from typing import Any, cast
 
-import pytest
 from kit.controller import KEY, SERVER, TOKEN, Script, ScriptedDriver
 
 from cedos.controller.commands import ForgetFlow, RecordFlow
-from cedos.controller.events import (
-    FlowClosed,
-    FlowOpened,
-    SizesKnown,
-    SubflowJoined,
-)
+from cedos.controller.events import FlowClosed, FlowOpened, SizesKnown, SubflowJoined
 from cedos.daemon import flows
 from cedos.daemon.flows import FlowEvents
 from cedos.host.profiler.profiler import Profiler
@@ -25,13 +18,13 @@ from cedos.model import Direction, FlowKey
 class Host:
     """A monitor that tells what a test says, and who is told of it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.script = Script()
         self.driver = ScriptedDriver(self.script)
         self.profiler = Profiler()
-        self.read_before_s: list[float] = []
-        self.marks: dict[FlowKey, int] = {}
-        self._events: list[FlowOpened | FlowClosed] = []
+        self.read_before_s = []
+        self.marks = {}
+        self._events = []
         self.subject = FlowEvents(
             driver=cast(Any, self.driver),
             monitor=cast(Any, self),
@@ -41,23 +34,23 @@ class Host:
             history=None,
         )
 
-    async def tells(self, *events: FlowOpened | FlowClosed) -> None:
+    async def tells(self, *events):
         self._events = list(events)
         await self.subject.follow_flows()
         for command in self.driver.commands(RecordFlow):
             self.subject.keep(command.record)
 
-    async def events(self) -> AsyncIterator[FlowOpened | FlowClosed]:
+    async def events(self):
         for event in self._events:
             yield event
 
-    async def mark(self, key: FlowKey) -> int | None:
+    async def mark(self, key):
         return self.marks.get(key)
 
 
 async def test_an_opening_is_told_with_whose_it_is_and_what_is_known_of_its_destination(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    monkeypatch,
+):
     host = Host()
     own = replace(KEY, local_port=4002)
     monkeypatch.setattr(flows, "is_own", lambda key: key == own)
@@ -74,7 +67,7 @@ async def test_an_opening_is_told_with_whose_it_is_and_what_is_known_of_its_dest
     }
 
 
-async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended() -> None:
+async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended():
     """Of the second one the profiler kept what it had begun to: 2 kB each, 7 MB after an hour."""
     host = Host()
     second = replace(KEY, local=ip_address("10.1.0.2"))
@@ -87,7 +80,7 @@ async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended() ->
     assert host.read_before_s == [9.5, 9.5], "the flow's last message may still wait"
 
 
-async def test_a_flow_that_was_none_is_forgotten_by_the_profiler() -> None:
+async def test_a_flow_that_was_none_is_forgotten_by_the_profiler():
     host = Host()
     key = FlowKey(KEY.local, 4000, SERVER, 443, "udp")
     await host.tells(FlowOpened(key, 9.0, 100.0))

@@ -1,12 +1,11 @@
 """The observer: it questions networks and hands events on, and keeps nothing itself."""
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from kit.controller import Script
@@ -37,7 +36,7 @@ from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, Spent
 from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Address, Direction, Indicator, Network, NetworkKind, NextHop
+from cedos.model import Direction, Network, NetworkKind, NextHop
 
 GATEWAY = ip_address("10.0.0.1")
 WLAN = Network(
@@ -57,7 +56,7 @@ class Watched:
     dns: bool = True
     events: list[Event] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         config = Config(
             providers=ProvidersConfig(host=False),
             probes=ProbesConfig(target=self.target, portal_url="", dns=self.dns),
@@ -67,17 +66,15 @@ class Watched:
         self.observer.networks_changed([WLAN, LTE])
         self.observer.watch([WLAN, LTE])
 
-    async def rest(self) -> None:
+    async def rest(self):
         for _ in range(20):
             await asyncio.sleep(0)
 
 
-async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    asked: list[Address] = []
+async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(monkeypatch):
+    asked = []
 
-    async def shake_hands(network: Network, target: Address, timeout_s: float) -> TlsAnswer:
+    async def shake_hands(network, target, timeout_s):
         asked.append(target)
         return TlsAnswer.PROVEN
 
@@ -90,11 +87,11 @@ async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(
     assert asked == [ip_address("1.1.1.1")]
 
 
-async def test_pings_that_end_and_counters_are_events(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pings_that_end_and_counters_are_events(monkeypatch):
     watched = Watched()
     observer = watched.observer
 
-    async def counters(index: int) -> Counters:
+    async def counters(index):
         return Counters(1000 * index, 10 * index)
 
     monkeypatch.setattr(observer._counters, "read", counters)
@@ -117,17 +114,17 @@ class Roaming:
     name = "roaming"
     point = AccessPoint("02:00:00:00:00:01", "home")
 
-    async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+    async def read(self, network, now_s):
         return {}
 
-    def access_point(self, network: Network) -> AccessPoint:
+    def access_point(self, network):
         return self.point
 
-    async def close(self) -> None:
+    async def close(self):
         pass
 
 
-async def test_an_access_point_is_told_of_until_the_controller_knows_it() -> None:
+async def test_an_access_point_is_told_of_until_the_controller_knows_it():
     watched, roaming = Watched(), Roaming()
     watched.observer._providers = [GuardedProvider(roaming, print)]
     keeper = watched.known.keeper
@@ -147,12 +144,12 @@ async def test_an_access_point_is_told_of_until_the_controller_knows_it() -> Non
     [(True, True, [True]), (True, False, [False]), (True, None, []), (False, True, [])],
 )
 async def test_a_network_that_is_asked_for_names_says_whether_it_knows_them(
-    monkeypatch: pytest.MonkeyPatch, dns: bool, knows: bool | None, said: list[bool]
-) -> None:
+    monkeypatch, dns, knows, said
+):
     watched = Watched(dns=dns)
-    asked: list[str] = []
+    asked = []
 
-    async def knows_names(network: Network) -> bool | None:
+    async def knows_names(network):
         asked.append(network.name)
         return knows
 
@@ -167,7 +164,7 @@ async def test_a_network_that_is_asked_for_names_says_whether_it_knows_them(
     ]
 
 
-async def test_a_network_that_never_answers_pings_is_not_pinged() -> None:
+async def test_a_network_that_never_answers_pings_is_not_pinged():
     watched = Watched()
     assert watched.observer._ping_target(WLAN) == ip_address("1.1.1.1")
     liveness = watched.known.keeper.liveness("wlan0")
@@ -177,7 +174,7 @@ async def test_a_network_that_never_answers_pings_is_not_pinged() -> None:
     assert watched.observer._ping_target(WLAN) is None
 
 
-async def test_the_prober_is_told_once_of_what_was_heard() -> None:
+async def test_the_prober_is_told_once_of_what_was_heard():
     """It pings no network that is known to live."""
     watched = Watched()
     watched.known.heard(("wlan0"), Witness.TRANSFER, 10.0)
@@ -189,11 +186,11 @@ async def test_the_prober_is_told_once_of_what_was_heard() -> None:
 
 
 @pytest.mark.parametrize("network", ["wlan0", "eth7"])
-async def test_every_check_has_an_answer(monkeypatch: pytest.MonkeyPatch, network: str) -> None:
+async def test_every_check_has_an_answer(monkeypatch, network):
     """The controller waits for it: also if the check fails, or the network is gone."""
     watched = Watched()
 
-    async def fails(network: Network, timeout_s: float) -> PortalFinding:
+    async def fails(network, timeout_s):
         raise KeyError("a fault")
 
     monkeypatch.setattr(watched.observer, "_check", fails)
@@ -209,15 +206,13 @@ async def test_every_check_has_an_answer(monkeypatch: pytest.MonkeyPatch, networ
 @pytest.mark.parametrize(
     ("page", "captive"), [(PortalVerdict.FREE, None), (PortalVerdict.SILENT, True)]
 )
-async def test_networkmanager_is_asked_where_the_page_does_not_come(
-    monkeypatch: pytest.MonkeyPatch, page: PortalVerdict, captive: bool | None
-) -> None:
+async def test_networkmanager_is_asked_where_the_page_does_not_come(monkeypatch, page, captive):
     watched = Watched()
 
-    async def check(network: Network, timeout_s: float) -> PortalFinding:
+    async def check(network, timeout_s):
         return PortalFinding(page, "as it is")
 
-    async def says(network: Network) -> bool:
+    async def says(network):
         return True
 
     monkeypatch.setattr(watched.observer, "_check", check)
@@ -227,16 +222,16 @@ async def test_networkmanager_is_asked_where_the_page_does_not_come(
     assert watched.events == [PageChecked("wlan0", 7, PortalFinding(page, "as it is"), captive)]
 
 
-def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down() -> None:
+def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down():
     observer = Watched().observer
-    told: list[bool] = []
+    told = []
     observer.prober._schedule.user_present = told.append  # type: ignore[method-assign]
     for state in (True, False, False, None):  # unknown counts as somebody
         observer.screen._learned(state)
     assert told == [False, True]
 
 
-def test_the_ledgers_joules_are_those_of_the_configured_radios() -> None:
+def test_the_ledgers_joules_are_those_of_the_configured_radios():
     lookup = Spent(70, 90, 0.6)
     papers = joules_taken(Config())(NetworkKind.CELLULAR, lookup, None)
     assert papers == pytest.approx((2.778 + 1.674) / 2 * 0.6 + 6.5, rel=0.1)
@@ -256,21 +251,17 @@ def test_the_ledgers_joules_are_those_of_the_configured_radios() -> None:
         ({"server": "192.0.2.1:7007", "key_file": Path("k")}, ("dns", "udp-train"), 60_000),
     ],
 )
-def test_the_controller_is_told_what_can_be_probed(
-    keys: dict[str, Any], kinds: tuple[str, ...], train_bytes: int
-) -> None:
+def test_the_controller_is_told_what_can_be_probed(keys, kinds, train_bytes):
     found = probing_config(ProbesConfig(**keys))
     assert (found.kinds, found.train_bytes) == (kinds, train_bytes)
     assert found.server == ("server" in keys)
 
 
-async def test_a_network_that_answers_nothing_holds_up_no_other() -> None:
-    asked: list[tuple[str, ProbeKind, Direction]] = []
+async def test_a_network_that_answers_nothing_holds_up_no_other():
+    asked = []
 
     class Deaf:
-        async def probe(
-            self, network: Network, kind: ProbeKind, way: Direction = Direction.DOWN
-        ) -> None:
+        async def probe(self, network, kind, way=Direction.DOWN):
             asked.append((network.name, kind, way))
             if network.name == "wlan0":
                 await asyncio.Event().wait()
@@ -291,10 +282,8 @@ async def test_a_network_that_answers_nothing_holds_up_no_other() -> None:
         task.cancel()
 
 
-async def test_helpers_are_counted_and_neither_asked_nor_named(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counted: list[tuple[str, Counters]] = []
+async def test_helpers_are_counted_and_neither_asked_nor_named(monkeypatch):
+    counted = []
     watched = Watched()
     observer = watched.observer
     monkeypatch.setattr(observer, "_metered", lambda net, read, _: counted.append((net.name, read)))

@@ -24,32 +24,32 @@ class Packet(NamedTuple):
 class Wire:
     """A capture whose packets each reveal 5 MB, and the profiler that sees them."""
 
-    def __init__(self, **learned: Any) -> None:
+    def __init__(self, **learned):
         self.script = Script()
-        self.packets: list[Packet] = []
-        self.seen: list[Packet] = []
+        self.packets = []
+        self.seen = []
         self._learned = learned
         self.driver = ScriptedDriver(self.script)
         me = cast(Any, self)
         self.handler = PacketHandler(me, me, cast(Any, self.driver))
 
-    def brings(self, *packets: Packet) -> None:
+    def brings(self, *packets):
         self.packets = list(packets)
         self.handler.read_before(math.inf)
 
-    def read(self, limit: int) -> list[Packet]:
+    def read(self, limit):
         packets, self.packets = self.packets, []
         return packets
 
-    def observe(self, packet: Packet, now_s: float) -> list[SizeLearned]:
+    def observe(self, packet, now_s):
         self.seen.append(packet)
         return [SizeLearned(packet.key, Direction.DOWN, size_of(5_000_000), **self._learned)]
 
-    def knows(self, key: FlowKey) -> bool:
+    def knows(self, key):
         return False
 
 
-def test_only_connections_that_can_move_are_decided_on_again() -> None:
+def test_only_connections_that_can_move_are_decided_on_again():
     wire = Wire()
     wire.script.tell(FlowOpened(PLAIN, 9.0, 101.0), at_s=9.0)
     wire.script.connection(FIXED, token=7)
@@ -62,7 +62,7 @@ def test_only_connections_that_can_move_are_decided_on_again() -> None:
         assert transfer.size == size_of(5_000_000)
 
 
-def test_answers_that_nobody_asked_for_teach_nothing() -> None:
+def test_answers_that_nobody_asked_for_teach_nothing():
     wire = Wire()
     # An answer may come a moment before its flow is told of: it is kept.
     wire.brings(
@@ -74,7 +74,7 @@ def test_answers_that_nobody_asked_for_teach_nothing() -> None:
     assert wire.seen == [Packet(PLAIN)]
 
 
-def test_a_message_on_any_subflow_is_of_the_connection() -> None:
+def test_a_message_on_any_subflow_is_of_the_connection():
     wire = Wire()
     wire.script.connection(PLAIN)
     wire.script.connection(FIXED)
@@ -82,7 +82,7 @@ def test_a_message_on_any_subflow_is_of_the_connection() -> None:
     assert wire.seen == [Packet(PLAIN)]
 
 
-def test_what_goes_over_loopback_is_not_followed() -> None:
+def test_what_goes_over_loopback_is_not_followed():
     """Each request to a proxy of this host left two flows, until 8192 stood there (16 MB)."""
     wire = Wire()
     far = Packet(PLAIN, outgoing=True)
@@ -91,9 +91,7 @@ def test_what_goes_over_loopback_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize(("after_s", "named"), [(0.02, True), (3.0, False)])
-def test_a_hello_that_is_read_before_its_flow_is_told_of_names_it(
-    after_s: float, named: bool
-) -> None:
+def test_a_hello_that_is_read_before_its_flow_is_told_of_names_it(after_s, named):
     """Openings are gathered for 20 ms: a request within them showed as "SERVER -"."""
     wire = Wire(server_name="a.example", tls=True)
     wire.brings(Packet(PLAIN, outgoing=True))

@@ -7,7 +7,7 @@ import pytest
 
 from cedos.config import Config
 from cedos.daemon.observer import probe_target
-from cedos.model import Address, Network, NetworkKind, NextHop
+from cedos.model import Network, NetworkKind, NextHop
 
 FE80 = ip_address("fe80::1")
 BOTH = Network(
@@ -28,9 +28,7 @@ SIX = replace(BOTH, next_hops=(NextHop(6, FE80),))
         (replace(BOTH, up=False), None),
     ],
 )
-def test_only_versions_in_which_it_leads_out_are_pinged(
-    network: Network, version: int | None
-) -> None:
+def test_only_versions_in_which_it_leads_out_are_pinged(network, version):
     target = probe_target(Config())(network)
     assert (None if target is None else target.version) == version
 
@@ -44,8 +42,8 @@ def test_only_versions_in_which_it_leads_out_are_pinged(
         ("fe80::1", True),
     ],
 )
-def test_a_resolver_must_be_within_reach(remote: str, reached: bool) -> None:
-    address: Address = ip_address(remote)
+def test_a_resolver_must_be_within_reach(remote, reached):
+    address = ip_address(remote)
     assert SIX.reaches(address) is reached
     assert BOTH.reaches(address)
     assert not replace(BOTH, up=False).reaches(address)

@@ -2,8 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from kit.controller import Script
@@ -19,20 +17,18 @@ ROOT, MEMBER = 0, 70_001
 
 
 @pytest.fixture
-def driver() -> Iterator[ControllerDriver]:
+def driver():
     driver = ControllerDriver(Script().controller, time.monotonic)
     yield driver
     driver.close()
 
 
 @pytest.fixture
-def log(driver: ControllerDriver, tmp_path: Path) -> Recording:
+def log(driver, tmp_path):
     return Recording(driver, tmp_path)
 
 
-def test_a_log_begins_below_the_state_directory_for_the_daemons_user_alone(
-    log: Recording, driver: ControllerDriver, tmp_path: Path
-) -> None:
+def test_a_log_begins_below_the_state_directory_for_the_daemons_user_alone(log, driver, tmp_path):
     assert not log.state().on
     told = log.ask(START, MEMBER)
     file = tmp_path / "records" / "a.log"
@@ -47,7 +43,7 @@ def test_a_log_begins_below_the_state_directory_for_the_daemons_user_alone(
     assert log.state().files == ()
 
 
-def test_no_second_log_begins_and_no_file_is_overwritten(log: Recording, tmp_path: Path) -> None:
+def test_no_second_log_begins_and_no_file_is_overwritten(log, tmp_path):
     with pytest.raises(NotFoundError, match="nothing is recorded"):
         log.ask(STOP, ROOT)
     log.ask(START, ROOT)
@@ -61,7 +57,7 @@ def test_no_second_log_begins_and_no_file_is_overwritten(log: Recording, tmp_pat
     assert named.files[0].startswith(str(tmp_path / "records" / time.strftime("%Y-")))
 
 
-def test_only_root_may_have_the_names_of_hosts_recorded(log: Recording) -> None:
+def test_only_root_may_have_the_names_of_hosts_recorded(log):
     wish = RecordingRequest(on=True, names=True)
     with pytest.raises(PrivilegeError, match="only root"):
         log.ask(wish, MEMBER)
@@ -69,7 +65,7 @@ def test_only_root_may_have_the_names_of_hosts_recorded(log: Recording) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "folder"])
-def test_a_link_leads_the_daemon_nowhere_else(log: Recording, tmp_path: Path, what: str) -> None:
+def test_a_link_leads_the_daemon_nowhere_else(log, tmp_path, what):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     if what == "folder":
@@ -83,16 +79,14 @@ def test_a_link_leads_the_daemon_nowhere_else(log: Recording, tmp_path: Path, wh
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_another_users_folder_is_not_used(log: Recording, tmp_path: Path) -> None:
+def test_another_users_folder_is_not_used(log, tmp_path):
     (tmp_path / "records").mkdir()
     os.chown(tmp_path / "records", MEMBER, MEMBER)
     with pytest.raises(HistoryError, match="cannot be used"):
         log.ask(START, ROOT)
 
 
-def test_who_begins_log_after_log_does_not_fill_the_disk(
-    log: Recording, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_begins_log_after_log_does_not_fill_the_disk(log, monkeypatch):
     monkeypatch.setattr(recording, "MOST_BYTES", 100)
     log.ask(START, MEMBER)
     log.ask(STOP, MEMBER)
@@ -100,9 +94,7 @@ def test_who_begins_log_after_log_does_not_fill_the_disk(
         log.ask(RecordingRequest(on=True, file="b.log"), MEMBER)
 
 
-def test_where_a_log_could_not_be_written_any_more_another_one_may_begin(
-    log: Recording, driver: ControllerDriver
-) -> None:
+def test_where_a_log_could_not_be_written_any_more_another_one_may_begin(log, driver):
     log.ask(START, ROOT)
     assert driver.log is not None
     driver.log.problem = "the disk is full"

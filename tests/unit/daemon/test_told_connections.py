@@ -1,8 +1,6 @@
 """Reports of proxies about connections through a gateway: what is shown, and what is written, once."""
 
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -22,17 +20,15 @@ USER = 1000
 EPOCH = 1.7e9
 
 
-def news(number: int, down: int = 0, /, **more: Any) -> CarriedConnection:
-    usual: dict[str, Any] = {"server": "github.com", "port": 443, "age_s": 1.0}
+def news(number, down=0, /, **more):
+    usual = {"server": "github.com", "port": 443, "age_s": 1.0}
     by = {"bytes_by_network": {"wlan0": down}} if down else {}
     if more.pop("ended", False):
         more["ended_unix_s"] = 1.0
     return CarriedConnection(number=number, bytes_down=down, **usual | by | more)
 
 
-def report(
-    *connections: CarriedConnection, program: int = 1, gateway: str = "gw.example"
-) -> CarriedReport:
+def report(*connections, program=1, gateway="gw.example"):
     return CarriedReport(
         program=f"{program:032x}",
         gateway=gateway,
@@ -44,35 +40,35 @@ def report(
 class Told:
     """With a history, networks that come and go, and a clock."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path):
         self.history = History(path, max_waiting=10_000)
-        self.networks: list[Network] = [PHONE]
+        self.networks = [PHONE]
         self.connections = self.begun()
 
-    def begun(self) -> ToldConnections:
+    def begun(self):
         return ToldConnections(lambda: self.networks, {5: BOTH}.get, self.history)
 
-    def say(self, now_s: float, *connections: CarriedConnection, **more: Any) -> None:
+    def say(self, now_s, *connections, **more):
         self.connections.on_report(report(*connections, **more), USER, now_s, EPOCH + now_s)
 
-    def check(self, now_s: float) -> None:
+    def check(self, now_s):
         self.connections.check(now_s, EPOCH + now_s)
 
-    def servers(self, now_s: float) -> list[str]:
+    def servers(self, now_s):
         return [each.server for each in self.connections.listed(100, now_s)[0]]
 
     @property
-    def written(self) -> list[CarriedConnection]:
+    def written(self):
         """The oldest first."""
         return self.history.carried_connections(100_000)[::-1]
 
 
 @pytest.fixture
-def told(tmp_path: Path) -> Told:
+def told(tmp_path):
     return Told(tmp_path / "history.sqlite")
 
 
-def test_the_newest_word_is_shown(told: Told) -> None:
+def test_the_newest_word_is_shown(told):
     told.say(10.0, news(1, 100, bytes_up=7, age_s=3.0, decision=5), news(2, server="b.example"))
     told.say(11.0, news(1, 300, bytes_by_network={"usb0": 120, "wlan0": 180, "odd": 0}))
     shown, others = told.connections.listed(100, 12.0)
@@ -86,7 +82,7 @@ def test_the_newest_word_is_shown(told: Told) -> None:
     assert shown[1].strategy is None
 
 
-def test_a_gateway_that_lets_nobody_in_is_a_problem(told: Told) -> None:
+def test_a_gateway_that_lets_nobody_in_is_a_problem(told):
     """A changed key was told in the proxy's log alone."""
     changed = msgspec.structs.replace(report(), problem="the server has another key")
     told.connections.on_report(changed, USER, 1.0, EPOCH)
@@ -97,7 +93,7 @@ def test_a_gateway_that_lets_nobody_in_is_a_problem(told: Told) -> None:
     assert told.connections.problems(3.0) == []
 
 
-def test_a_program_that_is_not_heard_shows_nothing_though_it_counts(told: Told) -> None:
+def test_a_program_that_is_not_heard_shows_nothing_though_it_counts(told):
     told.say(0.0, news(1, 100))
     assert told.servers(5.0) == ["github.com"]
     assert told.servers(5.1) == []
@@ -108,7 +104,7 @@ def test_a_program_that_is_not_heard_shows_nothing_though_it_counts(told: Told) 
     assert told.servers(60.0) == ["github.com"], "one word of its program is enough"
 
 
-def test_what_ended_is_written_at_once_and_is_shown_no_more(told: Told) -> None:
+def test_what_ended_is_written_at_once_and_is_shown_no_more(told):
     told.say(10.0, news(1, 100))
     told.say(11.0, news(1, 250, bytes_up=50, bytes_by_network={"usb0": 300}, ended=True))
     assert told.servers(11.0) == []
@@ -128,14 +124,14 @@ def test_what_ended_is_written_at_once_and_is_shown_no_more(told: Told) -> None:
     ]
 
 
-def test_an_end_told_twice_or_followed_by_a_late_word_is_one_end(told: Told) -> None:
+def test_an_end_told_twice_or_followed_by_a_late_word_is_one_end(told):
     for each in (news(1, 100, ended=True), news(1, 100, ended=True), news(1, 90)):
         told.say(10.0, each)
     assert [each.bytes_down for each in told.written] == [100]
     assert told.servers(10.0) == []
 
 
-def test_a_silent_program_is_written_as_of_its_last_word(told: Told) -> None:
+def test_a_silent_program_is_written_as_of_its_last_word(told):
     told.say(10.0, news(1, 100), news(2, 1), news(3))
     told.check(69.9)
     assert told.written == []
@@ -145,7 +141,7 @@ def test_a_silent_program_is_written_as_of_its_last_word(told: Told) -> None:
     assert len(told.written) == 2
 
 
-def test_what_is_told_of_again_is_written_only_by_what_is_more(told: Told) -> None:
+def test_what_is_told_of_again_is_written_only_by_what_is_more(told):
     told.say(0.0, news(1, 100, bytes_up=10), news(2, 5))
     told.check(60.0)
     more = {"wlan0": 100, "usb0": 40}
@@ -163,7 +159,7 @@ def test_what_is_told_of_again_is_written_only_by_what_is_more(told: Told) -> No
     assert told.written[-1].bytes_by_network == {"phone": 40}
 
 
-def test_numbers_are_each_programs_own(told: Told) -> None:
+def test_numbers_are_each_programs_own(told):
     told.say(0.0, news(1, 10))
     told.say(0.0, news(1, 20, server="b.example"), program=2, gateway="other.example")
     told.connections.on_report(report(news(1, 30, server="c.example")), USER + 1, 0.0, EPOCH)
@@ -175,7 +171,7 @@ def test_numbers_are_each_programs_own(told: Told) -> None:
     }
 
 
-def test_programs_are_bounded(told: Told) -> None:
+def test_programs_are_bounded(told):
     for program in range(96):
         told.say(0.0, news(1), program=program)
     told.say(1.0, news(1, 5), program=3)
@@ -190,16 +186,14 @@ def test_programs_are_bounded(told: Told) -> None:
     assert [each.bytes_down for each in told.connections.unwritten(EPOCH)] == [5, 7]
 
 
-def test_a_gateway_is_where_addresses_say(told: Told) -> None:
+def test_a_gateway_is_where_addresses_say(told):
     """Else a server's own row could be taken for a gateway's."""
     claimed = msgspec.structs.replace(report(news(1, 5)), addresses=("bank.example", "2001:db8::7"))
     told.connections.on_report(claimed, USER, 0.0, EPOCH)
     assert told.connections.unwritten(EPOCH)[0].addresses == ("2001:db8::7",)
 
 
-def test_connections_of_all_programs_are_bounded_together(
-    told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_of_all_programs_are_bounded_together(told, monkeypatch):
     monkeypatch.setattr(told_connections, "_MOST_CONNECTIONS", 3)
     told.say(0.0, news(1, 1), news(2, 2), program=1)
     told.say(1.0, news(1, 3), news(2, 4), program=2)
@@ -207,7 +201,7 @@ def test_connections_of_all_programs_are_bounded_together(
     assert [each.bytes_down for each in told.written] == [3]
 
 
-async def test_a_name_that_many_others_end_with_is_found(told: Told) -> None:
+async def test_a_name_that_many_others_end_with_is_found(told):
     told.say(0.0, news(1, 1, server="x.com", decision=3, ended=True))
     netflix = [news(2 + each, 1, server="netflix.com", ended=True) for each in range(120)]
     told.say(1.0, *netflix)
@@ -216,9 +210,7 @@ async def test_a_name_that_many_others_end_with_is_found(told: Told) -> None:
     assert found.decision == 3
 
 
-def test_connections_are_bounded_and_the_quietest_go_to_the_history(
-    told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connections_are_bounded_and_the_quietest_go_to_the_history(told, monkeypatch):
     monkeypatch.setattr(told_connections, "_MOST_CONNECTIONS", 3)
     told.say(0.0, *(news(each, each) for each in (1, 2, 3)))
     told.say(1.0, news(1, 10), news(3, 30))
@@ -232,7 +224,7 @@ def test_connections_are_bounded_and_the_quietest_go_to_the_history(
     assert sorted(each.bytes_down for each in told.connections.listed(9, 4.0)[0]) == [4, 9, 30]
 
 
-def test_interfaces_of_a_connection_are_bounded(told: Told) -> None:
+def test_interfaces_of_a_connection_are_bounded(told):
     for each in range(100):
         told.say(0.0, news(1, 1, bytes_by_network={f"x{each}": 1}))
     told.say(0.0, news(1, 1, bytes_by_network={"x0": 7}))
@@ -241,16 +233,14 @@ def test_interfaces_of_a_connection_are_bounded(told: Told) -> None:
     assert by["x0"] == 7
 
 
-def test_what_is_remembered_of_those_that_are_over_is_bounded(
-    told: Told, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_remembered_of_those_that_are_over_is_bounded(told, monkeypatch):
     monkeypatch.setattr(told_connections, "_REMEMBERED", 10)
     for each in range(100):
         told.say(0.0, news(each, 1, ended=True))
     assert len(told.connections._over) == 10
 
 
-def test_a_crowd_that_falls_silent_has_room_in_the_history(tmp_path: Path) -> None:
+def test_a_crowd_that_falls_silent_has_room_in_the_history(tmp_path):
     told = Told(tmp_path / "history.sqlite")
     told.history = History(tmp_path / "other.sqlite")
     told.connections = told.begun()
@@ -264,7 +254,7 @@ def test_a_crowd_that_falls_silent_has_room_in_the_history(tmp_path: Path) -> No
     told.history.close()
 
 
-async def test_a_connection_is_found_by_its_server(told: Told) -> None:
+async def test_a_connection_is_found_by_its_server(told):
     told.say(0.0, news(1, server="www.Example.org", decision=3), news(2, server="2001:db8::1"))
     told.say(0.0, news(3, server="198.51.100.1", port=22, decision=4))
     for wanted, decision in (
@@ -287,8 +277,8 @@ async def test_a_connection_is_found_by_its_server(told: Told) -> None:
         assert await told.connections.find(wanted, EPOCH) is None, wanted
 
 
-async def test_what_lives_is_found_before_what_is_over(told: Told) -> None:
-    async def number(connections: ToldConnections) -> int | None:
+async def test_what_lives_is_found_before_what_is_over(told):
+    async def number(connections):
         found = await connections.find("github.com", EPOCH + 100.0)
         return found.decision if found else None
 
@@ -314,12 +304,10 @@ async def test_what_lives_is_found_before_what_is_over(told: Told) -> None:
         max_size=30,
     )
 )
-def test_nothing_is_written_twice_or_lost(
-    tmp_path_factory: pytest.TempPathFactory, said: list[tuple[int, int, bool, float]]
-) -> None:
+def test_nothing_is_written_twice_or_lost(tmp_path_factory, said):
     told = Told(tmp_path_factory.mktemp("told") / "history.sqlite")
-    most: Counter[int] = Counter()
-    over: set[int] = set()
+    most = Counter()
+    over = set()
     now_s = 0.0
     for number, down, ends, pause_s in said:
         # After its end a proxy says nothing more of a connection, but its end again.
@@ -330,7 +318,7 @@ def test_nothing_is_written_twice_or_lost(
         now_s += pause_s
         told.check(now_s)
     told.check(now_s + 100.0)
-    written: Counter[int] = Counter()
+    written = Counter()
     for record in told.written:
         written[int(record.server)] += record.bytes_by_network.get("wlan0", 0)
         assert record == msgspec.structs.replace(

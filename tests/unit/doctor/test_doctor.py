@@ -5,8 +5,6 @@ import io
 import json
 import os
 from collections import namedtuple
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +13,7 @@ from cedos.api.messages import NetworkMessage
 from cedos.config import Config, PredictorsConfig
 from cedos.config.directories import Directories
 from cedos.config.sections import SteeringConfig
-from cedos.doctor import Files, Finding, FindingState, host, kernel, limited, missing, ok
+from cedos.doctor import Files, FindingState, host, kernel, limited, missing, ok
 from cedos.doctor.host import can_run
 from cedos.errors import PrivilegeError
 from cedos.host.monitor.bus import BusError, SystemBus
@@ -25,28 +23,28 @@ from predictors.base import Calibration
 
 
 class FakeBus:
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address):
         self.address = address
 
-    async def call(self, *_: object) -> list[Any]:
+    async def call(self, *_):
         return [["org.freedesktop.DBus", "org.freedesktop.resolve1"]]
 
-    async def close(self) -> None:
+    async def close(self):
         pass
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
+def files(tmp_path):
     return Files(tmp_path)
 
 
-def put(files: Files, name: str, content: str) -> None:
+def put(files, name, content):
     path = files.path(name)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content + "\n")
 
 
-def sysctl(files: Files, name: str, value: str) -> None:
+def sysctl(files, name, value):
     put(files, "/proc/sys/" + name.replace(".", "/"), value)
 
 
@@ -125,7 +123,7 @@ def test_look_ups(files, monkeypatch):
     off = Config(steering=SteeringConfig(lookups=False))
     assert kernel.lookups(files, off).remedy == "[steering] lookups = true"
 
-    def refuse() -> None:
+    def refuse():
         raise PrivilegeError("no CAP_NET_RAW")
 
     monkeypatch.setattr(kernel, "open_capture", refuse)
@@ -140,7 +138,7 @@ def test_flows_of_this_very_host():
 
 
 def test_retransmission(files):
-    def found(daemon_runs: bool) -> Finding:
+    def found(daemon_runs):
         return kernel.retransmission(files, daemon_runs)
 
     assert found(False).state is FindingState.LIMITED  # a kernel without it
@@ -153,13 +151,6 @@ def test_retransmission(files):
     assert "1990 ms" in found(True).found
     sysctl(files, TCP_RETRIES, "9")
     assert "tcp_retries2 = 9" in found(True).found
-
-
-def program(folder: Path, script: str) -> str:
-    folder.mkdir(exist_ok=True)
-    (folder / "iptables").write_text(f"#!/bin/sh\n{script}\n")
-    (folder / "iptables").chmod(0o755)
-    return str(folder)
 
 
 Usage = namedtuple("Usage", "total used free")
@@ -205,7 +196,7 @@ def test_how_well_the_running_daemon_predicts(tmp_path, serve, fake_daemon, monk
     )
     known = [usb]
 
-    async def networks() -> list[NetworkMessage]:
+    async def networks():
         return known
 
     monkeypatch.setattr(fake_daemon, "networks", networks)
@@ -224,7 +215,7 @@ def test_report(cedos, monkeypatch):
         missing("networks", "none", "everything", fatal=True),
     ]
 
-    async def examine(*_: object) -> list[Finding]:
+    async def examine(*_):
         return found
 
     monkeypatch.setattr("cedos.commands.doctor.examine", examine)
@@ -256,13 +247,11 @@ NM, MM, LOGIND = (
 class Played(SystemBus):
     """Answers by member or, for properties, by interface."""
 
-    def __init__(self, **answers: Any) -> None:
+    def __init__(self, **answers):
         super().__init__("unix:path=/nowhere")
         self._answers = answers
 
-    async def call(
-        self, service: str, path: str, interface: str, member: str, *_: Any
-    ) -> list[Any]:
+    async def call(self, service, path, interface, member, *_):
         asked = _[1][0].rpartition(".")[2] if member == "GetAll" else member
         if asked not in self._answers:
             raise BusError(f"{service} {member}: no answer within 2 s")
@@ -284,7 +273,7 @@ def test_endpoints_of_others(files, monkeypatch):
     # MPTCP_PM_ATTR_ADDR { FAMILY inet, ID 1, ADDR4 192.0.2.7 }
     endpoint = bytes.fromhex("1c000180 06000100 02000000 05000200 01000000 08000300 c0000207")
 
-    async def dump(name: str, command: int) -> list[bytes]:
+    async def dump(name, command):
         assert (name, command) == ("mptcp_pm", 3)
         return [endpoint, b"\x01"]
 
@@ -304,7 +293,7 @@ def test_endpoints_of_others(files, monkeypatch):
 def test_endpoints_that_cannot_be_seen(files, monkeypatch, error):
     sysctl(files, "net.mptcp.enabled", "1")
 
-    async def dump(name: str, command: int) -> list[bytes]:
+    async def dump(name, command):
         raise error
 
     monkeypatch.setattr(kernel.generic_netlink, "dump", dump)
@@ -328,7 +317,7 @@ def test_bpf(files, monkeypatch):
     assert kernel.bpf(files).found == "no cgroup v2 is mounted"
     put(files, "/proc/self/mounts", "cgroup2 /sys/fs/cgroup cgroup2 rw 0 0")
 
-    def refuse(*_: object) -> int:
+    def refuse(*_):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(kernel, "load", refuse)

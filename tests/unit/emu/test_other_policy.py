@@ -1,7 +1,6 @@
 """A fixed policy beside a replay: which flows it would have begun elsewhere, and what is predicted."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -9,12 +8,10 @@ import pytest
 from click.testing import CliRunner
 from kit.controller import KEY, LTE, SERVER, WLAN, Script
 
-from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
     ClockRead,
-    Event,
     FlowClosed,
     FlowOpened,
     IndicatorsRead,
@@ -24,7 +21,7 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.daemon.event_log import EventLog
-from cedos.model import FlowKey, Indicator, Network, NetworkKind
+from cedos.model import Indicator
 from cedos.selector.objective import MaxS
 from emu import policies
 from emu.commands.replay import command
@@ -38,15 +35,15 @@ MPTCP_CELLULAR = policies.fixed("mptcp-cellular")
 class Beside(Script):
     """A script with a fixed policy beside its controller; `lte`: LTE is the default."""
 
-    def __init__(self, kinds: Sequence[NetworkKind], *, lte: bool = False) -> None:
+    def __init__(self, kinds, *, lte=False):
         self.other = OtherPolicy(kinds)
         super().__init__()
         if lte:
             self.model.rtt_s = {"wifi": 0.08, "cellular": 0.02}
         self.decide()
 
-    def tell(self, *events: Event, at_s: float | None = None) -> list[Command]:
-        found: list[Command] = []
+    def tell(self, *events, at_s=None):
+        found = []
         for event in events:
             self.other.on_event(event, self.controller, self.now_s if at_s is None else at_s)
             given = super().tell(event, at_s=at_s)
@@ -54,7 +51,7 @@ class Beside(Script):
             found += given
         return found
 
-    def carry(self, *keys: FlowKey, down: int = 0, up: int = 0, token: int | None = None) -> None:
+    def carry(self, *keys, down=0, up=0, token=None):
         """A flow of these paths begins and ends; each carries so much."""
         self.tell(*(FlowOpened(key, 9.0, 109.0) for key in keys), at_s=9.0)
         if token is not None:
@@ -89,7 +86,7 @@ def test_a_policy_of_two_networks_spreads_mptcp_and_no_other_flow():
     assert 1_000_000 < found.policy.metered_bytes < 2_000_000  # of the spread one, a share
 
 
-def down(network: Network) -> Network:
+def down(network):
     return replace(network, up=False, addresses=())
 
 

@@ -11,7 +11,7 @@ from cedos.kernel.classic_bpf import Assembler
 _RETURN = (Opcode.RETURN, 0, 0, 0)
 
 
-def instructions(code: bytes) -> list[tuple[int, int, int, int]]:
+def instructions(code):
     return [(op, registers, over, number) for op, registers, over, number in
             struct.iter_unpack("=BBhi", code)]  # fmt: skip
 

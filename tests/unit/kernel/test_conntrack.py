@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from cedos.kernel import conntrack
 from cedos.kernel.netlink import attribute, message, messages, nested
-from cedos.model import Address
 
 OWN, OTHER_OWN = IPv4Address("10.0.0.2"), IPv4Address("10.1.0.2")
 FAR, FARTHER = IPv4Address("198.51.100.1"), IPv4Address("203.0.113.9")
@@ -16,18 +15,18 @@ ADDRESSES = [OWN, OTHER_OWN, FAR, FARTHER, ip_address("2001:db8::2"), ip_address
 NEW = 0x100
 
 
-def is_local(address: Address) -> bool:
+def is_local(address):
     return address in (OWN, OTHER_OWN, ADDRESSES[4])
 
 
-def direction(kind: int, source: Address, target: Address, protocol: int) -> bytes:
+def direction(kind, source, target, protocol):
     first = 1 if source.version == 4 else 3
     addresses = attribute(first, source.packed), attribute(first + 1, target.packed)
     ports = attribute(1, bytes([protocol])) + attribute(2, b"\x10\x00") + attribute(3, b"\x00\x50")
     return nested(kind, nested(1, *addresses), nested(2, ports))
 
 
-def event(kind: int, *ends: Address, protocol: int = socket.IPPROTO_TCP) -> bytes:
+def event(kind, *ends, protocol=socket.IPPROTO_TCP):
     """`ends`: source and destination of what was sent first, and of the replies."""
     source, target, answers, answered = ends
     body = conntrack.netfilter_head(source.version) + direction(1, source, target, protocol)

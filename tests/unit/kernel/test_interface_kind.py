@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 
@@ -20,7 +19,7 @@ from cedos.kernel.interface_kind import (
 )
 from cedos.kernel.netlink import text
 from cedos.kernel.rtnetlink import Link
-from cedos.model import NetworkKind, NetworkOverride
+from cedos.model import NetworkKind
 
 MAC = bytes.fromhex("020000000001")
 
@@ -28,16 +27,7 @@ MAC = bytes.fromhex("020000000001")
 RUNS = 0x10041
 
 
-def link(
-    name: str,
-    kind: str = "",
-    *,
-    index: int = 3,
-    flags: int = RUNS,
-    lower: int = 0,
-    master: int = 0,
-    port_of: str = "",
-) -> Link:
+def link(name, kind="", *, index=3, flags=RUNS, lower=0, master=0, port_of=""):
     arphrd = 772 if name == "lo" else 1
     return Link(index, name, kind, arphrd, flags, MAC, lower, master, port_of)
 
@@ -100,14 +90,14 @@ def test_a_member_of_a_bridge_or_bond_is_none():
 class Drivers:
     """Interfaces by the drivers of their hardware."""
 
-    def __init__(self, **drivers: str) -> None:
+    def __init__(self, **drivers):
         self._drivers = drivers
 
-    def look_up(self, link: Link) -> Hardware:
+    def look_up(self, link):
         return Hardware(driver=self._drivers.get(link.name, ""))
 
 
-def behind(top: Link, *others: Link, leads_out: bool = False) -> NetworkKind | None:
+def behind(top, *others, leads_out=False):
     """Return how a link among others is identified; `usb5` is a phone."""
     hardware = Drivers(usb5="rndis_host", eth0="e1000e")
     beneath = carriers(top, {each.index: each for each in (top, *others)}, hardware)
@@ -119,7 +109,7 @@ ETH = link("eth0", index=3)
 PHONE = link("usb5", index=4)
 
 
-def port(of: Link, one: Link) -> Link:
+def port(of, one):
     return replace(one, master=of.index, port_of=of.kind)
 
 
@@ -158,7 +148,7 @@ def test_what_leads_to_no_access_network_is_none_even_if_it_leads_out(kind):
 
 
 def test_the_users_word_counts():
-    overrides: dict[str, NetworkOverride] = {
+    overrides = {
         "wlan0": {"metered": True, "name": "home"},
         "wg0": {"kind": "ethernet"},
         "eth0": {"ignore": True},
@@ -166,7 +156,7 @@ def test_the_users_word_counts():
     }
     check(overrides)
 
-    def of(name: str, kind: str = "") -> Identity | None:
+    def of(name, kind=""):
         return identify(link(name, kind), Hardware(), overrides)
 
     assert of("wlan0") == Identity("home", NetworkKind.WIFI, user_metered=True)
@@ -212,7 +202,7 @@ def test_wrong_words_are_refused_with_what_would_be_right():
         check({"wlan0": {"name": "a"}, "lte0": {"name": "a"}})
 
 
-def sysfs(root: Path, name: str, *, index: int = 3, mac: str = "02:00:00:00:00:01") -> Path:
+def sysfs(root, name, *, index=3, mac="02:00:00:00:00:01"):
     entry = root / name
     entry.mkdir()
     (entry / "ifindex").write_text(f"{index}\n")
@@ -267,7 +257,7 @@ lease {
 """
 
 
-def announced(folder: Path, name: str, index: int = 7) -> bool:
+def announced(folder, name, index=7):
     return announced_metered(name, index, networkd=folder, dhclient=folder)
 
 

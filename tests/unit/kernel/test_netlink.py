@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -48,13 +47,13 @@ INTERVAL_S = 0.05
 class Reader:
     """A pipe, and when it was found to hold something."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.fd, self.end = os.pipe()
         os.set_blocking(self.fd, False)
-        self.got: list[bytes] = []
-        self.at_s: list[float] = []
+        self.got = []
+        self.at_s = []
 
-    def read(self) -> bool:
+    def read(self):
         try:
             self.got.append(os.read(self.fd, 100))
         except BlockingIOError:
@@ -62,12 +61,12 @@ class Reader:
         self.at_s.append(asyncio.get_running_loop().time())
         return True
 
-    def write(self, data: bytes) -> None:
+    def write(self, data):
         os.write(self.end, data)
 
 
 @pytest.fixture
-def pipes() -> Iterator[list[Reader]]:
+def pipes():
     made = [Reader(), Reader()]
     yield made
     for each in made:
@@ -134,12 +133,12 @@ async def test_after_its_end_nothing_is_read(pipes):
 
 
 async def test_an_error_does_not_end_the_reading(pipes):
-    errors: list[BaseException] = []
+    errors = []
     asyncio.get_running_loop().set_exception_handler(
         lambda _loop, context: errors.append(context["exception"])
     )
 
-    def read() -> bool:
+    def read():
         if pipes[0].read() and pipes[0].got[-1] == b"bad":
             raise ValueError("bad")
         return bool(pipes[0].got)
@@ -155,7 +154,7 @@ async def test_an_error_does_not_end_the_reading(pipes):
 
 
 async def test_what_is_read_may_end_the_reading(pipes):
-    def read() -> bool:
+    def read():
         if pipes[0].read() and pipes[0].got[-1] == b"end":
             reader.close()
         return True

@@ -22,9 +22,7 @@ from cedos.kernel.rtnetlink import RTM_NEWROUTE
 ONE, OTHER = ip_address("192.0.2.1"), ip_address("fe80::1")
 
 
-def nexthop(
-    number: int, index: int = 0, gateway: bytes = b"", group: bytes = b""
-) -> NetlinkMessage:
+def nexthop(number, index=0, gateway=b"", group=b""):
     payload = struct.pack("=BBBxI", 2, 0, 0, 0) + attribute(1, struct.pack("=I", number))
     payload += attribute(5, struct.pack("=I", index)) if index else b""
     payload += attribute(6, gateway) if gateway else b""
@@ -32,7 +30,7 @@ def nexthop(
     return NetlinkMessage(RTM_NEWNEXTHOP, 0, 1, payload)
 
 
-def route(*attributes: bytes, family: int = 2, length: int = 0, kind: int = 1) -> NetlinkMessage:
+def route(*attributes, family=2, length=0, kind=1):
     header = struct.pack("=BBBBBBBBI", family, length, 0, 0, 254, 3, 0, kind, 0)
     return NetlinkMessage(RTM_NEWROUTE, 0, 1, header + b"".join(attributes))
 

@@ -1,7 +1,6 @@
 """Files of a directory that may be another user's."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ USER = 61_000
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 
 
-def owners(folder: Path) -> dict[str, int]:
+def owners(folder):
     return {path.name: path.lstat().st_uid for path in [folder, *folder.rglob("*")]}
 
 

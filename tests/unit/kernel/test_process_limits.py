@@ -4,7 +4,6 @@ import resource
 import subprocess
 import sys
 from itertools import count
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ def in_threads():
 """
 
 
-def told(script: str) -> list[float]:
+def told(script):
     done = subprocess.run(
         [sys.executable, "-c", HELD + script], capture_output=True, text=True, check=True
     )
@@ -72,7 +71,7 @@ MB = 1_000_000
 class Host:
     """A `/proc` and `/sys` with a unit in a slice."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         self.root = root
         self.slice = root / "sys/fs/cgroup/system.slice"
         self.unit = self.slice / "cedos-gateway.service"
@@ -84,19 +83,19 @@ class Host:
         for group in (self.slice, self.unit):
             self.says(group, "max", 0)
 
-    def says(self, group: Path, most: int | str, used: int, file: int = 0) -> None:
+    def says(self, group, most, used, file=0):
         (group / "memory.max").write_text(f"{most}\n")
         (group / "memory.current").write_text(f"{used}\n")
         (group / "memory.stat").write_text(f"anon {used - file}\nfile {file}\nkernel 0\n")
 
-    def room(self) -> MemoryRoom:
+    def room(self):
         """It looks anew each time that it is asked."""
         seconds = count()
         return MemoryRoom(self.root, lambda: float(next(seconds)))
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
+def host(tmp_path, monkeypatch):
     no_limit = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     monkeypatch.setattr(resource, "getrlimit", lambda _which: no_limit)
     return Host(tmp_path)
@@ -151,7 +150,7 @@ def test_an_address_space_that_is_nearly_full_and_freed_again():
     ],
 )
 def test_the_limit_is_raised(monkeypatch, now, wanted, has, given):
-    asked: list[tuple[int, int]] = []
+    asked = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: now)
     monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
     assert process_limits.allow(wanted) == has
@@ -159,7 +158,7 @@ def test_the_limit_is_raised(monkeypatch, now, wanted, has, given):
 
 
 def test_a_limit_that_cannot_be_raised_stays(monkeypatch):
-    def refuse(_: int, __: tuple[int, int]) -> None:
+    def refuse(_, __):
         raise OSError(1, "Operation not permitted")
 
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 4096))

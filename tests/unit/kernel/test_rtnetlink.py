@@ -8,19 +8,19 @@ import pytest
 
 from cedos.host.monitor.links import changes_networks
 from cedos.kernel import rtnetlink
-from cedos.kernel.netlink import NetlinkMessage, attribute, message, messages
+from cedos.kernel.netlink import attribute, message, messages
 from cedos.kernel.policy_routing import DefaultRoute, parse_default_routes
 
 NEWLINK, NEWADDR, NEWROUTE = 16, 20, 24
 FAR4, FAR6 = ip_address("10.9.1.1"), ip_address("fd09::1")
 
 
-def received(kind: int, body: bytes) -> NetlinkMessage:
+def received(kind, body):
     (decoded,) = messages(message(kind, 2, 1, body))
     return decoded
 
 
-def link(name: bytes, hardware_address: bytes) -> NetlinkMessage:
+def link(name, hardware_address):
     body = struct.pack("=BxHiII", 0, 1, 7, 0x10041, 0)
     if hardware_address:
         body += attribute(1, hardware_address)
@@ -37,9 +37,7 @@ def test_hardware_addresses_of_any_length(length):
     assert not parsed.loopback
 
 
-def address(
-    attributes: dict[int, bytes], *, flags: int = 0, scope: int = 0, length: int = 24
-) -> NetlinkMessage:
+def address(attributes, *, flags=0, scope=0, length=24):
     body = struct.pack("=BBBBI", socket.AF_INET, length, flags, scope, 7)
     for kind, value in attributes.items():
         body += attribute(kind, value)
@@ -63,7 +61,7 @@ def test_the_own_address_and_only_a_usable_one():
     )
 
 
-def route(body: bytes, *, length: int = 0, table: int = 254, kind: int = 1) -> NetlinkMessage:
+def route(body, *, length=0, table=254, kind=1):
     head = struct.pack("=BBBBBBBBI", socket.AF_INET, length, 0, 0, table, 3, 0, kind, 0)
     return received(NEWROUTE, head + body)
 

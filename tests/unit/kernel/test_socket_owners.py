@@ -7,7 +7,7 @@ import struct
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 
 
-def owner(one: socket.socket) -> SocketOwner:
+def owner(one):
     """By SO_COOKIE."""
     (cookie,) = struct.unpack("Q", one.getsockopt(socket.SOL_SOCKET, 57, 8))
     return SocketOwner(cookie, os.geteuid())

@@ -4,7 +4,6 @@ import dataclasses
 import select
 import socket
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,7 @@ from cedos.kernel.tcp_info import active_opens, parse_active_opens
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+def pair():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         near = socket.create_connection(listening.getsockname())
         far, _ = listening.accept()
@@ -21,7 +20,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield near, far
 
 
-def fill(connection: socket.socket) -> int:
+def fill(connection):
     connection.setblocking(False)
     put = 0
     try:
@@ -112,7 +111,7 @@ def test_a_closed_connection_and_short_answers(pair):
 def test_who_does_not_read_leaves_less_than_half_of_the_window(pair):
     near, far = pair
 
-    def unread() -> bool:
+    def unread():
         raw = far.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, tcp_info.TCP_INFO_BYTES)
         assert not tcp_info.unread(raw[:-4]), "a kernel that does not tell the window"
         return tcp_info.unread(raw)

@@ -1,23 +1,20 @@
-from collections.abc import Callable, Mapping
-
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from predictors.inputs import STRATEGIES, naive_time_s
 from predictors.training.examples import Examples
 
 
-def made_up(groups: int = 12, each: int = 30, seed: int = 1) -> Examples:
+def made_up(groups=12, each=30, seed=1):
     """Transfers over networks that do as promised, give or take a place's own habits and chance."""
     draw = np.random.default_rng(seed)
     rows = groups * each
     group = np.repeat(np.arange(groups), each)
-    columns: dict[str, NDArray[np.float64]] = {
+    columns = {
         "size_bytes": draw.choice([3e3, 3e4, 3e5, 3e6], rows),
         "direction_up": draw.integers(0, 2, rows).astype(float),
     }
-    singles: dict[str, NDArray[np.float64]] = {}
+    singles = {}
     for name, rtt_s, rate_bps in (("wifi", 0.02, 20e6), ("cellular", 0.05, 30e6)):
         rtts_s = rtt_s * np.exp(draw.normal(0, 0.3, rows))
         rates_bps = rate_bps * np.exp(draw.normal(0, 0.5, rows))
@@ -48,17 +45,17 @@ def made_up(groups: int = 12, each: int = 30, seed: int = 1) -> Examples:
 
 
 @pytest.fixture(scope="session", name="made_up")
-def made_up_fixture() -> Callable[..., Examples]:
+def made_up_fixture():
     return made_up
 
 
 @pytest.fixture(scope="session")
-def examples() -> Examples:
+def examples():
     return made_up()
 
 
 @pytest.fixture
-def usual() -> Mapping[str, float]:
+def usual():
     """The columns of an ordinary moment."""
     return {
         "size_bytes": 300_000.0,

@@ -3,28 +3,27 @@
 from copy import deepcopy
 from dataclasses import replace
 from math import inf, log, nan
-from typing import Any
 
 import numpy as np
 import pytest
 
 from predictors.completion import LEAST_SIZE, CompletionModel, around
 from predictors.inputs import INPUTS, STRATEGIES
-from predictors.training.examples import Examples, Settings
+from predictors.training.examples import Settings
 from predictors.training.train import fit
 
 
 @pytest.fixture(scope="module")
-def model(examples: Examples) -> CompletionModel:
+def model(examples):
     return fit(examples, Settings(trees=4))
 
 
 @pytest.fixture
-def data(model: CompletionModel) -> dict[str, Any]:
+def data(model):
     return deepcopy(model.to_dict())
 
 
-def by_hand() -> dict[str, Any]:
+def by_hand():
     """Wi-Fi alone: twice the naive time where the size is above e bytes, errors 0.5 to 2."""
     leaf = {"feature": [-1], "threshold": [0.0], "left": [0], "right": [0], "missing_left": [False]}
     tree = {
@@ -81,11 +80,11 @@ def test_any_indicator_may_be_missing(model, usual):
         model.predict({"wifi_rtt_s": 0.02})
 
 
-def shapes(shape: list[float]) -> list[dict[str, list[float]]]:
+def shapes(shape):
     return [dict.fromkeys(STRATEGIES, shape)] * 3
 
 
-def broken(data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def broken(data):
     tree = data["parts"][0]["trees"][0]
     errors, parts = data["errors"], data["parts"]
     deep = [[70.0] * len(leaf) for leaf in tree["value"]]
@@ -135,7 +134,7 @@ def test_intervals_are_wide_where_a_network_cannot_be_foretold(made_up):
     )
     model = fit(told, Settings(trees=5))
 
-    def spread(row: dict[str, float], name: str) -> float:
+    def spread(row, name):
         found = model.predict(row)[name]
         return log(found.quantile(0.95) / found.quantile(0.05))
 

@@ -1,6 +1,6 @@
 """Conformance of predictors: one suite for all of them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from math import isfinite, nan
@@ -14,7 +14,7 @@ from predictors.base import Predictor
 from predictors.dwell import DwellPredictor
 from predictors.inputs import COLUMNS
 from predictors.network import NetworkPredictor
-from predictors.training.examples import Examples, Settings
+from predictors.training.examples import Settings
 from predictors.training.train import KINDS, fit
 
 FEW = {"trees": 3, "forest": 2, "boosting": 5}
@@ -30,34 +30,34 @@ class Case:
     usual: Mapping[str, float]
 
 
-def network() -> Predictor:
+def network():
     predictor = NetworkPredictor("wifi")
     for size in (1e3, 4e5, 2e3, 3e5, 1e3):
         predictor.observe(size, 0.05 + 8.0 * size / 5e6, 0.0)
     return predictor
 
 
-def dwell() -> Predictor:
+def dwell():
     predictor = DwellPredictor()
     for session_s in (5.0, 60.0, 400.0):
         predictor.observe("a", session_s)
     return predictor
 
 
-def compute() -> Predictor:
+def compute():
     predictor = ComputePredictor(("length_s",))
     for length_s in (1.0, 3.0, 8.0):
         predictor.observe({"length_s": length_s}, 0.5 + 0.7 * length_s, 0.0)
     return predictor
 
 
-TRAINED: Mapping[str, Callable[[Examples], Predictor]] = {
+TRAINED = {
     **{
         kind: lambda examples, kind=kind: fit(examples, Settings(kind=kind, trees=FEW.get(kind)))
         for kind in KINDS
     }
 }
-MEASURING: Mapping[str, tuple[Callable[[], Predictor], tuple[str, ...], Mapping[str, float]]] = {
+MEASURING = {
     "network": (network, ("size_bytes", "at_s"), {"size_bytes": 5e4, "at_s": 1.0}),
     "dwell": (dwell, ("age_s",), {"age_s": 10.0}),
     "compute": (compute, ("length_s", "at_s"), {"length_s": 2.0, "at_s": 1.0}),
@@ -73,7 +73,7 @@ USUAL_TRANSFER = {
 
 
 @pytest.fixture(scope="module", params=[*TRAINED, *MEASURING])
-def case(request: pytest.FixtureRequest, examples: Examples) -> Case:
+def case(request, examples):
     if request.param in TRAINED:
         return Case(TRAINED[request.param](examples), COLUMNS, USUAL_TRANSFER)
     make, columns, usual = MEASURING[request.param]

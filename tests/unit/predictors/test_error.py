@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.base import Distribution
-from predictors.error import (
-    SLICES,
-    ErrorHistory,
-    middles,
-    redistributed,
-    sliced,
-)
+from predictors.error import SLICES, ErrorHistory, middles, redistributed, sliced
 
 
 def test_middles_of_equal_weights_are_quantiles():
@@ -42,11 +36,11 @@ def test_memory_is_bounded():
 ratios = st.lists(st.floats(0.01, 100), min_size=1, max_size=80)
 
 
-def plain() -> ErrorHistory:
+def plain():
     return ErrorHistory(prior=None, fading=1.0)
 
 
-def sigma(distribution: Distribution) -> float:
+def sigma(distribution):
     logs = [log(sample) for sample in distribution.samples]
     mean = sum(logs) / len(logs)
     return sqrt(sum([(each - mean) ** 2 for each in logs]) / len(logs))

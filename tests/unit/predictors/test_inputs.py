@@ -23,11 +23,11 @@ TYPICAL = {
 }
 
 
-def named(**columns: float) -> dict[str, float]:
+def named(**columns):
     return dict(zip(INPUTS, inputs_of(columns, TYPICAL)[0], strict=True))
 
 
-def naive(**columns: float) -> dict[str, float]:
+def naive(**columns):
     return inputs_of(columns, TYPICAL)[1]
 
 

@@ -29,9 +29,7 @@ def test_the_filter_takes_only_numbers():
     assert filtered.estimate is None
 
 
-def exchanges(
-    predictor: NetworkPredictor, latency_s: float, rate_bps: float, noise: float, count: int = 60
-) -> None:
+def exchanges(predictor, latency_s, rate_bps, noise, count=60):
     dice = random.Random(5)
     for k in range(count):
         size = dice.choice([1e3, 5e3, 1e5, 4e5])

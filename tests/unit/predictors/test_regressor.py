@@ -2,7 +2,6 @@
 
 import json
 from math import nan
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +14,12 @@ from emu.commands.train import KINDS as NAMED_IN_HELP
 from predictors.completion import CompletionModel
 from predictors.inputs import INPUTS, RULES, STRATEGIES, Rule, ewma_bps, harmonic_bps
 from predictors.regressor import MISSING, Forest, Machine, Machines, Tree, mirrored
-from predictors.training.examples import Examples, Settings, table, typical_of, walked
+from predictors.training.examples import Settings, table, typical_of, walked
 from predictors.training.learners import boosting, svr, tree_of
 from predictors.training.train import KINDS, fit
 
 # input 0 <= 1.5: left leaf 10, else (and for NaN) the leaf 20.
-STUMP: dict[str, Any] = {
+STUMP = {
     "feature": [0, -1, -1],
     "threshold": [1.5, 0.0, 0.0],
     "left": [1, 0, 0],
@@ -87,7 +86,7 @@ cells = st.one_of(st.integers(-4, 4).map(lambda n: n / 4), st.just(float("nan"))
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def tables(draw):
     inputs, outputs = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     rows = draw(st.integers(4, 40))
     known = st.lists(
@@ -131,7 +130,7 @@ def test_a_forest_gives_what_scikit_learn_gives_for_any_values_and_after_a_round
 
 
 @pytest.fixture(scope="module")
-def learnable(examples: Examples) -> tuple[Any, Any]:
+def learnable(examples):
     inputs, naive_s = table(examples, typical_of(examples), STRATEGIES)
     times_s = np.column_stack([examples.times_s[name] for name in STRATEGIES])
     return inputs, np.log(times_s / naive_s)
@@ -183,7 +182,7 @@ def test_rules_know_what_they_say(usual, examples):
     assert all(value > 0.0 for value in unknown.values())
 
 
-def by_hand() -> dict[str, Any]:
+def by_hand():
     return {
         "inputs": ["log_size", f"{MISSING}wifi_dns_s"],
         "fill": [2.0, 0.0],

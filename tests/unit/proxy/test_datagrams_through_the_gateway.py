@@ -3,7 +3,6 @@
 import asyncio
 import socket
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -17,7 +16,6 @@ from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle
 
-Ends = Any
 ASSOCIATE = b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6)
 ANSWER_S = 5.0
 REFUSED = Obstacle.REFUSED
@@ -27,23 +25,23 @@ SILENCE_S = 0.3
 class Udp(asyncio.DatagramProtocol):
     """A socket on loopback; with `echoes` it answers."""
 
-    def __init__(self, *, echoes: bool) -> None:
+    def __init__(self, *, echoes):
         self.echoes = echoes
-        self.came: asyncio.Queue[tuple[bytes, Any]] = asyncio.Queue()
+        self.came = asyncio.Queue()
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport):
         self.transport = transport
         self.port = transport.get_extra_info("sockname")[1]
 
-    def datagram_received(self, data: bytes, sender: Any) -> None:
+    def datagram_received(self, data, sender):
         self.came.put_nowait((data, sender))
         if self.echoes:
             self.transport.sendto(b"echo " + data, sender)
 
-    async def next(self) -> bytes:
+    async def next(self):
         return (await asyncio.wait_for(self.came.get(), ANSWER_S))[0]
 
-    async def nothing(self) -> bool:
+    async def nothing(self):
         with suppress(TimeoutError):
             await asyncio.wait_for(self.came.get(), SILENCE_S)
             return False
@@ -51,10 +49,10 @@ class Udp(asyncio.DatagramProtocol):
 
 
 @pytest.fixture
-async def sockets() -> Any:
-    made: list[Udp] = []
+async def sockets():
+    made = []
 
-    async def make(*, echoes: bool = False) -> Udp:
+    async def make(*, echoes=False):
         loop = asyncio.get_running_loop()
         _, one = await loop.create_datagram_endpoint(
             lambda: Udp(echoes=echoes), local_addr=("127.0.0.1", 0)
@@ -70,20 +68,20 @@ async def sockets() -> Any:
 class Program:
     """A program with an association; `udp` is its socket, `to` the proxy's address for datagrams."""
 
-    def __init__(self, udp: Udp, writer: Any, to: tuple[str, int]) -> None:
+    def __init__(self, udp, writer, to):
         self.udp, self.writer, self.to = udp, writer, to
 
-    def send(self, host: str, port: int, data: bytes, udp: Udp | None = None) -> None:
+    def send(self, host, port, data, udp=None):
         kind = bytes([3, len(host)]) + host.encode() + port.to_bytes(2)
         (udp or self.udp).transport.sendto(bytes(3) + kind + data, self.to)
 
-    async def next(self) -> SocksPacket:
+    async def next(self):
         packet = parse_packet(await self.udp.next())
         assert packet is not None
         return packet
 
 
-async def associated(ends: Ends, sockets: Any) -> Program:
+async def associated(ends, sockets):
     reader, writer = await ends.ask(ASSOCIATE)
     answer = await asyncio.wait_for(reader.readexactly(12), ANSWER_S)
     assert answer[:6] == b"\x05\x00\x05\x00\x00\x01"
@@ -93,7 +91,7 @@ async def associated(ends: Ends, sockets: Any) -> Program:
 
 
 @pytest.fixture
-def far(monkeypatch: pytest.MonkeyPatch) -> None:
+def far(monkeypatch):
     """Loopback is not of this place, but the gateway's: all goes through it."""
     from cedos.proxy.local.local_proxy import LocalProxy
 
@@ -108,7 +106,7 @@ async def test_an_association_is_its_users_not_the_first_senders(ends, sockets, 
     program, other = await associated(ends, sockets), await sockets()
     find = SocketOwners.find
 
-    def found(self: Any, protocol: int, sender: Any, to: Any) -> Any:
+    def found(self, protocol, sender, to):
         if sender[1] == other.port:
             return SocketOwner(1, 12_345)
         return find(self, protocol, sender, to)
@@ -180,13 +178,13 @@ async def test_there_and_back_by_address_and_by_name(ends, sockets):
 class OneRule(RuleBook):
     """About one port."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port):
         self.port = port
 
-    async def find(self, host: str, port: int, look_up: Any) -> bool:
+    async def find(self, host, port, look_up):
         raise AssertionError("datagrams do not wait")
 
-    def covers(self, _host: str, port: int, _look_up: Any) -> bool:
+    def covers(self, _host, port, _look_up):
         return port == self.port
 
 
@@ -330,8 +328,8 @@ async def test_what_is_not_delivered_is_told(ends, sockets, monkeypatch):
     origin, gone = await sockets(echoes=True), await sockets()
     gone.transport.close()
     association = await ends.link.associate()
-    told: asyncio.Queue[Any] = asyncio.Queue()
-    came: asyncio.Queue[Any] = asyncio.Queue()
+    told = asyncio.Queue()
+    came = asyncio.Queue()
     association.undelivered, association.received = told.put_nowait, came.put_nowait
     for number in range(5):
         association.send("127.0.0.1", gone.port, b"anybody?")
@@ -350,7 +348,7 @@ async def test_packets_for_names_that_nobody_answers_for_take_little_and_have_an
     """45 MB waited for the 64 names of each association, of which a client has 512."""
     monkeypatch.setattr(packet_relay, "_LOOK_UP_S", 0.1)
 
-    async def silent(_host: str, _port: int) -> list[str]:
+    async def silent(_host, _port):
         return await asyncio.get_running_loop().create_future()
 
     relay = packet_relay.PacketRelay(silent, lambda *_answer: None, lambda *_undelivered: None)
@@ -368,7 +366,7 @@ async def test_packets_for_names_that_nobody_answers_for_take_little_and_have_an
 async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch):
     monkeypatch.setattr(packet_relay, "MOST_PEERS", 3)
 
-    async def permitted(host: str, _port: int) -> list[str]:
+    async def permitted(host, _port):
         return [host]
 
     relay = packet_relay.PacketRelay(permitted, lambda *_answer: None, lambda *_undelivered: None)
@@ -384,7 +382,7 @@ async def test_a_relay_forgets_whom_it_spoke_to_long_ago(monkeypatch):
 async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit():
     """Its 512 associations with 1,024 peers and names each held 400 MB."""
 
-    async def permitted(host: str, _port: int) -> list[str]:
+    async def permitted(host, _port):
         return [host]
 
     remembered = packet_relay.RememberedPeers(most=400, most_of_one=100)
@@ -398,10 +396,10 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit():
         for who in (b"eve", b"ann")
     }
 
-    def kept(who: bytes) -> int:
+    def kept(who):
         return sum(len(each._peers) + len(each._found) for each in relays[who])
 
-    async def send(who: bytes, ports: int) -> None:
+    async def send(who, ports):
         for port in range(9001, 9001 + ports):
             for relay in relays[who]:
                 relay.send("127.0.0.1", port, b"x")
@@ -431,7 +429,7 @@ async def test_names_are_asked_of_the_gateways_resolver(ends, monkeypatch):
     from cedos.proxy.names import NobodyAnswersError
 
     class Knows:
-        async def ask(self, message: bytes, question: Any) -> bytes:
+        async def ask(self, message, question):
             if question.name == "nobody.test":
                 raise NobodyAnswersError("nobody")
             return message[:2] + b"\x81\x80" + message[4:]

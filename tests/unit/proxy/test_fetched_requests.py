@@ -3,10 +3,8 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -21,15 +19,14 @@ from cedos.proxy.streams.stream import WINDOW_BYTES
 from cedos.session.protocol.crypto import host_id
 from cedos.session.sockets.sockets import connect
 
-Ends = Any
 LARGE = 8 * WINDOW_BYTES
 
 
 class Origin:
     """Serves `body` with `fields` for each GET; `asked` has the requests."""
 
-    def __init__(self) -> None:
-        self.asked: list[bytes] = []
+    def __init__(self):
+        self.asked = []
         self.body, self.status, self.length = os.urandom(LARGE), b"200 OK", True
         self.fields = b'ETag: "one"\r\nCache-Control: max-age=600\r\n'
         self.sent = asyncio.Event()
@@ -37,11 +34,11 @@ class Origin:
         self.go_on.set()
         self.half = 0
 
-    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def __call__(self, reader, writer):
         with suppress(asyncio.IncompleteReadError, ConnectionError):
             await self._serve(reader, writer)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         while head := await reader.readuntil(b"\r\n\r\n"):
             self.asked.append(head)
             if b"if-none-match" in head.lower():
@@ -59,7 +56,7 @@ class Origin:
 
 
 @pytest.fixture
-async def fetching(ends: Ends, tmp_path: Path) -> AsyncIterator[Ends]:
+async def fetching(ends, tmp_path):
     fetcher = ObjectFetcher(ObjectStore(tmp_path / "kept", 100_000_000), lambda _host, _port: "")
     ends.requests = ProgramRequests(fetcher)
     ends.fetcher = fetcher
@@ -75,9 +72,7 @@ async def fetching(ends: Ends, tmp_path: Path) -> AsyncIterator[Ends]:
     await ends.fetcher.close()
 
 
-async def begun(
-    ends: Ends, port: int, fields: bytes = b"", method: bytes = b"GET"
-) -> asyncio.StreamReader:
+async def begun(ends, port, fields=b"", method=b"GET"):
     reader, writer = await ends.ask(
         b"%s http://127.0.0.1:%d/file?a=%%20b HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%s\r\n"
         % (method, port, port, fields)
@@ -86,13 +81,13 @@ async def begun(
     return reader
 
 
-async def got(ends: Ends, port: int, fields: bytes = b"") -> tuple[bytes, bytes]:
+async def got(ends, port, fields=b""):
     answer = await asyncio.wait_for((await begun(ends, port, fields)).read(), 30)
     head, _, body = answer.partition(b"\r\n\r\n")
     return head.lower(), body
 
 
-async def test_what_is_fresh_is_asked_for_once(fetching: Ends) -> None:
+async def test_what_is_fresh_is_asked_for_once(fetching):
     origin = Origin()
     port = await fetching.origin(origin)
     for age in (b"age: 0", b"age: "):
@@ -110,7 +105,7 @@ async def test_what_is_fresh_is_asked_for_once(fetching: Ends) -> None:
     assert b'if-none-match: "one"' in origin.asked[1].lower()
 
 
-async def test_who_has_what_is_fresh_is_told_so_from_there(fetching: Ends) -> None:
+async def test_who_has_what_is_fresh_is_told_so_from_there(fetching):
     origin = Origin()
     port = await fetching.origin(origin)
     await got(fetching, port)
@@ -128,7 +123,7 @@ async def test_who_has_what_is_fresh_is_told_so_from_there(fetching: Ends) -> No
     assert len(origin.asked) == 3
 
 
-async def test_a_part_of_what_is_kept_comes_from_there(fetching: Ends) -> None:
+async def test_a_part_of_what_is_kept_comes_from_there(fetching):
     """A player that seeks, or `curl -C -` after it was interrupted."""
     origin = Origin()
     port = await fetching.origin(origin)
@@ -149,9 +144,7 @@ async def test_a_part_of_what_is_kept_comes_from_there(fetching: Ends) -> None:
 @pytest.mark.parametrize(
     ("fields", "stays"), [(b"Cache-Control: no-store\r\n", False), (b"", True)]
 )
-async def test_what_nobody_else_may_have_is_not_fetched_for_who_has_gone(
-    fetching: Ends, fields: bytes, stays: bool
-) -> None:
+async def test_what_nobody_else_may_have_is_not_fetched_for_who_has_gone(fetching, fields, stays):
     origin = Origin()
     origin.fields = fields or origin.fields
     origin.half = LARGE // 3
@@ -178,9 +171,7 @@ async def test_what_nobody_else_may_have_is_not_fetched_for_who_has_gone(
         b'If-Match: "x"\r\n',
     ],
 )
-async def test_what_is_for_one_user_or_on_a_condition_is_not_kept(
-    fetching: Ends, fields: bytes
-) -> None:
+async def test_what_is_for_one_user_or_on_a_condition_is_not_kept(fetching, fields):
     origin = Origin()
     origin.body = b"mine"
     port = await fetching.origin(origin)
@@ -202,9 +193,7 @@ async def test_what_is_for_one_user_or_on_a_condition_is_not_kept(
         (b"Cache-Control: max-age=600\r\n", b"X-Forwarded-Host: other.example\r\n"),
     ],
 )
-async def test_users_of_a_host_get_no_answers_to_each_other(
-    fetching: Ends, said: bytes, more: bytes
-) -> None:
+async def test_users_of_a_host_get_no_answers_to_each_other(fetching, said, more):
     """The second one's program asks for the same, and says nothing of the first."""
     origin = Origin()
     origin.fields = said
@@ -227,9 +216,7 @@ async def test_users_of_a_host_get_no_answers_to_each_other(
         (b"200 OK", True, b"small"),
     ],
 )
-async def test_other_answers_are_handed_on_as_they_come(
-    fetching: Ends, status: bytes, length: bool, body: bytes
-) -> None:
+async def test_other_answers_are_handed_on_as_they_come(fetching, status, length, body):
     origin = Origin()
     origin.status, origin.length, origin.body = status, length, body
     origin.fields = b"Location: /other\r\nX-Own: 1\r\n"
@@ -239,8 +226,8 @@ async def test_other_answers_are_handed_on_as_they_come(
     assert have == body
 
 
-async def test_an_answer_that_breaks_off_does_not_look_whole(fetching: Ends) -> None:
-    async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def test_an_answer_that_breaks_off_does_not_look_whole(fetching):
+    async def breaks(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + bytes(1000))
         await writer.drain()
@@ -250,7 +237,7 @@ async def test_an_answer_that_breaks_off_does_not_look_whole(fetching: Ends) -> 
         await asyncio.wait_for(reader.read(), 30)
 
 
-async def test_an_origin_that_refuses_is_told_as_before(fetching: Ends, closed_port: int) -> None:
+async def test_an_origin_that_refuses_is_told_as_before(fetching, closed_port):
     head, _ = await got(fetching, closed_port)
     assert head.startswith(b"http/1.1 502")
 
@@ -263,15 +250,13 @@ ODD = [
 ]
 
 
-def open_files() -> int:
+def open_files():
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
 @pytest.mark.parametrize("fields", ODD)
 @pytest.mark.parametrize("body", [os.urandom(100_000), b"small"], ids=["kept", "passed on"])
-async def test_fields_outside_latin_1_reach_the_program_as_they_are(
-    fetching: Ends, fields: bytes, body: bytes
-) -> None:
+async def test_fields_outside_latin_1_reach_the_program_as_they_are(fetching, fields, body):
     origin = Origin()
     origin.fields, origin.body = fields, body
     port = await fetching.origin(origin)
@@ -285,7 +270,7 @@ async def test_fields_outside_latin_1_reach_the_program_as_they_are(
 
 @pytest.mark.parametrize("reason", [b"\xe2\x98\x83", b"\xff", b"\xc3\xa9t\xc3\xa9"])
 @pytest.mark.parametrize("size", [100_000, 5])
-async def test_so_do_reason_phrases(fetching: Ends, reason: bytes, size: int) -> None:
+async def test_so_do_reason_phrases(fetching, reason, size):
     origin = Origin()
     origin.status, origin.body = b"200 " + reason, bytes(size)
     head, have = await got(fetching, await fetching.origin(origin))
@@ -293,9 +278,7 @@ async def test_so_do_reason_phrases(fetching: Ends, reason: bytes, size: int) ->
     assert have == bytes(size)
 
 
-async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(
-    fetching: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(fetching, monkeypatch):
     """Whatever fails between opening an object and closing it, the program does not wait for it."""
     origin = Origin()
     port = await fetching.origin(origin)
@@ -303,7 +286,7 @@ async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(
     before = open_files()
     (kept,) = fetching.fetcher.store.of(host_id(fetching.client.public).hex()[:32])
 
-    def fails(*_: Any) -> Any:
+    def fails(*_):
         raise RuntimeError("not foreseen")
 
     for where in ("pread", "open"):
@@ -320,21 +303,19 @@ async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(
         assert kept.users == 0
 
 
-def asking(ends: Ends, port: int) -> "asyncio.Task[Any]":
+def asking(ends, port):
     """A stream with a plain request, which is reset when this is cancelled."""
     head = b"GET / HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % port
     opening = ends.link.open("127.0.0.1", port, lambda stream: stream.write(head), fetch=True)
     return asyncio.create_task(opening)
 
 
-async def test_programs_that_an_origin_leaves_waiting_end_nothing_for_others(
-    fetching: Ends,
-) -> None:
+async def test_programs_that_an_origin_leaves_waiting_end_nothing_for_others(fetching):
     """Also what is kept was not given any more; and what waited was not ended with its program."""
     origin, silent = Origin(), asyncio.Event()
     living = 0
 
-    async def never(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    async def never(reader, _writer):
         nonlocal living
         living += 1
         silent.set()
@@ -361,10 +342,10 @@ async def test_programs_that_an_origin_leaves_waiting_end_nothing_for_others(
     assert not fetching.fetcher._programs[client]._all.locked()
 
 
-async def test_a_session_that_ends_takes_along_what_waits_for_it(fetching: Ends) -> None:
+async def test_a_session_that_ends_takes_along_what_waits_for_it(fetching):
     living = 0
 
-    async def never(reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
+    async def never(reader, _writer):
         nonlocal living
         living += 1
         with suppress(ConnectionError):
@@ -380,11 +361,11 @@ async def test_a_session_that_ends_takes_along_what_waits_for_it(fetching: Ends)
     await until(lambda: living == 0)
 
 
-async def test_an_answer_that_is_passed_on_ends_with_its_program(fetching: Ends) -> None:
+async def test_an_answer_that_is_passed_on_ends_with_its_program(fetching):
     """A stream of events, of which none comes for a long time."""
     living = 0
 
-    async def events(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def events(reader, writer):
         nonlocal living
         living += 1
         await reader.readuntil(b"\r\n\r\n")
@@ -400,9 +381,7 @@ async def test_an_answer_that_is_passed_on_ends_with_its_program(fetching: Ends)
     await until(lambda: living == 0)
 
 
-async def test_a_client_that_ends_no_connection_has_only_so_many(
-    ends: Ends, tmp_path: Path
-) -> None:
+async def test_a_client_that_ends_no_connection_has_only_so_many(ends, tmp_path):
     """Answers were whole and forgotten, their streams were not: they were without number."""
     fetcher = ObjectFetcher(ObjectStore(tmp_path / "kept", 100_000_000), lambda _host, _port: "")
     ends.requests = ProgramRequests(fetcher)

@@ -5,8 +5,6 @@ import errno
 import socket
 import threading
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import counting_turns, until
@@ -19,15 +17,14 @@ from cedos.proxy.http import RefusedError
 from cedos.proxy.local import local_proxy
 from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.name_stub import NameStub
-from tests.unit.proxy.conftest import Ends
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def echo(reader, writer):
     writer.write(await reader.read() + b"end")
     await writer.drain()
 
 
-async def is_served(ends: Ends, port: int) -> bool:
+async def is_served(ends, port):
     reader, writer = await ends.ask(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
     writer.write(b"a")
     writer.write_eof()
@@ -36,9 +33,7 @@ async def is_served(ends: Ends, port: int) -> bool:
     return got.endswith(b"\r\n\r\naend")
 
 
-async def test_who_says_nothing_makes_room_for_who_does(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_says_nothing_makes_room_for_who_does(ends, monkeypatch):
     monkeypatch.setattr(local_proxy, "_MOST", 20)
     await ends.start()
     where = ("127.0.0.1", ends.proxy.addresses[0].port)
@@ -56,21 +51,19 @@ async def test_who_says_nothing_makes_room_for_who_does(
         writer.close()
 
 
-async def test_what_nobody_reads_does_not_fill_the_kernel(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_nobody_reads_does_not_fill_the_kernel(ends, monkeypatch):
     """Its own buffers held megabytes each: with 150 such programs the host's TCP had none left."""
-    programs: list[socket.socket] = []
+    programs = []
 
     class KnownCarry(local_proxy.Carry):
-        def __init__(self, program: socket.socket, *rest: Any, **more: Any) -> None:
+        def __init__(self, program, *rest, **more):
             programs.append(program)
             super().__init__(program, *rest, **more)
 
     monkeypatch.setattr(local_proxy, "Carry", KnownCarry)
     await ends.start()
 
-    async def floods(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def floods(_reader, writer):
         with suppress(ConnectionError):
             while True:
                 writer.write(bytes(65_536))
@@ -86,9 +79,7 @@ async def test_what_nobody_reads_does_not_fill_the_kernel(
     writer.transport.abort()
 
 
-async def test_uploads_that_no_server_reads_fill_the_gateway_up_to_a_limit(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_uploads_that_no_server_reads_fill_the_gateway_up_to_a_limit(ends, monkeypatch):
     """Each of a client's connections might hold its window, and it may have thousands of them."""
     most, connections = 1_000_000, 30
     await ends.start()
@@ -119,25 +110,21 @@ async def test_uploads_that_no_server_reads_fill_the_gateway_up_to_a_limit(
         each.transport.abort()
 
 
-async def test_connections_leave_files_for_the_session(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_connections_leave_files_for_the_session(ends, monkeypatch):
     """1,024 are what a terminal's programs may have: a flood of connections took them all."""
     monkeypatch.setattr(local_proxy.process_limits, "allow", lambda _wanted=None: 1_024)
     await ends.start()
     assert 2 * ends.proxy._most + 256 <= 1_024
 
 
-async def test_without_a_file_for_one_more_the_resolver_does_not_spin(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_without_a_file_for_one_more_the_resolver_does_not_spin(ends, monkeypatch):
     await ends.start()
     stub = NameStub(ends.link, fails_open=False)
     stub.open("127.0.0.1", 0)
     ((_, tcp),) = stub._sockets
     turns = 0
 
-    def full(_: socket.socket) -> None:
+    def full(_):
         nonlocal turns
         turns += 1
         raise OSError(errno.EMFILE, "Too many open files")
@@ -154,9 +141,7 @@ async def test_without_a_file_for_one_more_the_resolver_does_not_spin(
     await stub.close()
 
 
-async def test_questions_that_are_answered_at_once_leave_turns_to_other_tasks(
-    ends: Ends, tmp_path: Path
-) -> None:
+async def test_questions_that_are_answered_at_once_leave_turns_to_other_tasks(ends, tmp_path):
     """A program that sends them without end, over one connection, held up all others."""
     await ends.start()
     hosts = tmp_path / "hosts"
@@ -174,7 +159,7 @@ async def test_questions_that_are_answered_at_once_leave_turns_to_other_tasks(
     await stub.close()
 
 
-async def test_bytes_behind_an_association_leave_turns_to_other_tasks(ends: Ends) -> None:
+async def test_bytes_behind_an_association_leave_turns_to_other_tasks(ends):
     """A program that sends them without end held up all others."""
     await ends.start()
     reader, writer = await ends.ask(b"\x05\x01\x00" + b"\x05\x03\x00\x01" + bytes(6))
@@ -187,12 +172,10 @@ async def test_bytes_behind_an_association_leave_turns_to_other_tasks(ends: Ends
     writer.close()
 
 
-async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting(monkeypatch):
     answer = threading.Event()
 
-    def resolve(host: str, *_: object, **__: object) -> list[object]:
+    def resolve(host, *_, **__):
         if host.startswith("stalls"):
             answer.wait(10)
         return [(2, 1, 6, "", ("1.1.1.1", 0))]
@@ -215,13 +198,11 @@ async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting
         await asyncio.gather(*floods, return_exceptions=True)
 
 
-async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(monkeypatch):
     """Every ten seconds one client had sixteen threads more, and the unit allows 128 in all."""
     answer = threading.Event()
 
-    def resolve(*_: object, **__: object) -> list[object]:
+    def resolve(*_, **__):
         answer.wait(20)
         return [(2, 1, 6, "", ("1.1.1.1", 0))]
 
@@ -241,21 +222,19 @@ async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(
 
 
 @pytest.mark.jumping
-async def test_a_name_with_thousands_of_silent_addresses_takes_no_file_from_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_a_name_with_thousands_of_silent_addresses_takes_no_file_from_others(monkeypatch):
     """Each took 0.6 s of the gateway, then 40 files: 200 connections of one client had 6,800."""
     answer = [(2, 1, 6, "", (f"8.{n >> 8}.{n & 255}.1", 0)) for n in range(4000)]
     lively = [(2, 1, 6, "", (f"9.9.9.{n}", 0)) for n in range(3)]
     checked = held = most = 0
     check = DestinationRules.check
 
-    def checks(rules: DestinationRules, address: str, port: int) -> None:
+    def checks(rules, address, port):
         nonlocal checked
         checked += 1
         check(rules, address, port)
 
-    async def dials(_origins: Origins, address: str, _port: int) -> socket.socket:
+    async def dials(_origins, address, _port):
         nonlocal held, most
         if address == "9.9.9.2":
             return socket.socket()
@@ -267,7 +246,7 @@ async def test_a_name_with_thousands_of_silent_addresses_takes_no_file_from_othe
             held -= 1
         raise AssertionError
 
-    async def resolve(host: str) -> list[object]:
+    async def resolve(host):
         return list(lively if host == "lively.test" else answer)
 
     monkeypatch.setattr(origin, "_getaddrinfo", resolve)
@@ -289,13 +268,11 @@ async def test_a_name_with_thousands_of_silent_addresses_takes_no_file_from_othe
     assert not origins._second_attempts
 
 
-async def test_a_look_up_that_gets_no_thread_is_refused(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_look_up_that_gets_no_thread_is_refused(ends, monkeypatch):
     """Its connection waited for good."""
     await ends.start()
 
-    def start(self: threading.Thread) -> None:
+    def start(self):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)

@@ -3,11 +3,8 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, suppress
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +14,6 @@ from kit.waiting import counting_turns
 from cedos.errors import HostError
 from cedos.host.monitor import dns_message
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
-from cedos.model import Address
 from cedos.proxy import names
 from cedos.proxy.gateway.gateway_session import NameService
 from cedos.proxy.local import name_stub
@@ -37,10 +33,8 @@ from cedos.proxy.names import (
 )
 from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion, parse_packet
 
-Answers = Callable[[bytes], bytes | None]
 
-
-def asks(name: str, number: int = 7, opt_bytes: int = 0) -> bytes:
+def asks(name, number=7, opt_bytes=0):
     message = dns_message.question(number, name)
     if opt_bytes:
         message = (
@@ -49,7 +43,7 @@ def asks(name: str, number: int = 7, opt_bytes: int = 0) -> bytes:
     return message
 
 
-def tells(message: bytes, *, code: int = 0, records: int = 1, cut: bool = False) -> bytes:
+def tells(message, *, code=0, records=1, cut=False):
     """An answer to a question: so many addresses, 192.0.2.1 and on."""
     number = int.from_bytes(message[:2])
     flags = 0x8180 | code | (0x0200 if cut else 0)
@@ -64,20 +58,20 @@ def tells(message: bytes, *, code: int = 0, records: int = 1, cut: bool = False)
 class LoopbackResolver:
     """Answers by UDP as `udp` says, by TCP as `tcp` does; `asked` are the names that came."""
 
-    def __init__(self) -> None:
-        self.udp: Answers = tells
-        self.tcp: Answers = tells
-        self.asked: list[bytes] = []
+    def __init__(self):
+        self.udp = tells
+        self.tcp = tells
+        self.asked = []
 
-    async def start(self) -> None:
+    async def start(self):
         loop = asyncio.get_running_loop()
         resolver = self
 
         class Udp(asyncio.DatagramProtocol):
-            def connection_made(self, transport: Any) -> None:
+            def connection_made(self, transport):
                 self.transport = transport
 
-            def datagram_received(self, data: bytes, sender: Any) -> None:
+            def datagram_received(self, data, sender):
                 resolver.asked.append(data)
                 if (answer := resolver.udp(data)) is not None:
                     self.transport.sendto(answer, sender)
@@ -92,20 +86,20 @@ class LoopbackResolver:
             else:
                 return
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         length = int.from_bytes(await reader.readexactly(2))
         answer = self.tcp(await reader.readexactly(length))
         if answer is not None:
             writer.write(len(answer).to_bytes(2) + answer)
         writer.close()
 
-    def close(self) -> None:
+    def close(self):
         self.transport.close()
         self.listening.close()
 
 
 @pytest.fixture
-async def loopback_resolver() -> AsyncIterator[LoopbackResolver]:
+async def loopback_resolver():
     made = LoopbackResolver()
     await made.start()
     yield made
@@ -115,14 +109,14 @@ async def loopback_resolver() -> AsyncIterator[LoopbackResolver]:
 NO_SUCH_NAME = names.NO_SUCH_NAME
 
 
-def question(message: bytes) -> names.AskedName:
+def question(message):
     found = read(message)
     assert found is not None
     return found
 
 
 @given(st.binary(max_size=100))
-def test_answers_of_our_own_are_answers(tail: bytes) -> None:
+def test_answers_of_our_own_are_answers(tail):
     message = asks("far.test") + tail
     asked = question(message)
     for own in (failed(message, asked), truncated(tells(message, records=50), asked)):
@@ -131,7 +125,7 @@ def test_answers_of_our_own_are_answers(tail: bytes) -> None:
     assert error_of(failed(message, asked)) == names.SERVER_FAILED
 
 
-def test_who_is_asked(tmp_path: Path) -> None:
+def test_who_is_asked(tmp_path):
     file = tmp_path / "resolv.conf"
     assert host_servers(file) == []
     file.write_text(
@@ -142,7 +136,7 @@ def test_who_is_asked(tmp_path: Path) -> None:
     assert search_domains(file) == {"corp.example", "lan"}
 
 
-async def test_what_does_not_fit_is_asked_by_tcp(loopback_resolver: LoopbackResolver) -> None:
+async def test_what_does_not_fit_is_asked_by_tcp(loopback_resolver):
     loopback_resolver.udp = lambda asked: tells(asked, cut=True, records=0)
     loopback_resolver.tcp = lambda asked: tells(asked, records=100)
     message = asks("far.test")
@@ -150,9 +144,7 @@ async def test_what_does_not_fit_is_asked_by_tcp(loopback_resolver: LoopbackReso
     assert found == tells(message, records=100)
 
 
-async def test_foreign_answers_are_not_taken(
-    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_foreign_answers_are_not_taken(loopback_resolver, monkeypatch):
     monkeypatch.setattr(names, "_EACH_S", 0.1)
     message = asks("far.test")
     for foreign in (
@@ -165,7 +157,7 @@ async def test_foreign_answers_are_not_taken(
             await Resolver(lambda: [loopback_resolver.server]).ask(message, question(message))
 
 
-async def test_answers_to_other_questions_leave_turns_to_other_tasks() -> None:
+async def test_answers_to_other_questions_leave_turns_to_other_tasks():
     """A resolver that sends them without end held up all that a process does."""
     loop, message = asyncio.get_running_loop(), asks("far.test")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as resolver:
@@ -181,20 +173,18 @@ async def test_answers_to_other_questions_leave_turns_to_other_tasks() -> None:
             assert turns() >= 100
 
 
-async def test_the_next_resolver_is_asked(
-    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_next_resolver_is_asked(loopback_resolver, monkeypatch):
     monkeypatch.setattr(names, "_EACH_S", 0.1)
     message = asks("far.test")
     several = Resolver(lambda: [("127.0.0.1", 1), ("256.0.0.1", 53), loopback_resolver.server])
     assert await several.ask(message, question(message)) == tells(message)
 
 
-async def test_a_gateway_answers_within_limits(loopback_resolver: LoopbackResolver) -> None:
+async def test_a_gateway_answers_within_limits(loopback_resolver):
     service = NameService(Resolver(lambda: [loopback_resolver.server]), most=3, most_per_client=2)
-    said: list[Any] = []
+    said = []
 
-    def say(data: bytes, _lifetime_s: float) -> None:
+    def say(data, _lifetime_s):
         said.append(parse_packet(data))
 
     for client in (b"a", b"a", b"a", b"b", b"c"):
@@ -212,14 +202,14 @@ async def test_a_gateway_answers_within_limits(loopback_resolver: LoopbackResolv
 class Link:
     """A gateway that answers as it is told; None: it is out of reach."""
 
-    def __init__(self) -> None:
-        self.says: Any = lambda message: tells(message, records=2)
-        self.asked: list[bytes] = []
+    def __init__(self):
+        self.says = lambda message: tells(message, records=2)
+        self.asked = []
 
-    def leads_to(self, host: str) -> bool:
+    def leads_to(self, host):
         return host == "gateway.test"
 
-    async def ask(self, message: bytes) -> bytes:
+    async def ask(self, message):
         self.asked.append(message)
         if (answer := self.says(message)) is None:
             raise GatewayUnreachableError("nothing is heard of it")
@@ -229,21 +219,21 @@ class Link:
 HERE, FAR = 1, 2  # addresses in an answer
 
 
-def count(answer: bytes) -> int:
+def count(answer):
     return int.from_bytes(answer[6:8])
 
 
-def stub(link: Link, here: LoopbackResolver, **options: Any) -> NameStub:
+def stub(link, here, **options):
     settings = {"fails_open": True, "servers": lambda: [here.server]} | options
     return NameStub(link, **settings)  # type: ignore[arg-type]
 
 
-async def found(one: NameStub, name: str) -> bytes:
+async def found(one, name):
     message = asks(name)
     return await one.answer(message, question(message))
 
 
-async def test_names_of_this_place_never_leave_it(loopback_resolver: LoopbackResolver) -> None:
+async def test_names_of_this_place_never_leave_it(loopback_resolver):
     link = Link()
     one = stub(link, loopback_resolver, near=["Corp.Example."])
     for name in (
@@ -258,11 +248,8 @@ async def test_names_of_this_place_never_leave_it(loopback_resolver: LoopbackRes
 
 @pytest.mark.parametrize(("fails_open", "vpn"), [(True, False), (False, True), (False, False)])
 async def test_with_fail_closed_the_domains_that_a_network_names_are_asked_for_far_away(
-    loopback_resolver: LoopbackResolver,
-    monkeypatch: pytest.MonkeyPatch,
-    fails_open: bool,
-    vpn: bool,
-) -> None:
+    loopback_resolver, monkeypatch, fails_open, vpn
+):
     """DHCP's search list `com org` had all look-ups go to the network's own resolver."""
     monkeypatch.setattr(name_stub, "search_domains", lambda: frozenset({"example"}))
     link = Link()
@@ -282,9 +269,7 @@ async def test_with_fail_closed_the_domains_that_a_network_names_are_asked_for_f
         (lambda message: tells(message, code=3, records=0), 0, 0),
     ],
 )
-async def test_where_the_gateway_does_not_know(
-    loopback_resolver: LoopbackResolver, says: Any, open_: int, closed: int
-) -> None:
+async def test_where_the_gateway_does_not_know(loopback_resolver, says, open_, closed):
     link = Link()
     link.says = says
     for fails_open, wanted in ((True, open_), (False, closed)):
@@ -294,9 +279,7 @@ async def test_where_the_gateway_does_not_know(
         assert wanted or error_of(answer)
 
 
-async def test_a_vpns_names_are_asked_here_where_the_gateway_knows_none(
-    loopback_resolver: LoopbackResolver,
-) -> None:
+async def test_a_vpns_names_are_asked_here_where_the_gateway_knows_none(loopback_resolver):
     link = Link()
     link.says = lambda message: tells(message, code=NO_SUCH_NAME, records=0)
     one = stub(link, loopback_resolver, tunnelled=lambda: True)
@@ -305,9 +288,7 @@ async def test_a_vpns_names_are_asked_here_where_the_gateway_knows_none(
     assert error_of(await found(one, "nowhere.example")) == NO_SUCH_NAME
 
 
-async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
-    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_resolver_that_asks_us_is_not_asked_for_ever(loopback_resolver, monkeypatch):
     """systemd-resolved on loopback, say, that was told of us."""
     monkeypatch.setattr(names, "_EACH_S", 0.2)
     link = Link()
@@ -316,7 +297,7 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
     one.open("127.0.0.1", 0)
     loop = asyncio.get_running_loop()
 
-    def hands_on(message: bytes) -> None:
+    def hands_on(message):
         sender.sendto(message, one.addresses[0])
 
     sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
@@ -327,9 +308,7 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(
     await one.close()
 
 
-async def test_what_programs_looked_up_is_known_by_its_address(
-    loopback_resolver: LoopbackResolver,
-) -> None:
+async def test_what_programs_looked_up_is_known_by_its_address(loopback_resolver):
     link, known = Link(), KnownNames()
     one = stub(link, loopback_resolver, known=known)
     await found(one, "git.test")
@@ -342,7 +321,7 @@ async def test_what_programs_looked_up_is_known_by_its_address(
     assert known.name_of("192.0.2.9") is None
 
 
-def test_of_endlessly_many_names_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_endlessly_many_names_the_newest_are_known(monkeypatch):
     monkeypatch.setattr(name_stub, "_MOST_KNOWN", 2)
     known = KnownNames()
     one, two, three = map(ip_address, ("192.0.2.1", "2001:db8::2", "192.0.2.3"))
@@ -355,20 +334,20 @@ def test_of_endlessly_many_names_the_newest_are_known(monkeypatch: pytest.Monkey
 class Ruled(RuleBook):
     """For what lies below `updates.test`."""
 
-    def __init__(self) -> None:
-        self.learnt: list[tuple[str, list[str]]] = []
+    def __init__(self):
+        self.learnt = []
 
-    def names(self, name: str) -> bool:
+    def names(self, name):
         return name.endswith("updates.test")
 
-    def learn(self, name: str, addresses: Sequence[Address]) -> None:
+    def learn(self, name, addresses):
         self.learnt.append((name, list(map(str, addresses))))
 
 
 @pytest.mark.parametrize("fails_open", [True, False])
 async def test_names_under_a_rule_are_looked_up_here_as_they_go_direct(
-    loopback_resolver: LoopbackResolver, fails_open: bool
-) -> None:
+    loopback_resolver, fails_open
+):
     link, rules = Link(), Ruled()
     one = stub(link, loopback_resolver, rules=rules, fails_open=fails_open)
     assert count(await found(one, "eu.updates.test")) == (HERE if fails_open else FAR)
@@ -377,16 +356,16 @@ async def test_names_under_a_rule_are_looked_up_here_as_they_go_direct(
     await one.close()
 
 
-async def test_by_udp_and_by_tcp(loopback_resolver: LoopbackResolver) -> None:
+async def test_by_udp_and_by_tcp(loopback_resolver):
     link = Link()
     link.says = lambda message: tells(message, records=60)
     one = stub(link, loopback_resolver)
     one.open("127.0.0.1", 0)
     host, port = one.addresses[0]
-    came: asyncio.Queue[bytes] = asyncio.Queue()
+    came = asyncio.Queue()
 
     class Asker(asyncio.DatagramProtocol):
-        def datagram_received(self, data: bytes, _sender: Any) -> None:
+        def datagram_received(self, data, _sender):
             came.put_nowait(data)
 
     loop = asyncio.get_running_loop()
@@ -417,7 +396,7 @@ async def test_by_udp_and_by_tcp(loopback_resolver: LoopbackResolver) -> None:
 class DarkLink(Link):
     """A gateway whose resolver has no answer for names in `dark.test`."""
 
-    async def ask(self, message: bytes) -> bytes:
+    async def ask(self, message):
         answer = await super().ask(message)
         if b"dark" in message:
             await asyncio.get_running_loop().create_future()
@@ -425,12 +404,12 @@ class DarkLink(Link):
 
 
 async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
-    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    loopback_resolver, monkeypatch
+):
     """A user with 64 questions held all places at the gateway before, with 512 all of the resolver."""
-    users: dict[int, int | None] = {}
+    users = {}
 
-    def find(_owners: SocketOwners, _protocol: int, program: Any, _to: Any) -> SocketOwner | None:
+    def find(_owners, _protocol, program, _to):
         user = users[program[1]]
         return None if user is None else SocketOwner(1, user)
 
@@ -440,7 +419,7 @@ async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
     one.open("127.0.0.1", 0)
     with ExitStack() as kept:
 
-        def program(user: int | None) -> socket.socket:
+        def program(user):
             made = kept.enter_context(socket.socket(type=socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
             made.connect(one.addresses[0])
             users[made.getsockname()[1]] = user
@@ -458,16 +437,14 @@ async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
     await one.close()
 
 
-async def test_a_user_s_connections_leave_some_to_other_users(
-    loopback_resolver: LoopbackResolver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_user_s_connections_leave_some_to_other_users(loopback_resolver, monkeypatch):
     user = 1000
     monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, user))
     one = stub(Link(), loopback_resolver)
     one.open("127.0.0.1", 0)
     asked = asks("far.test")
 
-    async def is_served() -> bool:
+    async def is_served():
         reader, writer = await asyncio.open_connection(*one.addresses[0])
         kept.callback(writer.close)
         writer.write(len(asked).to_bytes(2) + asked)
@@ -483,6 +460,6 @@ async def test_a_user_s_connections_leave_some_to_other_users(
     await one.close()
 
 
-async def test_it_listens_for_this_host_alone() -> None:
+async def test_it_listens_for_this_host_alone():
     with pytest.raises(HostError, match="serves this host only"):
         NameStub(Link(), fails_open=True).open("192.0.2.1", 53)  # type: ignore[arg-type]

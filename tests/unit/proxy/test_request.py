@@ -16,11 +16,11 @@ from cedos.proxy.http import (
 )
 
 
-def parse(data: bytes) -> ProxyRequest | None:
+def parse(data):
     return RequestParser().feed(data)
 
 
-def refusal(data: bytes) -> RefusedError:
+def refusal(data):
     with pytest.raises(RefusedError) as caught:
         parse(data)
     return caught.value

@@ -3,32 +3,28 @@
 import asyncio
 import gc
 import weakref
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import until
 
 from cedos.session.sockets import flow_table
 
-Ends = Any
 
-
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def echo(reader, writer):
     while data := await reader.read(65_536):
         writer.write(data)
         await writer.drain()
 
 
 @pytest.fixture
-async def sleeping(ends: Ends, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ends:
+async def sleeping(ends, tmp_path, monkeypatch):
     monkeypatch.setattr(flow_table, "_NOTE_S", 0.1)
     monkeypatch.setattr(flow_table, "_ASLEEP_S", 0.3)
     await ends.start(idle=tmp_path / "idle-sessions", patience_s=10.0)
     return ends
 
 
-def away(ends: Ends) -> None:
+def away(ends):
     """Break the paths to the gateway, and let it answer no more."""
     listener = ends.gateway._listener
     listener._driver.loop.remove_reader(listener._socket.fileno())
@@ -37,11 +33,11 @@ def away(ends: Ends) -> None:
             path.close("it went away", reset=True)
 
 
-def asleep(ends: Ends) -> int:
+def asleep(ends):
     return len(ends.gateway._listener._flows._idle) - len(ends.gateway._listener._flows._living)
 
 
-async def said(ends: Ends, port: int) -> None:
+async def said(ends, port):
     reader, writer = await ends.forward(port)
     writer.write(b"hello")
     assert await asyncio.wait_for(reader.readexactly(5), 20) == b"hello"

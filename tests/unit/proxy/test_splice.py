@@ -14,7 +14,7 @@ BUFFER = make_buffer()
 RESET = struct.pack("ii", 1, 0)
 
 
-def pair() -> tuple[socket.socket, socket.socket]:
+def pair():
     """Two ends of a TCP connection on the loopback, with small kernel buffers."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
@@ -30,33 +30,33 @@ def pair() -> tuple[socket.socket, socket.socket]:
 class Ends:
     """A tunnel with a user on one side and a server on the other."""
 
-    def __init__(self, **options: object) -> None:
+    def __init__(self, **options):
         self.user, self._client = pair()
         self._origin, self.server = pair()
-        settings: dict[str, object] = {"idle_s": 10.0} | options
+        settings = {"idle_s": 10.0} | options
         self.tunnel = Tunnel(self._client, self._origin, BUFFER, **settings)
         self.task = asyncio.create_task(self._run())
 
-    async def _run(self) -> TunnelBytes:
+    async def _run(self):
         with self._client, self._origin:
             return await self.tunnel.run()
 
-    async def __aenter__(self) -> "Ends":
+    async def __aenter__(self):
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, *_):
         self.user.close()
         self.server.close()
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
 
 
-async def send(to: socket.socket, data: bytes) -> None:
+async def send(to, data):
     await asyncio.get_running_loop().sock_sendall(to, data)
     to.shutdown(socket.SHUT_WR)
 
 
-async def receive(of: socket.socket) -> bytes:
+async def receive(of):
     got = bytearray()
     while block := await asyncio.wait_for(asyncio.get_running_loop().sock_recv(of, 65536), 5):
         got += block

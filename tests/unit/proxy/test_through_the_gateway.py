@@ -8,7 +8,6 @@ import socket
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -20,7 +19,7 @@ from cedos.proxy.gateway.gateway import LIMITS, OPENS_AT_ONCE
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
-from cedos.proxy.local.direct import LookUp, RuleBook, is_near
+from cedos.proxy.local.direct import RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.splice import reset_on_close
@@ -29,13 +28,10 @@ from cedos.proxy.streams.stream import SMALL, WINDOW_BYTES, ProxiedStream
 from cedos.session.io.links import EgressReader
 from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
-Ends = Any
 
-
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def echo(reader, writer):
     """Sends back what comes, and after its end one word more."""
     with suppress(ConnectionError):
         while data := await reader.read(65_536):
@@ -46,7 +42,7 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.close()
 
 
-async def breaks(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def breaks(reader, writer):
     writer.write(b"half")
     await writer.drain()
     await asyncio.sleep(0.1)
@@ -82,7 +78,7 @@ async def test_many_at_once_are_one_session(ends):
 async def test_who_does_not_read_holds_nobody_up(ends):
     await ends.start()
 
-    async def floods(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def floods(reader, writer):
         with suppress(ConnectionError):
             while True:
                 writer.write(bytes(65_536))
@@ -110,7 +106,7 @@ async def test_what_breaks_at_the_origin_breaks_for_the_program(ends):
 
 
 @pytest.fixture
-def nothing_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def nothing_is_near(monkeypatch):
     monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda *_: False)
 
 
@@ -140,9 +136,9 @@ async def test_http_and_socks_on_one_port(ends):
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_a_request_in_clear_reaches_its_origin_as_its_own(ends):
     await ends.start()
-    seen: list[bytes] = []
+    seen = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader, writer):
         seen.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
         await writer.drain()
@@ -207,7 +203,7 @@ async def test_a_record_without_memory_costs_a_path_and_not_its_session(ends, mo
     session, data, failed = ends.link._streams, os.urandom(2_000_000), []
     receive = Channel.receive
 
-    def short(self: Channel, received: Any, now: float) -> Any:
+    def short(self, received, now):
         if len(received) > 10_000 and len(failed) < 2:
             failed.append(self)
             raise MemoryError
@@ -243,7 +239,7 @@ async def test_a_flood_of_connections_ends_the_session_and_delays_nobody(ends):
     flood = [OpenStream(number, "127.0.0.1", 25).pack() for number in range(1, 3 * OPENS_AT_ONCE)]
     flooding = asyncio.create_task(hostile.send_many(flood, SMALL, ordered=False))
 
-    def ended() -> bool:
+    def ended():
         hostile.receive_data_now()
         return hostile.ended
 
@@ -262,7 +258,7 @@ async def test_one_client_has_a_bounded_number_of_sessions(ends):
     other = KeyPair(os.urandom(32))
     ends.clients[other.public] = "phone"
 
-    async def session(key: KeyPair) -> Connection:
+    async def session(key):
         return await connect(
             ends.gateway.address, server_key=ends.me.public, key=key, limits=LIMITS, timeout_s=5
         )
@@ -320,13 +316,13 @@ async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_near
     """Its resolver answers names without a dot and .lan, and it announces routes to everything."""
     here = Origins._one
     world = ["203.0.113.9", "2001:db8::9"]
-    answers: list[str] = []
-    dialled: list[str] = []
+    answers = []
+    dialled = []
 
-    async def resolve(_origins: Origins, host: str, _asker: object) -> list[str]:
+    async def resolve(_origins, host, _asker):
         return [*answers] if any(map(str.isalpha, host)) else [host]
 
-    async def dials(origins: Origins, address: str, port: int) -> socket.socket:
+    async def dials(origins, address, port):
         dialled.append(address)
         if address in world:
             raise OSError(113, "no route to host")
@@ -368,7 +364,7 @@ async def test_where_the_gateway_has_no_way_it_goes_direct(ends, monkeypatch):
     port = await ends.origin(echo)
     kinds = iter(["destination_ip_unroutable", "connection_refused", "destination_ip_unroutable"])
 
-    async def no_way(*_: object, **__: object) -> None:
+    async def no_way(*_, **__):
         raise RefusedError(HTTPStatus.BAD_GATEWAY, next(kinds), "no way")
 
     monkeypatch.setattr(GatewayLink, "open", no_way)
@@ -401,7 +397,7 @@ def test_what_is_of_this_place_does_not_take_the_detour(host, near):
     assert is_near(host) is near
 
 
-async def _through_or_direct(ends: Ends, port: int) -> bytes:
+async def _through_or_direct(ends, port):
     reader, writer = await ends.ask(CONNECT % port)
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     writer.write(b"a")
@@ -429,7 +425,7 @@ async def test_behind_a_captive_portal_it_goes_direct_and_comes_back(ends, monke
     await ends.start(fail=Fail.OPEN, patience_s=0.5)
     real, origin = ends.link.joined, await ends.origin(echo)
 
-    async def portal(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def portal(reader, writer):
         with suppress(ConnectionError):
             await reader.read(1000)
             writer.write(b"HTTP/1.1 302 Found\r\nLocation: http://portal/\r\n\r\n")
@@ -497,9 +493,9 @@ async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypat
 async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
     ends, fail, there, monkeypatch
 ):
-    asked: list[int] = []
+    asked = []
 
-    def direct(port: int, _gateway_rtt_s: float | None) -> bool:
+    def direct(port, _gateway_rtt_s):
         asked.append(port)
         return True
 
@@ -523,10 +519,10 @@ async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
 class PrefixRule(RuleBook):
     """About one address, by whatever name it is called."""
 
-    async def find(self, host: str, port: int, look_up: LookUp) -> bool:
+    async def find(self, host, port, look_up):
         return "127.0.0.1" in await look_up(host, port)
 
-    def covers(self, host: str, port: int, look_up: LookUp) -> bool:
+    def covers(self, host, port, look_up):
         raise AssertionError("connections wait for their names")
 
 

@@ -1,7 +1,5 @@
 """A host with Wi-Fi and a phone, and predictors that say what a test wants them to."""
 
-from collections.abc import Mapping, Sequence
-
 import pytest
 
 from cedos.model import Context, Direction, Indicator, Network, NetworkKind, SizeEstimate, Transfer
@@ -13,14 +11,14 @@ class Oracle:
 
     features = ("size_bytes", "wifi_rtt_s", "cellular_rtt_s")
 
-    def __init__(self, times: Mapping[str, float | Sequence[float]]) -> None:
+    def __init__(self, times):
         self.times = {
             name: Distribution((given,) if isinstance(given, int | float) else tuple(sorted(given)))
             for name, given in times.items()
         }
-        self.asked: list[Mapping[str, float]] = []
+        self.asked = []
 
-    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
+    def predict(self, features, /):
         self.asked.append(features)
         return self.times
 
@@ -30,33 +28,31 @@ class Host:
 
     at_s = 1000.0
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.wlan = self.network("wlan0")
         self.lte = self.network("lte0", "cellular", metered=True)
         self.both = (self.wlan, self.lte)
 
-    def network(
-        self, name: str, kind: str = "wifi", *, metered: bool = False, up: bool = True
-    ) -> Network:
+    def network(self, name, kind="wifi", *, metered=False, up=True):
         return Network(name, name, 1, NetworkKind(kind), metered, up=up)
 
-    def context(self, age_s: float = 0.4, **indicators: float) -> Context:
+    def context(self, age_s=0.4, **indicators):
         """`wlan0_rtt_s=0.02` and so on, all of one age."""
-        networks: dict[str, dict[str, Indicator]] = {}
+        networks = {}
         for column, value in indicators.items():
             name, _, indicator = column.partition("_")
             measured = Indicator(value, self.at_s - age_s, active=True)
             networks.setdefault(name, {})[indicator] = measured
         return Context(self.at_s, networks)
 
-    def transfer(self, size_bytes: int = 100_000, direction: str = "down") -> Transfer:
+    def transfer(self, size_bytes=100_000, direction="down"):
         size = SizeEstimate(size_bytes, size_bytes, size_bytes, "hint")
         return Transfer(size, Direction(direction))
 
-    def oracle(self, **times: float | Sequence[float]) -> Oracle:
+    def oracle(self, **times):
         return Oracle(times)
 
 
 @pytest.fixture(scope="session")
-def host() -> Host:
+def host():
     return Host()

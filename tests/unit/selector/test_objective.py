@@ -34,7 +34,7 @@ objectives = st.one_of(
 )
 
 
-def papers_objective(outcome: Outcome, alpha: float, beta: float, gamma: float) -> float:
+def papers_objective(outcome, alpha, beta, gamma):
     """Delphi, equations 3 to 5, as printed."""
     f, t = outcome.size_bytes, outcome.time_s
     s = f / t

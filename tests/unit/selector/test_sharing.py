@@ -10,7 +10,6 @@ from cedos.selector.sharing import (
     NOWHERE,
     TYPICAL_BPS,
     BandwidthMap,
-    HelperChoice,
     HelperOffer,
     LeastCost,
     NetworkType,
@@ -54,13 +53,11 @@ def test_hosts_that_move_together_stay_in_range():
 M = 1e6
 
 
-def offer(
-    name: str, price: int = 0, rate: float | None = M, encounter: float = math.inf, **more: object
-) -> HelperOffer:
+def offer(name, price=0, rate=M, encounter=math.inf, **more):
     return HelperOffer(name.encode(), price, rate, encounter_s=encounter, **more)
 
 
-def names(choice: HelperChoice) -> str:
+def names(choice):
     return "".join(each.helper.decode() for each in choice.helpers)
 
 

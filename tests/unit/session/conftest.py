@@ -1,20 +1,13 @@
 """Two hosts that talk in memory: keys from a seed, a book of flows, and a wire to tamper with."""
 
 import random
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
 
-from cedos.session.protocol.channel import Acceptor, Channel, resume, set_up
-from cedos.session.protocol.crypto import Buffer, KeyPair
-from cedos.session.protocol.handshake.accepting import (
-    FlowGrant,
-    FlowRefusal,
-    FlowRefusalReason,
-    OpenRequest,
-)
-from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.channel import Acceptor, resume, set_up
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.handshake.accepting import FlowGrant, FlowRefusal, FlowRefusalReason
 from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
@@ -23,16 +16,14 @@ from cedos.session.protocol.handshake.set_up import SetUpOptions
 class Book:
     """The flows of a host, and what it does with requests for new ones."""
 
-    def __init__(self) -> None:
-        self.flows: dict[bytes, Credentials] = {}
-        self.verdict: Callable[[OpenRequest], FlowGrant | FlowRefusal] = lambda asked: FlowGrant(
-            asked.deadline_s
-        )
+    def __init__(self):
+        self.flows = {}
+        self.verdict = lambda asked: FlowGrant(asked.deadline_s)
 
-    def find(self, flow_id: bytes) -> Credentials | None:
+    def find(self, flow_id):
         return self.flows.get(flow_id)
 
-    def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
+    def admit(self, request):
         if request.flow_id in self.flows:
             return FlowRefusal(FlowRefusalReason.DUPLICATE)
         return self.verdict(request)
@@ -47,16 +38,16 @@ class Hosts:
     server_aes: bool = True
     allow_clear: bool = False
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         self.random = random.Random(self.seed).randbytes
         self.client = KeyPair(self.random(32))
         self.server = KeyPair(self.random(32))
         self.book = Book()
         self.now = 1000.0
-        self.wire: list[bytes] = []
+        self.wire = []
         self.restart()
 
-    def restart(self) -> None:
+    def restart(self):
         """The server forgets what it had in memory but its flows."""
         self.acceptor = Acceptor(
             self.server,
@@ -68,10 +59,10 @@ class Hosts:
             limits=self.limits,
         )
 
-    def accept(self, address: str = "192.0.2.1") -> Channel:
+    def accept(self, address="192.0.2.1"):
         return self.acceptor.channel(address, self.now)
 
-    def set_up(self, ask: SetUpOptions | None = None, key: bytes | None = None) -> Channel:
+    def set_up(self, ask=None, key=None):
         return set_up(
             self.client,
             key or self.server.public,
@@ -80,20 +71,18 @@ class Hosts:
             now=self.now,
         )
 
-    def resume(
-        self, credentials: Credentials, kind: ConnectionKind = ConnectionKind.RESUME
-    ) -> Channel:
+    def resume(self, credentials, kind=ConnectionKind.RESUME):
         return resume(self.client, credentials, kind, random=self.random, now=self.now)
 
-    def carry(self, sender: Channel, receiver: Channel) -> list[Buffer]:
+    def carry(self, sender, receiver):
         """Carry the records of one end to the other."""
-        records: list[Buffer] = []
+        records = []
         for message in sender.outgoing():
             self.wire.append(message)
             records += receiver.receive(message, self.now)
         return records
 
-    def talk(self, dialler: Channel, acceptor: Channel) -> None:
+    def talk(self, dialler, acceptor):
         """Until both have nothing more to say; the server keeps the flows that are opened."""
         for _ in range(20):
             self.carry(dialler, acceptor)
@@ -102,7 +91,7 @@ class Hosts:
             credentials = acceptor.opened.credentials
             self.book.flows[credentials.flow_id] = credentials
 
-    def connected(self, ask: SetUpOptions | None = None) -> tuple[Channel, Channel]:
+    def connected(self, ask=None):
         """A new flow's first connection, both ends."""
         client, server = self.set_up(ask), self.accept()
         self.talk(client, server)
@@ -110,19 +99,17 @@ class Hosts:
         assert server.opened is not None
         return client, server
 
-    def resumed(
-        self, credentials: Credentials, kind: ConnectionKind = ConnectionKind.RESUME
-    ) -> tuple[Channel, Channel]:
+    def resumed(self, credentials, kind=ConnectionKind.RESUME):
         client, server = self.resume(credentials, kind), self.accept()
         self.talk(client, server)
         return client, server
 
 
 @pytest.fixture
-def hosts() -> Hosts:
+def hosts():
     return Hosts()
 
 
 @pytest.fixture(scope="session")
-def make_hosts() -> type[Hosts]:
+def make_hosts():
     return Hosts

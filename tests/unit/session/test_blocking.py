@@ -9,7 +9,6 @@ import socket as bsd
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -22,10 +21,8 @@ from cedos.session.protocol.crypto import KeyPair
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
 LONG_S = 20.0
 
-Ends = tuple[blocking.socket, blocking.socket]
 
-
-def listening_with(key: KeyPair) -> blocking.socket:
+def listening_with(key):
     made = blocking.socket()
     made.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, key)
     made.bind(("127.0.0.1", 0))
@@ -34,9 +31,7 @@ def listening_with(key: KeyPair) -> blocking.socket:
     return made
 
 
-def dial(
-    address: tuple[str, int] | str, server_key: bytes, seconds: float = LONG_S
-) -> blocking.socket:
+def dial(address, server_key, seconds=LONG_S):
     made = blocking.socket()
     made.setsockopt(blocking.SOL_SESSION, blocking.SO_KEY, KeyPair(os.urandom(32)))
     made.setsockopt(blocking.SOL_SESSION, blocking.SO_SERVER_KEY, server_key)
@@ -50,7 +45,7 @@ def dial(
 
 
 @pytest.fixture
-def ends() -> Iterator[Ends]:
+def ends():
     """A client and the accepted socket, on this host's loopback."""
     key = KeyPair(os.urandom(32))
     with listening_with(key) as listening:
@@ -63,7 +58,7 @@ def ends() -> Iterator[Ends]:
             yield near, far
 
 
-def read_all(of: blocking.socket) -> bytes:
+def read_all(of):
     parts = []
     while part := of.recv(1 << 16):
         parts.append(part)
@@ -201,10 +196,10 @@ def test_calls_that_a_socket_cannot_serve_do_not_wait(ends):
 
 def test_closing_wakes_a_waiting_thread(ends):
     _, far = ends
-    numbers: list[int | None] = []
+    numbers = []
     begun = threading.Event()
 
-    def wait() -> None:
+    def wait():
         begun.set()
         try:
             far.recv(1)

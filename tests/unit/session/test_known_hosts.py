@@ -5,7 +5,6 @@ import random
 import re
 import resource
 import tomllib
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,11 +19,11 @@ ONE, TWO = (KeyPair(random.Random(seed).randbytes(32)).public for seed in (1, 2)
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> KnownHosts:
+def hosts(tmp_path):
     return KnownHosts(tmp_path / "cedos" / "hosts.toml")
 
 
-def test_what_was_saved_is_found_by_address_and_by_name(hosts: KnownHosts) -> None:
+def test_what_was_saved_is_found_by_address_and_by_name(hosts):
     with pytest.raises(ConfigError, match=r"no key is known for server\.example:7008 in .*--key"):
         hosts.find("server.example", None, 7008)
     hosts.save(KnownServer("server.example", 7008, ONE))
@@ -41,7 +40,7 @@ def test_what_was_saved_is_found_by_address_and_by_name(hosts: KnownHosts) -> No
     assert hosts.path.stat().st_mode & 0o777 == 0o600
 
 
-def test_another_key_or_name_is_not_taken_over(hosts: KnownHosts) -> None:
+def test_another_key_or_name_is_not_taken_over(hosts):
     server = KnownServer("server.example", 7008, ONE)
     hosts.save(server, "music")
     text = hosts.path.read_text()
@@ -58,7 +57,7 @@ def test_another_key_or_name_is_not_taken_over(hosts: KnownHosts) -> None:
     assert hosts.path.read_text() == text
 
 
-def test_a_full_disk_leaves_no_half_of_a_table(hosts: KnownHosts) -> None:
+def test_a_full_disk_leaves_no_half_of_a_table(hosts):
     """No command with a server could read the file any more."""
     hosts.save(KnownServer("a.example", 7008, ONE))
     text = hosts.path.read_bytes()
@@ -72,7 +71,7 @@ def test_a_full_disk_leaves_no_half_of_a_table(hosts: KnownHosts) -> None:
     assert hosts.path.read_bytes() == text
 
 
-def test_what_a_person_wrote_stays(hosts: KnownHosts) -> None:
+def test_what_a_person_wrote_stays(hosts):
     hosts.path.parent.mkdir()
     hosts.path.write_text(
         f'# mine\n[hosts.any]\nhost = "a.example"  # every port\nkey = "{keys.to_text(ONE)}"'
@@ -89,7 +88,7 @@ def test_what_a_person_wrote_stays(hosts: KnownHosts) -> None:
     assert hosts.find("a.example", 1).key == ONE
 
 
-def test_what_is_wrong_is_told_with_its_line(hosts: KnownHosts) -> None:
+def test_what_is_wrong_is_told_with_its_line(hosts):
     hosts.path.parent.mkdir()
     key = keys.to_text(ONE)
     for text, line, said in (
@@ -109,7 +108,7 @@ def test_what_is_wrong_is_told_with_its_line(hosts: KnownHosts) -> None:
         hosts.find("a", None)
 
 
-def test_a_file_that_others_write_is_not_believed(hosts: KnownHosts) -> None:
+def test_a_file_that_others_write_is_not_believed(hosts):
     hosts.save(KnownServer("server.example", 7008, ONE))
     hosts.path.chmod(0o620)
     with pytest.raises(ConfigError, match="chmod go-w"):
@@ -123,9 +122,7 @@ def test_a_file_that_others_write_is_not_believed(hosts: KnownHosts) -> None:
 
 
 @given(st.text(max_size=30))
-def test_any_name_makes_a_file_that_can_be_read(
-    tmp_path_factory: pytest.TempPathFactory, name: str
-) -> None:
+def test_any_name_makes_a_file_that_can_be_read(tmp_path_factory, name):
     hosts = KnownHosts(tmp_path_factory.mktemp("hosts") / "hosts.toml")
     server = KnownServer("server.example", 7008, ONE)
     try:

@@ -29,7 +29,7 @@ KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address("198.51.100.1"), 443
 CHOICE = Strategy(StrategyKind.SINGLE, ("wlan0",))
 
 
-def a_decision(number: int, server_name: str = "example.org") -> Decision:
+def a_decision(number, server_name="example.org"):
     return Decision(
         number,
         1.7e9 + number,
@@ -42,7 +42,7 @@ def a_decision(number: int, server_name: str = "example.org") -> Decision:
     )
 
 
-def a_flow(decision: int) -> FlowRecord:
+def a_flow(decision):
     return FlowRecord(
         (Subflow(KEY, "wlan0", 1000, 10),), None, 1.0, 2.0, "example.org", decision=decision
     )
@@ -51,20 +51,20 @@ def a_flow(decision: int) -> FlowRecord:
 class Clock:
     now_s = 0.0
 
-    def __call__(self) -> float:
+    def __call__(self):
         return self.now_s
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "state" / "history.sqlite"
 
 
-def numbers(history: History, **query: object) -> list[int]:
+def numbers(history, **query):
     return [decision.number for decision in history.decisions(1000, **query)]
 
 
-def test_what_was_added_is_there_at_once_and_after_a_restart(path: Path) -> None:
+def test_what_was_added_is_there_at_once_and_after_a_restart(path):
     history = History(path)
     history.add_decision(a_decision(1))
     history.add_flow(a_flow(1))
@@ -86,7 +86,7 @@ def test_what_was_added_is_there_at_once_and_after_a_restart(path: Path) -> None
     again.close()
 
 
-def test_only_the_owner_may_read_where_one_went(path: Path) -> None:
+def test_only_the_owner_may_read_where_one_went(path):
     history = History(path)
     history.add_decision(a_decision(1))
     history.flush()
@@ -95,7 +95,7 @@ def test_only_the_owner_may_read_where_one_went(path: Path) -> None:
     history.close()
 
 
-def test_flows_and_decisions_are_found(path: Path) -> None:
+def test_flows_and_decisions_are_found(path):
     history = History(path)
     for number in range(1, 6):
         history.add_decision(a_decision(number, "even.org" if number % 2 == 0 else "odd.net"))
@@ -115,7 +115,7 @@ def test_flows_and_decisions_are_found(path: Path) -> None:
     history.close()
 
 
-def test_the_file_stays_bounded(path: Path) -> None:
+def test_the_file_stays_bounded(path):
     history = History(path, max_rows=10)
     for number in range(1, 101):
         history.add_decision(a_decision(number))
@@ -128,7 +128,7 @@ def test_the_file_stays_bounded(path: Path) -> None:
     history.close()
 
 
-def move_aside_is_told(history: History, path: Path, why: str) -> None:
+def move_aside_is_told(history, path, why):
     assert history.notice is not None
     assert why in history.notice
     assert f"{path}.aside-1" in history.notice
@@ -140,7 +140,7 @@ def move_aside_is_told(history: History, path: Path, why: str) -> None:
     assert numbers(history) == [1]
 
 
-def test_a_file_that_is_no_database_is_moved_aside(path: Path) -> None:
+def test_a_file_that_is_no_database_is_moved_aside(path):
     path.parent.mkdir()
     path.write_text("this is not a database\n" * 100)
     history = History(path)
@@ -149,7 +149,7 @@ def test_a_file_that_is_no_database_is_moved_aside(path: Path) -> None:
     history.close()
 
 
-def test_another_programs_database_is_moved_aside(path: Path) -> None:
+def test_another_programs_database_is_moved_aside(path):
     path.parent.mkdir()
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE bookmark (url TEXT)")
@@ -160,7 +160,7 @@ def test_another_programs_database_is_moved_aside(path: Path) -> None:
     history.close()
 
 
-def test_a_newer_schema_is_moved_aside(path: Path) -> None:
+def test_a_newer_schema_is_moved_aside(path):
     History(path).close()
     newer = sqlite3.connect(path)
     newer.execute("PRAGMA user_version = 99")
@@ -170,7 +170,7 @@ def test_a_newer_schema_is_moved_aside(path: Path) -> None:
     history.close()
 
 
-def test_files_moved_aside_do_not_overwrite_each_other(path: Path) -> None:
+def test_files_moved_aside_do_not_overwrite_each_other(path):
     path.parent.mkdir()
     for number in (1, 2):
         path.write_text(f"not a database, number {number}\n" * 100)
@@ -179,7 +179,7 @@ def test_files_moved_aside_do_not_overwrite_each_other(path: Path) -> None:
         assert f"number {number}" in Path(f"{path}.aside-{number}").read_text()
 
 
-def test_damage_found_while_running_costs_the_file_not_the_records(path: Path) -> None:
+def test_damage_found_while_running_costs_the_file_not_the_records(path):
     history = History(path)
     for number in range(1, 200):
         history.add_decision(a_decision(number))
@@ -198,7 +198,7 @@ def test_damage_found_while_running_costs_the_file_not_the_records(path: Path) -
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"size": 3}', '{"size": null, "subflows": 7}'])
-def test_a_record_that_does_not_read_is_left_out(path: Path, text: str) -> None:
+def test_a_record_that_does_not_read_is_left_out(path, text):
     """The daemon reads the last flows when it starts: for one of them it did not."""
     history = History(path)
     for number in (1, 2, 3):
@@ -215,7 +215,7 @@ def test_a_record_that_does_not_read_is_left_out(path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize("number", ["'x'", "9223372036854775807", "1e300", "x'00'"])
-def test_a_damaged_number_is_not_the_highest(path: Path, number: str) -> None:
+def test_a_damaged_number_is_not_the_highest(path, number):
     """The daemon did not start with a text there, and wrote nothing more behind the last number."""
     history = History(path)
     history.add_decision(a_decision(7))
@@ -228,7 +228,7 @@ def test_a_damaged_number_is_not_the_highest(path: Path, number: str) -> None:
     again.close()
 
 
-def test_without_a_folder_the_history_lives_in_memory_and_recovers(tmp_path: Path) -> None:
+def test_without_a_folder_the_history_lives_in_memory_and_recovers(tmp_path):
     blocker = tmp_path / "state"
     blocker.write_text("a file where the folder should be")
     clock = Clock()
@@ -270,7 +270,7 @@ while True:
 """
 
 
-def test_killed_while_writing_nothing_flushed_is_lost(path: Path) -> None:
+def test_killed_while_writing_nothing_flushed_is_lost(path):
     script = KILLED.format(tests=str(Path(__file__).parent), path=str(path))
     for _ in range(3):
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
@@ -289,7 +289,7 @@ def test_killed_while_writing_nothing_flushed_is_lost(path: Path) -> None:
         history.close()
 
 
-def test_adding_does_not_wait_for_the_disk(path: Path) -> None:
+def test_adding_does_not_wait_for_the_disk(path):
     history = History(path)
     blocker = sqlite3.connect(path)
     blocker.execute("BEGIN IMMEDIATE")
@@ -307,7 +307,7 @@ def test_adding_does_not_wait_for_the_disk(path: Path) -> None:
     history.close()
 
 
-def test_others_can_read_the_file_meanwhile(path: Path) -> None:
+def test_others_can_read_the_file_meanwhile(path):
     history = History(path)
     history.add_decision(a_decision(1))
     history.flush()

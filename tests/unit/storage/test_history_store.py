@@ -207,7 +207,7 @@ counts = st.integers(0, 10**15)
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path):
     return tmp_path / "state" / "history.sqlite"
 
 

@@ -2,14 +2,12 @@ import json
 import subprocess
 import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cedos.errors import ModelError
 from cedos.storage import model_files
-from predictors.completion import CompletionModel
 from predictors.training.examples import Examples, Settings
 from predictors.training.train import fit
 
@@ -17,7 +15,7 @@ USUAL = {"size_bytes": 3e5, "wifi_rtt_s": 0.02, "cellular_rtt_s": 0.05}
 
 
 @pytest.fixture(scope="module")
-def model() -> CompletionModel:
+def model():
     draw = np.random.default_rng(1)
     size = draw.choice([3e3, 3e5, 3e6], 200)
     times_s = {
@@ -29,7 +27,7 @@ def model() -> CompletionModel:
 
 
 @pytest.fixture
-def file(model: CompletionModel, tmp_path: Path) -> Path:
+def file(model, tmp_path):
     path = tmp_path / "model.json"
     model_files.save(model, path, {"data": "made-up.csv", "date": "2026-01-31"})
     return path

@@ -2,9 +2,7 @@
 
 import os
 import stat
-from collections.abc import Callable
 from datetime import datetime
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -21,7 +19,7 @@ AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 @pytest.fixture
-def elsewhere(tmp_path: Path) -> Path:
+def elsewhere(tmp_path):
     """A file that is none of ours."""
     path = tmp_path / "passwd"
     path.write_text("root:x:0:0\n")
@@ -29,13 +27,13 @@ def elsewhere(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Path:
+def state(tmp_path):
     folder = tmp_path / "state"
     folder.mkdir()
     return folder
 
 
-def test_a_link_in_the_way_of_a_new_file_is_not_followed(state: Path, elsewhere: Path) -> None:
+def test_a_link_in_the_way_of_a_new_file_is_not_followed(state, elsewhere):
     (state / "sizes.new").symlink_to(elsewhere)
     own_file.write(state / "sizes.json", b"{}")
     assert elsewhere.read_text() == "root:x:0:0\n"
@@ -43,7 +41,7 @@ def test_a_link_in_the_way_of_a_new_file_is_not_followed(state: Path, elsewhere:
     assert not (state / "sizes.json").is_symlink()
 
 
-def test_what_holds_the_new_file_already_is_not_written_to(state: Path, elsewhere: Path) -> None:
+def test_what_holds_the_new_file_already_is_not_written_to(state, elsewhere):
     (state / "sizes.new").hardlink_to(elsewhere)
     own_file.write(state / "sizes.json", b"{}")
     assert elsewhere.read_text() == "root:x:0:0\n"
@@ -52,7 +50,7 @@ def test_what_holds_the_new_file_already_is_not_written_to(state: Path, elsewher
     assert (state / "sizes.json").read_bytes() == b"[]"
 
 
-def test_state_files_are_for_their_owner_alone(state: Path) -> None:
+def test_state_files_are_for_their_owner_alone(state):
     before = os.umask(0)
     try:
         own_file.write(state / "sizes.json", b"{}")
@@ -67,28 +65,28 @@ def test_state_files_are_for_their_owner_alone(state: Path) -> None:
     assert len(modes) == 4
 
 
-def link(path: Path, elsewhere: Path) -> None:
+def link(path, elsewhere):
     path.symlink_to(elsewhere)
 
 
-def second_name(path: Path, elsewhere: Path) -> None:
+def second_name(path, elsewhere):
     path.hardlink_to(elsewhere)
 
 
-def fifo(path: Path, _: Path) -> None:
+def fifo(path, _):
     os.mkfifo(path)
 
 
-def folder(path: Path, _: Path) -> None:
+def folder(path, _):
     path.mkdir()
 
 
-def endless(path: Path, _: Path) -> None:
+def endless(path, _):
     with path.open("wb") as file:
         file.truncate(1 << 40)
 
 
-def foreign(path: Path, _: Path) -> None:
+def foreign(path, _):
     path.write_text("{}")
     os.chown(path, 65534, 65534)
 
@@ -97,9 +95,7 @@ PLANTED = [link, second_name, fifo, folder, endless, pytest.param(foreign, marks
 
 
 @pytest.mark.parametrize("plant", PLANTED)
-def test_what_is_no_file_of_ours_is_put_aside(
-    state: Path, elsewhere: Path, plant: Callable[[Path, Path], None]
-) -> None:
+def test_what_is_no_file_of_ours_is_put_aside(state, elsewhere, plant):
     path = state / "sizes.json"
     plant(path, elsewhere)
     with pytest.raises(OSError, match=r".") as refused:
@@ -115,7 +111,7 @@ def test_what_is_no_file_of_ours_is_put_aside(
 @pytest.mark.parametrize(
     "content", [b"", b"\0" * 99, b'{"a": "\xe9"}', b'{"\xff": 1}', b"[" * 100_000, b'{"a": 1']
 )
-def test_what_does_not_read_is_put_aside(state: Path, content: bytes) -> None:
+def test_what_does_not_read_is_put_aside(state, content):
     path = state / "rules.json"
     path.write_bytes(content)
     assert state_file.read(path, "the rules") is None
@@ -127,7 +123,7 @@ def test_what_does_not_read_is_put_aside(state: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", '{"version": 1, "hosts": [], "resources": []}'])
-def test_sizes_of_another_version_are_put_aside(state: Path, content: str) -> None:
+def test_sizes_of_another_version_are_put_aside(state, content):
     """The daemon ended with their error at each start."""
     path = state / "sizes.json"
     path.write_text(content)
@@ -136,9 +132,7 @@ def test_sizes_of_another_version_are_put_aside(state: Path, content: str) -> No
 
 
 @pytest.mark.parametrize("plant", PLANTED[:3])
-def test_no_database_is_made_elsewhere(
-    state: Path, elsewhere: Path, plant: Callable[[Path, Path], None]
-) -> None:
+def test_no_database_is_made_elsewhere(state, elsewhere, plant):
     elsewhere.write_text("")  # SQLite would take it for a new database
     plant(state / "history.sqlite", elsewhere)
     history = History(state / "history.sqlite")
@@ -147,7 +141,7 @@ def test_no_database_is_made_elsewhere(
     assert elsewhere.read_text() == ""
 
 
-def test_a_link_to_nothing_makes_nothing(state: Path, tmp_path: Path) -> None:
+def test_a_link_to_nothing_makes_nothing(state, tmp_path):
     (state / "usage.sqlite").symlink_to(tmp_path / "cron.d")
     with pytest.raises(Exception, match=r"usage\.sqlite"):
         Usage(state / "usage.sqlite", "boot")

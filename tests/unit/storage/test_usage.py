@@ -1,6 +1,5 @@
 import sqlite3
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -26,16 +25,16 @@ SEEN = {"lte0/down": Counter("boot-1", 3, 1000)}
         (Counter("a", 3, 1000), Counter("b", 3, 5000), 5000),  # the host was started again
     ],
 )
-def test_what_a_counter_has_risen_by(before: Counter, now: Counter, risen: int) -> None:
+def test_what_a_counter_has_risen_by(before, now, risen):
     assert differences("x", now, {"x": before}, counted_from_start=False) == risen
 
 
-def test_a_counter_never_seen_counts_only_where_we_were_there() -> None:
+def test_a_counter_never_seen_counts_only_where_we_were_there():
     assert differences("x", Counter("a", 1, 500), {}, counted_from_start=False) == 0
     assert differences("x", Counter("a", 1, 500), {}, counted_from_start=True) == 500
 
 
-def test_it_survives_restarts_and_reboots(tmp_path: Path) -> None:
+def test_it_survives_restarts_and_reboots(tmp_path):
     usage = Usage(tmp_path / "u.sqlite", "boot-1")
     usage.add("metered/lte0", 700.0)
     usage.counters.update(SEEN)
@@ -48,7 +47,7 @@ def test_it_survives_restarts_and_reboots(tmp_path: Path) -> None:
     assert again.since(["metered/lte0", "metered/other"], NOW_S - 1.0) == 1000.0
 
 
-def test_a_period_takes_what_came_after_its_beginning(tmp_path: Path) -> None:
+def test_a_period_takes_what_came_after_its_beginning(tmp_path):
     usage = Usage(tmp_path / "u.sqlite")
     for quarter in range(10):
         usage.add("k", 100.0)
@@ -60,7 +59,7 @@ def test_a_period_takes_what_came_after_its_beginning(tmp_path: Path) -> None:
     assert usage.since(["k"], NOW_S + 1e6) == 0.0
 
 
-def test_counting_began_when_it_did_however_often_it_is_asked(tmp_path: Path) -> None:
+def test_counting_began_when_it_did_however_often_it_is_asked(tmp_path):
     """`cedos usage` said "counting began 3 s ago" for a quarter of an hour."""
     began = []
     for start in range(2):
@@ -74,7 +73,7 @@ def test_counting_began_when_it_did_however_often_it_is_asked(tmp_path: Path) ->
     assert set(began) == {NOW_S}
 
 
-def test_a_clock_set_right_stamps_anew_what_was_counted_since_the_start(tmp_path: Path) -> None:
+def test_a_clock_set_right_stamps_anew_what_was_counted_since_the_start(tmp_path):
     usage = Usage(tmp_path / "u.sqlite", "boot-1")
     usage.add("k", 100.0)
     usage.write(NOW_S - 1e6)
@@ -88,7 +87,7 @@ def test_a_clock_set_right_stamps_anew_what_was_counted_since_the_start(tmp_path
     assert usage.since(["k"], NOW_S - 2e6) == 150.0
 
 
-def test_a_jump_ahead_and_back_loses_nothing(tmp_path: Path) -> None:
+def test_a_jump_ahead_and_back_loses_nothing(tmp_path):
     usage = Usage(tmp_path / "u.sqlite", "boot-1")
     usage.add("k", 100.0)
     usage.write(NOW_S)
@@ -102,7 +101,7 @@ def test_a_jump_ahead_and_back_loses_nothing(tmp_path: Path) -> None:
     assert usage.since(["k"], NOW_S + 70.0) == 0.0
 
 
-def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
+def test_a_damaged_file_is_moved_aside(tmp_path):
     path = tmp_path / "u.sqlite"
     path.write_bytes(b"not a database, " * 100)
     usage = Usage(path)
@@ -113,7 +112,7 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path) -> None:
     assert usage.problem is None
 
 
-def test_a_file_with_other_columns_is_moved_aside(tmp_path: Path) -> None:
+def test_a_file_with_other_columns_is_moved_aside(tmp_path):
     """The daemon ended with SQLite's error at each start."""
     path = tmp_path / "usage.sqlite"
     with closing(sqlite3.connect(path)) as other:
@@ -126,7 +125,7 @@ def test_a_file_with_other_columns_is_moved_aside(tmp_path: Path) -> None:
     usage.close()
 
 
-def test_another_programs_database_is_not_touched(tmp_path: Path) -> None:
+def test_another_programs_database_is_not_touched(tmp_path):
     path = tmp_path / "u.sqlite"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE mine (x)")
@@ -137,7 +136,7 @@ def test_another_programs_database_is_not_touched(tmp_path: Path) -> None:
     assert aside.execute("SELECT name FROM sqlite_schema").fetchone() == ("mine",)
 
 
-def test_a_disk_of_no_use_is_said_and_what_was_counted_stays(tmp_path: Path) -> None:
+def test_a_disk_of_no_use_is_said_and_what_was_counted_stays(tmp_path):
     usage = Usage(tmp_path / "u.sqlite")
     usage.add("k", 5.0)
     other = sqlite3.connect(tmp_path / "u.sqlite", isolation_level=None, timeout=0.1)
@@ -154,10 +153,10 @@ def test_a_disk_of_no_use_is_said_and_what_was_counted_stays(tmp_path: Path) -> 
 @given(
     st.lists(st.tuples(st.sampled_from("cppprb"), st.integers(0, 10**7)), min_size=1, max_size=30)
 )
-def test_whatever_happens_to_a_counter_nothing_is_lost(events: list[tuple[str, int]]) -> None:
+def test_whatever_happens_to_a_counter_nothing_is_lost(events):
     """Bytes are carried (c); then the interface is unplugged (p), reset (r) or the host rebooted (b)."""
     carried, counted, value, instance, boot = 0, 0, 0, 1, 0
-    known: dict[str, Counter] = {"x": Counter("0", 1, 0)}
+    known = {"x": Counter("0", 1, 0)}
     for what, drawn in events:
         amount = drawn
         if what == "p":

@@ -2,16 +2,13 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.nginx import nginx
 
-from cedos.apps.prefetch.surroundings import NetworkFacts, News, View, prices_of
+from cedos.apps.prefetch.surroundings import NetworkFacts, View, prices_of
 from cedos.model import NetworkKind
-from emu.testbed.netns import Namespace
 
 SERVER = "198.18.0.2"
 _WIRES = {"wlan0": 1, "lte0": 2}
@@ -31,7 +28,7 @@ server {{ listen {server}:80; root {directory}/www; default_type application/oct
 class Wires:
     """The two hosts; it is also what the prefetcher looks at."""
 
-    def __init__(self, make: Callable[[str], Namespace], directory: Path, radio: Any) -> None:
+    def __init__(self, make, directory, radio):
         self._radio = radio
         self.client, self.server, self.directory = make("client"), make("server"), directory
         self.server.ip("address", "add", f"{SERVER}/32", "dev", "lo")
@@ -45,20 +42,20 @@ class Wires:
         for name in _WIRES:
             self._route(name)
 
-    def _route(self, name: str) -> None:
+    def _route(self, name):
         number = _WIRES[name]
         via = ("via", f"10.9.{number}.1", "dev", name, "metric", str(number))
         self.client.ip("route", "add", "default", *via)
 
-    def lose(self, name: str) -> None:
+    def lose(self, name):
         self.server.ip("link", "set", name, "down")
         self.up[name] = False
 
-    def received_bytes(self, name: str) -> int:
+    def received_bytes(self, name):
         path = Path(f"/sys/class/net/{name}/statistics/rx_bytes")
         return int(self.client.run("cat", str(path)).stdout) if path else 0
 
-    def counted(self, name: str) -> int:
+    def counted(self, name):
         line = next(
             line
             for line in self.client.run("cat", "/proc/thread-self/net/dev").stdout.splitlines()
@@ -66,7 +63,7 @@ class Wires:
         )
         return int(line.split(":")[1].split()[0])
 
-    async def view(self) -> View:
+    async def view(self):
         kinds = {"wlan0": NetworkKind.WIFI, "lte0": NetworkKind.CELLULAR}
         return View(
             [
@@ -76,12 +73,12 @@ class Wires:
             prices_of([], ["lte0"]),
         )
 
-    def report(self, news: News) -> None:
+    def report(self, news):
         self.news = news
 
 
 @pytest.fixture
-def directory() -> Iterator[Path]:
+def directory():
     """Outside `tmp_path`, which only root may enter: servers have users of their own."""
     made = Path(tempfile.mkdtemp(prefix="cedos-prefetch-", dir="/run"))
     made.chmod(0o755)
@@ -90,14 +87,12 @@ def directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def wires(
-    make_namespace: Callable[[str], Namespace], directory: Path, make_radio: Callable[[], Any]
-) -> Wires:
+def wires(make_namespace, directory, make_radio):
     return Wires(make_namespace, directory, make_radio())
 
 
 @pytest.fixture
-def www(wires: Wires) -> Iterator[Path]:
+def www(wires):
     """nginx at the server, 1 MB/s below `/slow`; the folder that it serves."""
     root = wires.directory / "www"
     root.mkdir()

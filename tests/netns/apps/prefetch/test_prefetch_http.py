@@ -1,9 +1,6 @@
 """HTTP ahead of time from a real nginx: ranges go on over another network, versions are told apart."""
 
 import os
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -17,7 +14,7 @@ CONTENT = os.urandom(2_000_000)
 
 
 @pytest.fixture
-async def prefetcher(wires: Any, www: Path) -> AsyncIterator[Prefetcher]:
+async def prefetcher(wires, www):
     (www / "file").write_bytes(CONTENT)
     os.utime(www / "file", (1e9, 1e9))
     with wires.client.entered():
@@ -25,7 +22,7 @@ async def prefetcher(wires: Any, www: Path) -> AsyncIterator[Prefetcher]:
             yield mine
 
 
-def statuses(wires: Any) -> list[str]:
+def statuses(wires):
     return [line.split()[0] for line in (wires.directory / "access.log").read_text().splitlines()]
 
 

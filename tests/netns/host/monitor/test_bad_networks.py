@@ -2,21 +2,16 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 import pytest
 from kit.laptop import Installed
 from kit.nginx import nginx
 from kit.waiting import wait_until
 
-from cedos.api.messages import StatusMessage
 from cedos.errors import CedosError
 from cedos.model import NetworkLife
-from emu.testbed.netns import Namespace
 
-MakeNamespace = Callable[[str], Namespace]
 SERVERS = ("198.51.100.1", "198.51.100.2", "198.51.100.3")
 HOTEL = "203.0.113.80"
 # What resolvers that filter answer for the test page's name: nothing's address, and their own.
@@ -29,11 +24,11 @@ LOGIN = "Please log in. " * 400
 class Surroundings:
     """Laptop, hot spot, mast and the Internet; the hot spot may want a log-in."""
 
-    def __init__(self, make: MakeNamespace, folder: Path) -> None:
+    def __init__(self, make, folder):
         self.laptop, self.far = make("laptop"), make("far")
         self.spot, self.mast = make("spot"), make("mast")
         self._folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._processes = []
         for net, name, router in ((1, "wlan0", self.spot), (2, "lte0", self.mast)):
             self._wire(net, name, router)
         for address in SERVERS:
@@ -57,7 +52,7 @@ class Surroundings:
         self._dnsmasq(self.spot, honest, f"--address=/login.hotel.test/{HOTEL}", "--port=53")
         self._dnsmasq(self.spot, "--address=/#/10.9.1.1", "--port=5353")
 
-    def _wire(self, net: int, name: str, router: Namespace) -> None:
+    def _wire(self, net, name, router):
         self.laptop.ip("link", "add", name, "type", "veth", "peer", name, "netns", router.name)
         router.ip("link", "add", "up0", "type", "veth", "peer", f"to{net}", "netns", self.far.name)
         for space, device, address in (
@@ -73,22 +68,22 @@ class Surroundings:
         self.far.ip("route", "add", f"10.9.{net}.0/24", "via", f"10.8.{net}.1")
         self._route(net, name)
 
-    def _route(self, net: int, name: str) -> None:
+    def _route(self, net, name):
         metric = ("metric", str(600 + net))
         self.laptop.ip("route", "add", "default", "via", f"10.9.{net}.1", "dev", name, *metric)
 
-    def _nginx(self, where: Namespace, name: str, locations: str, port: int = 80) -> None:
+    def _nginx(self, where, name, locations, port=80):
         server = f"server {{ listen {port} default_server; {locations} }}"
         self._processes.append(nginx(self._folder / name, server, where=where))
 
-    def _dnsmasq(self, where: Namespace, *options: str) -> None:
+    def _dnsmasq(self, where, *options):
         usual = ("--keep-in-foreground", "--conf-file=/dev/null", "--no-resolv", "--no-hosts")
         self._start(where, "dnsmasq", *usual, "--pid-file=", "--user=root", *options)
 
-    def _start(self, where: Namespace, *command: str) -> None:
+    def _start(self, where, *command):
         self._processes.append(where.popen(*command, stderr=subprocess.DEVNULL))
 
-    def portal(self, *rules: str) -> None:
+    def portal(self, *rules):
         """The hot spot lets nothing but pings through, and follows these rules besides."""
         self.logged_in()
         for protocol in ("tcp", "udp"):
@@ -96,35 +91,35 @@ class Surroundings:
         for rule in rules:
             self.spot.run("iptables", *rule.split())
 
-    def filtered(self, address: str) -> None:
+    def filtered(self, address):
         """The hot spot's resolver has this address for the test page's name."""
         self._dnsmasq(self.spot, f"--address=/portal.test/{address}", "--port=5360")
         to = "-p udp --dport 53 -j REDIRECT --to-ports 5360"
         self.spot.run("iptables", "-t", "nat", "-A", "PREROUTING", "-i", "wlan0", *to.split())
 
-    def logged_in(self) -> None:
+    def logged_in(self):
         """Somebody has paid."""
         self.spot.run("iptables", "-F", "FORWARD")
         self.spot.run("iptables", "-t", "nat", "-F", "PREROUTING")
 
-    def leave(self) -> None:
+    def leave(self):
         """The laptop leaves the hot spot's network."""
         self.laptop.ip("link", "set", "wlan0", "down")
 
-    def join(self) -> float:
+    def join(self):
         """The laptop is in the hot spot's network; the instant."""
         self.laptop.ip("link", "set", "wlan0", "up")
         self._route(1, "wlan0")
         return time.monotonic()
 
-    def ask(self) -> None:
+    def ask(self):
         """Let programs of the laptop ask two servers."""
         for server in SERVERS[1:]:
             self._start(
                 self.laptop, "curl", "-s", "-m", "8", "-o", "/dev/null", f"http://{server}/"
             )
 
-    def end(self) -> None:
+    def end(self):
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -136,12 +131,12 @@ class Host(Installed):
 
     around: Surroundings
 
-    def status(self) -> StatusMessage | None:
+    def status(self):
         with suppress(CedosError):
             return self.client.status()
         return None
 
-    def until(self, condition: Callable[[StatusMessage], bool], limit_s: float) -> float:
+    def until(self, condition, limit_s):
         """The instant at which the condition holds."""
         wait_until(
             lambda: (status := self.status()) is not None and condition(status),
@@ -150,16 +145,14 @@ class Host(Installed):
         )
         return time.monotonic()
 
-    def until_status(
-        self, condition: Callable[[StatusMessage], bool], limit_s: float
-    ) -> StatusMessage:
+    def until_status(self, condition, limit_s):
         """The first status for which the condition holds."""
         self.until(condition, limit_s)
         found = self.status()
         assert found is not None
         return found
 
-    def rests_on(self, name: str, for_s: float) -> None:
+    def rests_on(self, name, for_s):
         """Fail if the default is another network at any time within `for_s` seconds."""
         end_s = time.monotonic() + for_s
         while time.monotonic() < end_s:
@@ -168,16 +161,14 @@ class Host(Installed):
                 assert status.default.network == name, status.default.reason
             time.sleep(0.2)
 
-    def address(self) -> str:
+    def address(self):
         """The local address of a new connection (not to the test page's server)."""
         url = f"http://{SERVERS[1]}/"
         return self.around.laptop.run("curl", "-sS", "--max-time", "5", url).stdout
 
 
 @contextmanager
-def daemon(
-    around: Surroundings, folder: Path, page: str, *, interval_s: float = 0.5, dns: bool = False
-) -> Iterator[Host]:
+def daemon(around, folder, page, *, interval_s=0.5, dns=False):
     base = (
         f'[probes]\ntarget = "{SERVERS[0]}"\ninterval_s = {interval_s}\n'
         f"idle_interval_s = {interval_s}\n"
@@ -195,17 +186,17 @@ def daemon(
 
 
 @pytest.fixture
-def around(make_namespace: MakeNamespace, tmp_path: Path) -> Iterator[Surroundings]:
+def around(make_namespace, tmp_path):
     surroundings = Surroundings(make_namespace, tmp_path)
     yield surroundings
     surroundings.end()
 
 
-def uses(name: str) -> Callable[[StatusMessage], bool]:
+def uses(name):
     return lambda status: status.default.network == name
 
 
-def lives(*lives: NetworkLife) -> Callable[[StatusMessage], bool]:
+def lives(*lives):
     """The state of the hot spot's network is one of these."""
     return lambda status: any(
         each.name == "wlan0" and each.life in lives for each in status.networks
@@ -255,12 +246,12 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(around, tmp_pa
 
 def test_a_log_in_page_opens_over_its_own_network(around, tmp_path):
 
-    def page(name: str, address: str, path: str) -> str:
+    def page(name, address, path):
         """Return the page that a browser gets over this network, whatever the default is."""
         known = ("--resolve", f"{name}:80:{address}", f"http://{name}{path}")
         return around.laptop.run("curl", "-sS", "--max-time", "5", *known).stdout
 
-    def rules() -> str:
+    def rules():
         return around.laptop.run("ip", "rule").stdout
 
     with daemon(around, tmp_path, "http://portal.test/nm") as host:
@@ -381,7 +372,7 @@ def test_with_the_uplink_dead_pages_come_within_a_second(around, tmp_path):
         f"mount --bind {tmp_path}/resolv.conf /etc/resolv.conf && exec curl -sS -m 20 -o /dev/null"
         " -w '%{time_namelookup} %{time_starttransfer}' http://portal.test/x"
     )
-    took_s: list[float] = []
+    took_s = []
     with daemon(around, tmp_path, "http://portal.test/nm", interval_s=2.0) as host:
         for _ in range(4):
             # That it says so may be from before it noticed the last time: what counts is where it rests.
@@ -397,7 +388,7 @@ def test_with_the_uplink_dead_pages_come_within_a_second(around, tmp_path):
     assert sorted(took_s)[int(0.95 * len(took_s)) - 1] < 1.0
 
 
-def _icmp_dropped(around: Surroundings) -> int:
+def _icmp_dropped(around):
     rows = around.spot.run("iptables", "-nvxL", "FORWARD").stdout.splitlines()
     return next(int(row.split()[0]) for row in rows if " DROP " in row)
 

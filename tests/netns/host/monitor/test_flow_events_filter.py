@@ -31,10 +31,10 @@ def test_segments_of_no_connection_wake_nobody(make_namespace, version):
     for program in ("iptables", "ip6tables"):
         near.run(program, "-A", "INPUT", "-m", "conntrack", "--ctstate", "INVALID")
 
-    async def told(only: bytes) -> set[tuple[int, bool]]:
-        found: set[tuple[int, bool]] = set()
+    async def told(only):
+        found = set()
 
-        def on_datagram(datagram: bytes) -> None:
+        def on_datagram(datagram):
             for message in messages(datagram):
                 tracked = conntrack.parse(message)
                 assert tracked is not None

@@ -3,13 +3,12 @@
 import asyncio
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 import pytest
 
-from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
+from cedos.controller.events import FlowClosed, FlowOpened
 from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.host.monitor.links import LinkMonitor
 from cedos.kernel import conntrack
@@ -17,7 +16,6 @@ from cedos.kernel.netlink import NETLINK_NETFILTER, AsyncRequester
 from cedos.model import FlowKey
 from emu.testbed.netns import Namespace
 
-MakeNamespace = Callable[[str], Namespace]
 HOSTS = {socket.AF_INET: "10.9.1.1", socket.AF_INET6: "fd09::1"}
 MPTCP = 262
 
@@ -29,7 +27,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(make_namespace: MakeNamespace) -> Bench:
+def bench(make_namespace):
     near, far = make_namespace("near"), make_namespace("far")
     near.ip("link", "add", "wlan0", "type", "veth", "peer", "far0", "netns", far.name)
     for side, name, host in ((near, "wlan0", 2), (far, "far0", 1)):
@@ -39,14 +37,14 @@ def bench(make_namespace: MakeNamespace) -> Bench:
     return Bench(near, far)
 
 
-def track(namespace: Namespace) -> None:
+def track(namespace):
     """Set up rules like steering's, which make connection tracking run and count."""
     namespace.sysctl("net.netfilter.nf_conntrack_acct", 1)
     for program in ("iptables", "ip6tables"):
         namespace.run(program, "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
 
 
-async def serve(bench: Bench, family: int, kind: int, protocol: int = 0) -> socket.socket:
+async def serve(bench, family, kind, protocol=0):
     with bench.far.entered():
         listener = socket.socket(family, kind, protocol)
     listener.setblocking(False)
@@ -54,7 +52,7 @@ async def serve(bench: Bench, family: int, kind: int, protocol: int = 0) -> sock
     return listener
 
 
-async def download(bench: Bench, family: int, down: int, up: int, protocol: int = 0) -> int:
+async def download(bench, family, down, up, protocol=0):
     """Send `up` bytes and receive `down` over one connection; return its local port."""
     loop = asyncio.get_running_loop()
     with (
@@ -72,12 +70,12 @@ async def download(bench: Bench, family: int, down: int, up: int, protocol: int 
         return int(own.getsockname()[1])
 
 
-async def received(own: socket.socket, count: int) -> None:
+async def received(own, count):
     while count > 0:
         count -= len(await asyncio.get_running_loop().sock_recv(own, 1 << 16))
 
 
-async def take(events: AsyncIterator[FlowEvent], wanted: Callable[[FlowEvent], bool]) -> FlowEvent:
+async def take(events, wanted):
     async with asyncio.timeout(10):
         async for event in events:
             if wanted(event):
@@ -117,7 +115,7 @@ async def test_an_incoming_flow_has_this_hosts_side_as_local(bench):
 
     with bench.near.entered():
 
-        def is_local(address: object) -> bool:
+        def is_local(address):
             return address == ip_address("10.9.1.1")
 
         with bench.far.entered():
@@ -220,7 +218,7 @@ async def test_without_connection_tracking_ends_still_show(bench):
 def test_an_overflow_is_counted_and_made_good(bench):
     track(bench.near)
 
-    async def scenario() -> None:
+    async def scenario():
         loop = asyncio.get_running_loop()
         async with LinkMonitor() as links, FlowMonitor(links.is_local) as flows:
             events = flows.events()
@@ -245,7 +243,7 @@ def test_an_overflow_is_counted_and_made_good(bench):
                 port = await download_more(listener)
                 await take(events, lambda e: e.key.local_port == port)
 
-    async def download_more(listener: socket.socket) -> int:
+    async def download_more(listener):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:
             own.setblocking(False)
             await asyncio.get_running_loop().sock_connect(own, (HOSTS[socket.AF_INET], 7000))

@@ -4,21 +4,17 @@ The tests run with their whole thread in the namespace, as the daemon runs on a 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
 
 from kit.waiting import wait_until
 
-from cedos.host.monitor.events import Change, NetworkEvent
+from cedos.host.monitor.events import Change
 from cedos.host.monitor.links import InterfaceCounters, LinkMonitor
 from cedos.host.monitor.resolvers import HostResolvers
 from cedos.model import NetworkKind
-from emu.testbed.netns import Namespace
-
-MakeNamespace = Callable[[str], Namespace]
 
 
-def pair(make_namespace: MakeNamespace, name: str = "wlan0") -> tuple[Namespace, Namespace]:
+def pair(make_namespace, name="wlan0"):
     near, far = make_namespace("near"), make_namespace("far")
     near.ip("link", "add", name, "type", "veth", "peer", "far0", "netns", far.name)
     far.ip("address", "add", "10.9.1.1/24", "dev", "far0")
@@ -26,9 +22,7 @@ def pair(make_namespace: MakeNamespace, name: str = "wlan0") -> tuple[Namespace,
     return near, far
 
 
-async def until(
-    events: AsyncIterator[NetworkEvent], wanted: Callable[[NetworkEvent], bool]
-) -> NetworkEvent:
+async def until(events, wanted):
     async with asyncio.timeout(10):
         async for event in events:
             if wanted(event):

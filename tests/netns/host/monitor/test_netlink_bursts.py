@@ -3,16 +3,12 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from cedos.kernel import netlink
 from cedos.kernel.netlink import NetlinkListener, attributes, messages
-from emu.testbed.netns import Namespace
 
-MakeNamespace = Callable[[str], Namespace]
 ROUTES = 1000
 _ROUTE, _IPV4_ROUTES, _NEWROUTE, _DST, _HEADER_BYTES = 0, 7, 24, 1, 12
 
@@ -20,21 +16,21 @@ _ROUTE, _IPV4_ROUTES, _NEWROUTE, _DST, _HEADER_BYTES = 0, 7, 24, 1, 12
 class Heard:
     """The notifications of a listener, in order: the routes' numbers, and `lost`."""
 
-    def __init__(self) -> None:
-        self.all: list[int | str] = []
+    def __init__(self):
+        self.all = []
 
-    def datagram(self, data: bytes) -> None:
+    def datagram(self, data):
         for each in messages(data):
             destination = attributes(each.payload, _HEADER_BYTES).get(_DST)
             if each.type == _NEWROUTE and destination and destination[0] == 100:
                 self.all.append(struct.unpack("!I", destination)[0] - (100 << 24))
 
-    def lost(self) -> None:
+    def lost(self):
         self.all.append("lost")
 
 
 @pytest.fixture
-def host(make_namespace: MakeNamespace) -> Namespace:
+def host(make_namespace):
     namespace = make_namespace("burst")
     namespace.ip("link", "add", "wlan0", "type", "veth", "peer", "name", "far0")
     namespace.ip("link", "set", "far0", "up")
@@ -42,18 +38,18 @@ def host(make_namespace: MakeNamespace) -> Namespace:
     return namespace
 
 
-def add_routes(host: Namespace, file: Path, first: int, count: int) -> None:
+def add_routes(host, file, first, count):
     numbers = range(first, first + count)
     addresses = (socket.inet_ntoa(struct.pack("!I", (100 << 24) + n)) for n in numbers)
     file.write_text("".join(f"route add {each} dev wlan0\n" for each in addresses))
     host.ip("-batch", str(file))
 
 
-def heard_in(host: Namespace, scenario: Callable[[Heard], None], **options: int) -> Heard:
+def heard_in(host, scenario, **options):
     """The scenario runs while a listener is there that nobody but the scenario wakes."""
     heard = Heard()
 
-    async def live() -> None:
+    async def live():
         listener = NetlinkListener(_ROUTE, [_IPV4_ROUTES], heard.datagram, heard.lost, **options)
         heard.listener = listener
         scenario(heard)
@@ -64,7 +60,7 @@ def heard_in(host: Namespace, scenario: Callable[[Heard], None], **options: int)
     return heard
 
 
-def drain(heard: Heard) -> bool:
+def drain(heard):
     return bool(heard.listener.drain())
 
 
@@ -72,7 +68,7 @@ def test_a_burst_is_read_to_its_end_at_once(host, tmp_path, monkeypatch):
     """At 64 datagrams a beat, 1000 flows that begin together were known a third of a second late."""
     monkeypatch.setattr(netlink, "_MOST_S", 60.0)
 
-    def scenario(heard: Heard) -> None:
+    def scenario(heard):
         add_routes(host, tmp_path / "routes", 0, ROUTES)
         assert drain(heard)
         assert heard.all == list(range(ROUTES))
@@ -84,7 +80,7 @@ def test_a_burst_is_read_to_its_end_at_once(host, tmp_path, monkeypatch):
 def test_a_flood_is_left_alone_after_a_while(host, tmp_path, monkeypatch):
     monkeypatch.setattr(netlink, "_MOST_S", 0.0)
 
-    def scenario(heard: Heard) -> None:
+    def scenario(heard):
         add_routes(host, tmp_path / "routes", 0, ROUTES)
         assert drain(heard)
         assert 0 < len(heard.all) < ROUTES / 2
@@ -98,7 +94,7 @@ def test_a_flood_is_left_alone_after_a_while(host, tmp_path, monkeypatch):
 def test_a_loss_is_told_after_what_came_before_it(host, tmp_path):
     """A reader that reads the tables again after a loss must get no older events afterwards."""
 
-    def scenario(heard: Heard) -> None:
+    def scenario(heard):
         add_routes(host, tmp_path / "routes", 0, ROUTES)
         while drain(heard):
             pass
@@ -117,9 +113,9 @@ async def test_what_has_to_wait_for_others_waits_and_is_not_lost(host, tmp_path,
     """Ends of flows wait until the openings before them have been told."""
     monkeypatch.setattr(netlink, "_MOST_S", 60.0)
     heard = Heard()
-    asked: list[bool] = []
+    asked = []
 
-    def before() -> bool:
+    def before():
         asked.append(len(asked) >= 2)
         return asked[-1]
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -18,7 +17,6 @@ from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
 from cedos.model import Direction
 from emu.testbed.netns import Namespace
 
-MakeNamespace = Callable[[str], Namespace]
 TARGETS = {4: ip_address("198.51.100.1"), 6: ip_address("2001:db8::1")}
 
 
@@ -29,7 +27,7 @@ class Bench:
 
 
 @pytest.fixture
-def bench(make_namespace: MakeNamespace) -> Bench:
+def bench(make_namespace):
     """Two networks to one far host, whose own addresses are reached through either."""
     near, far = make_namespace("near"), make_namespace("far")
     for net, name in ((1, "wlan0"), (2, "lte0")):
@@ -54,7 +52,7 @@ COUNTED = {
 }
 
 
-def echoes(namespace: Namespace, version: int, interface: str) -> int:
+def echoes(namespace, version, interface):
     """Return how many echo requests have come in over the interface, from the first call on."""
     program, *match = COUNTED[version]
     rule = ("INPUT", "-i", interface, *match)
@@ -98,7 +96,7 @@ async def test_dns_time_through_the_right_interface(bench, version):
             server.bind((str(TARGETS[version]), 53))
             askers = []
 
-            async def answer() -> None:
+            async def answer():
                 while True:
                     question, peer = await loop.sock_recvfrom(server, 512)
                     askers.append(peer[0])
@@ -166,7 +164,7 @@ async def test_the_schedule_pings_and_sees_the_far_end_drop(bench):
         ):
             prober.networks_changed(links.networks())
             prober.in_use(["lte0"])
-            seen: dict[str, list[float | None]] = {"wlan0": [], "lte0": []}
+            seen = {"wlan0": [], "lte0": []}
             dropping = False
             async with asyncio.timeout(20):
                 async for result in prober.results():

@@ -5,13 +5,10 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
 
-from cedos.host.profiler.capture import Capture
-from cedos.host.profiler.frame import CapturedPacket
 from emu.testbed.netns import Namespace
 
 IPPROTO_MPTCP = 262
@@ -26,7 +23,7 @@ class Pair:
     server: Namespace
     threads: list[threading.Thread] = field(default_factory=list)
 
-    def open(self, where: Namespace, family: int, *, mptcp: bool = False) -> socket.socket:
+    def open(self, where, family, *, mptcp=False):
         with where.entered():
             opened = socket.socket(
                 socket.AF_INET if family == 4 else socket.AF_INET6,
@@ -36,15 +33,13 @@ class Pair:
         opened.settimeout(10)
         return opened
 
-    def serve(
-        self, family: int, port: int, handle: Callable[[socket.socket], None], **options: bool
-    ) -> None:
+    def serve(self, family, port, handle, **options):
         """Runs `handle` on the first connection to the server's `port`."""
         listening = self.open(self.server, family, **options)
         listening.bind((ADDRESSES[family][1], port))
         listening.listen()
 
-        def serve_one() -> None:
+        def serve_one():
             with listening:
                 connection, _ = listening.accept()
             with connection:
@@ -55,14 +50,14 @@ class Pair:
         thread.start()
         self.threads.append(thread)
 
-    def connect(self, family: int, port: int, **options: bool) -> socket.socket:
+    def connect(self, family, port, **options):
         connection = self.open(self.client, family, **options)
         connection.connect((ADDRESSES[family][1], port))
         return connection
 
 
 @pytest.fixture
-def pair(make_namespace: Callable[[str], Namespace]) -> Iterator[Pair]:
+def pair(make_namespace):
     client, server = make_namespace("client"), make_namespace("server")
     client.ip("link", "add", "wlan0", "type", "veth", "peer", "name", "eth0", "netns", server.name)
     for namespace, interface, index in ((client, "wlan0", 0), (server, "eth0", 1)):
@@ -76,9 +71,9 @@ def pair(make_namespace: Callable[[str], Namespace]) -> Iterator[Pair]:
         assert not thread.is_alive()
 
 
-def drain(capture: Capture, at_least: int, quiet_s: float = 0.2) -> list[CapturedPacket]:
+def drain(capture, at_least, quiet_s=0.2):
     """Return the captured packets: wait for `at_least` of them, then for `quiet_s` without more."""
-    captured: list[CapturedPacket] = []
+    captured = []
     deadline_at_s = time.monotonic() + 10
     while time.monotonic() < deadline_at_s:
         wait_s = quiet_s if len(captured) >= at_least else 5.0
@@ -89,16 +84,16 @@ def drain(capture: Capture, at_least: int, quiet_s: float = 0.2) -> list[Capture
 
 
 @pytest.fixture(name="drain")
-def _drain() -> Callable[..., list[CapturedPacket]]:
+def _drain():
     return drain
 
 
 @pytest.fixture
-def started() -> Iterator[Callable[..., "subprocess.Popen[bytes]"]]:
+def started():
     """Starts commands that are ended with the test."""
-    running: list[subprocess.Popen[bytes]] = []
+    running = []
 
-    def start(namespace: Namespace, *command: str) -> "subprocess.Popen[bytes]":
+    def start(namespace, *command):
         process = namespace.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         running.append(process)
         return process

@@ -30,14 +30,14 @@ PUT = b"PUT /x HTTP/1.1\r\nHost: a.example\r\nContent-Length: %d\r\n\r\n" % len(
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 
 
-def receive(connection: socket.socket, size: int) -> None:
+def receive(connection, size):
     while size > 0:
         got = len(connection.recv(min(size, 65536)))
         assert got > 0
         size -= got
 
 
-def serve_downloads_then_an_upload(connection: socket.socket) -> None:
+def serve_downloads_then_an_upload(connection):
     for _ in range(3):
         receive(connection, len(GET))
         connection.sendall(ANSWER + BODY)
@@ -81,7 +81,7 @@ def test_bulk_transfers_show_their_first_packets_only(pair, drain, family, mptcp
 def test_lengths_that_are_not_stated_are_learned_by_the_byte(pair, drain, mptcp):
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    def serve(connection: socket.socket) -> None:
+    def serve(connection):
         for _ in range(3):
             receive(connection, len(GET))
             connection.sendall(head + BODY)
@@ -110,7 +110,7 @@ def test_a_tls_connection_shows_its_client_hello_only(pair, drain, family):
     with pair.client.entered():
         capture = open_capture("wlan0")
 
-    def serve(connection: socket.socket) -> None:
+    def serve(connection):
         connection.recv(65536)
         # Records that begin like a hello's, but are a server's and application data.
         with contextlib.suppress(ConnectionError):  # the client leaves as soon as it sees these
@@ -212,7 +212,7 @@ def test_a_tunnel_without_link_header(pair, drain):
     assert [(one.outgoing, one.payload) for one in captured] == [(False, ANSWER), (True, GET)]
 
 
-def answer_syn(tun: int) -> None:
+def answer_syn(tun):
     """Plays the far end of the tunnel until the handshake is done."""
     while True:
         packet = IP(os.read(tun, 2048))

@@ -5,15 +5,13 @@ import datetime
 import json
 import ssl
 import threading
-from pathlib import Path
-from typing import Any
 
 import pytest
 from aioquic.asyncio.client import connect
 from aioquic.asyncio.protocol import QuicConnectionProtocol
 from aioquic.asyncio.server import serve
 from aioquic.quic.configuration import QuicConfiguration
-from aioquic.quic.events import QuicEvent, StreamDataReceived
+from aioquic.quic.events import StreamDataReceived
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -30,13 +28,13 @@ DOWN_BYTES, UP_BYTES = 1_500_000, 500_000
 class Echo(QuicConnectionProtocol):
     """Answers the end of an upload with a download."""
 
-    def quic_event_received(self, event: QuicEvent) -> None:
+    def quic_event_received(self, event):
         if isinstance(event, StreamDataReceived) and event.end_stream:
             self._quic.send_stream_data(event.stream_id, bytes(DOWN_BYTES), end_stream=True)
             self.transmit()
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
+def certificate(folder):
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "example")])
     now = datetime.datetime.now(datetime.UTC)
@@ -59,7 +57,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return files
 
 
-def packets(pair: Any) -> int:
+def packets(pair):
     (link,) = json.loads(pair.client.ip("-json", "-stats", "link", "show", "wlan0"))
     return int(link["stats64"]["rx"]["packets"]) + int(link["stats64"]["tx"]["packets"])
 
@@ -73,7 +71,7 @@ def test_bulk_quic_stays_in_the_kernel(pair, drain, tmp_path, family):
         capture = open_capture("wlan0")
     ready, done = threading.Event(), threading.Event()
 
-    async def run_server() -> None:
+    async def run_server():
         configuration = QuicConfiguration(is_client=False, alpn_protocols=["echo"])
         configuration.load_cert_chain(*certificate(tmp_path))
         server = await serve(
@@ -84,11 +82,11 @@ def test_bulk_quic_stays_in_the_kernel(pair, drain, tmp_path, family):
             await asyncio.sleep(0.05)
         server.close()
 
-    def in_server() -> None:
+    def in_server():
         with pair.server.entered():
             asyncio.run(run_server())
 
-    async def transfer() -> int:
+    async def transfer():
         configuration = QuicConfiguration(
             alpn_protocols=["echo", *(f"protocol-{n:0200}" for n in range(7))],
             server_name="big.example.org",

@@ -4,11 +4,9 @@ import asyncio
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -48,11 +46,11 @@ class Host:
     until = staticmethod(until)
 
     @staticmethod
-    def address(name: str, version: int) -> str:
+    def address(name, version):
         """The client's address in a network."""
         return ADDRESS[name, version]
 
-    def networks(self, *down: str) -> list[Network]:
+    def networks(self, *down):
         """Return the networks as the monitor would; those named in `down` are down."""
         with self.client.entered():
             indices = {name: socket.if_nametoindex(name) for name in ("wlan0", "lte0")}
@@ -80,7 +78,7 @@ class Host:
             )
         ]
 
-    def plug(self, name: str, subnet: int, metric: int) -> None:
+    def plug(self, name, subnet, metric):
         """A network comes, with a default route."""
         client, server = self.client, self.server
         client.ip("link", "add", name, "type", "veth", "peer", name, "netns", server.name)
@@ -95,12 +93,12 @@ class Host:
             route = ("default", "via", gateway, "dev", name, "metric", str(metric))
             client.ip(f"-{version}", "route", "add", *route)
 
-    def run(self, body: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    def run(self, body):
         """Runs a coroutine inside the client."""
         with self.client.entered():
             asyncio.run(body())
 
-    def state(self) -> str:
+    def state(self):
         """Return all state that steering may change, as the usual programs print it."""
         # One shell for all: some tests ask a hundred times.
         printed = self.client.run("sh", "-c", STATE, check=False).stdout
@@ -109,7 +107,7 @@ class Host:
         lines = [line for line in printed.splitlines() if not line.startswith("# ")]
         return "\n".join(line for line in lines if not any(word in line for word in noisy))
 
-    def connect(self, version: int, proto: int = 0, **where: Any) -> socket.socket:
+    def connect(self, version, proto=0, **where):
         """A TCP (or MPTCP) connection from the client to the server."""
         with self.client.entered():
             connecting = socket.socket(FAMILY[version], socket.SOCK_STREAM, proto)
@@ -120,13 +118,13 @@ class Host:
         connecting.connect((where.get("to", SERVER[version]), where.get("port", TCP_PORT)))
         return connecting
 
-    def seen_tcp(self, version: int, **where: Any) -> str:
+    def seen_tcp(self, version, **where):
         """The source address that the server sees of a new TCP connection."""
         with self.connect(version, **where) as connection:
             connection.sendall(b"who\n")
             return connection.recv(100).decode()
 
-    def seen_udp(self, version: int, **where: Any) -> str:
+    def seen_udp(self, version, **where):
         """The source address that the server sees of a new UDP flow."""
         with self.client.entered():
             asking = socket.socket(FAMILY[version], socket.SOCK_DGRAM)
@@ -137,7 +135,7 @@ class Host:
             return asking.recv(100).decode()
 
 
-def _serve(server: Namespace, stop: list[socket.socket]) -> None:
+def _serve(server, stop):
     with server.entered():
         for version, family in FAMILY.items():
             listening = socket.socket(family, socket.SOCK_STREAM, MPTCP)
@@ -154,7 +152,7 @@ def _serve(server: Namespace, stop: list[socket.socket]) -> None:
             threading.Thread(target=_answer_udp, args=(udp,), daemon=True).start()
 
 
-def _accept(listening: socket.socket, stop: list[socket.socket]) -> None:
+def _accept(listening, stop):
     with contextlib.suppress(OSError):
         while True:
             connection, peer = listening.accept()
@@ -162,13 +160,13 @@ def _accept(listening: socket.socket, stop: list[socket.socket]) -> None:
             threading.Thread(target=_answer, args=(connection, peer[0]), daemon=True).start()
 
 
-def _answer(connection: socket.socket, peer: str) -> None:
+def _answer(connection, peer):
     with contextlib.suppress(OSError), connection:
         while data := connection.recv(1 << 16):
             connection.sendall(peer.encode() if data == b"who\n" else data)
 
 
-def _answer_udp(udp: socket.socket) -> None:
+def _answer_udp(udp):
     with contextlib.suppress(OSError):
         while True:
             _, peer = udp.recvfrom(100)
@@ -177,7 +175,7 @@ def _answer_udp(udp: socket.socket) -> None:
             udp.sendto(peer[0].encode(), peer)
 
 
-def _acquainted(client: Namespace) -> None:
+def _acquainted(client):
     """Returns when the routers' hardware addresses are known: IPv6's first question is often lost."""
     for name, subnet in (("wlan0", 43), ("lte0", 44)):
         for router in (f"192.168.{subnet}.1", f"2001:db8:{subnet}::1"):
@@ -186,7 +184,7 @@ def _acquainted(client: Namespace) -> None:
 
 
 @pytest.fixture
-def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[Host]:
+def host(make_namespace, tmp_path):
     client, server = make_namespace("client"), make_namespace("server")
     for namespace in (client, server):
         namespace.sysctl("net.ipv6.conf.default.accept_dad", 0)
@@ -200,7 +198,7 @@ def host(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator
         server.ip("addr", "add", f"2001:db8:100::{last}/128", "dev", "lo", "nodad")
     server.ip("mptcp", "limits", "set", "subflows", "8")
     _acquainted(client)
-    stop: list[socket.socket] = []
+    stop = []
     _serve(server, stop)
     yield made
     for one in (*stop, *made.sockets):

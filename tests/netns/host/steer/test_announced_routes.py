@@ -18,18 +18,18 @@ SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 ROUTER = {4: "192.168.43.1", 6: "2001:db8:43::1"}
 
 
-def announce(host, version: int, prefixes: tuple[str, ...]) -> None:
+def announce(host, version, prefixes):
     for prefix in prefixes:
         way = ("via", ROUTER[version], "dev", "wlan0", "proto", "dhcp")
         host.client.ip(f"-{version}", "route", "add", prefix, *way)
 
 
-def device(host, version: int, *words: str) -> str:
+def device(host, version, *words):
     found = host.client.ip(f"-{version}", "route", "get", *words).split()
     return found[found.index("dev") + 1]
 
 
-def tun(host, name: str) -> int:
+def tun(host, name):
     with host.client.entered():
         tunnel = os.open("/dev/net/tun", os.O_RDWR)
         fcntl.ioctl(tunnel, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
@@ -44,7 +44,7 @@ def tun(host, name: str) -> int:
 def test_an_announced_route_draws_no_ruled_destination(host, version, prefixes, rule, first):
     places = [(place, None) for place in rule[version]]
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             if first:
                 announce(host, version, prefixes[version])

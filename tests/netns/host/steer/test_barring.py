@@ -21,21 +21,21 @@ AT_ONCE_S = 0.5
 TAKEN = 4000
 
 
-def refused(act, *errors) -> None:
+def refused(act, *errors):
     began_s = time.monotonic()
     with pytest.raises(errors or (ConnectionError, PermissionError)):
         act()
     assert time.monotonic() - began_s < AT_ONCE_S
 
 
-def echoed(connection: socket.socket, line: bytes = b"still here") -> bytes:
+def echoed(connection, line=b"still here"):
     connection.settimeout(5)
     connection.sendall(line)
     return connection.recv(100)
 
 
 def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
-    def while_barred(version: int, lte: str) -> None:
+    def while_barred(version, lte):
         refused(lambda: host.connect(version, bind=lte), ConnectionRefusedError)
         refused(lambda: host.connect(version, 262, bind=lte), ConnectionRefusedError)
         with host.client.entered():
@@ -59,7 +59,7 @@ def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
             sending.send(b"unasked")
             refused(lambda: sending.recv(1), ConnectionRefusedError)
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             addresses = {version: host.address("lte0", version) for version in (4, 6)}
@@ -88,11 +88,11 @@ def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
     assert host.state() == before
 
 
-def family(version: int, kind: int = socket.SOCK_STREAM) -> tuple[int, int]:
+def family(version, kind=socket.SOCK_STREAM):
     return (socket.AF_INET if version == 4 else socket.AF_INET6), kind
 
 
-def echoed_on_loopback(host, version: int) -> bool:
+def echoed_on_loopback(host, version):
     with host.client.entered():
         local = "::1" if version == 6 else "127.0.0.1"
         up = socket.create_server((local, 0), family=family(version)[0])
@@ -104,9 +104,9 @@ def echoed_on_loopback(host, version: int) -> bool:
 
 
 def test_downloads_at_full_speed_end_at_both_ends(host):
-    ended: list[ConnectionError] = []
+    ended = []
 
-    def pour(listening: socket.socket) -> None:
+    def pour(listening):
         pouring, _ = listening.accept()
         with pouring:
             try:
@@ -115,14 +115,14 @@ def test_downloads_at_full_speed_end_at_both_ends(host):
             except ConnectionError as error:
                 ended.append(error)
 
-    def drink(connection: socket.socket) -> None:
+    def drink(connection):
         try:
             while connection.recv(1 << 20):
                 pass
         except ConnectionError as error:
             ended.append(error)
 
-    async def body() -> None:
+    async def body():
         threads = []
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
@@ -144,7 +144,7 @@ def test_downloads_at_full_speed_end_at_both_ends(host):
                 thread.join(10)
             assert len(ended) == 4
 
-            def quiet() -> bool:
+            def quiet():
                 carried = received(host)
                 time.sleep(0.3)
                 return received(host) - carried < 20_000
@@ -155,7 +155,7 @@ def test_downloads_at_full_speed_end_at_both_ends(host):
     host.run(body)
 
 
-def received(host) -> int:
+def received(host):
     return int(host.client.run("cat", "/proc/net/dev").stdout.split("lte0:")[1].split()[0])
 
 
@@ -187,7 +187,7 @@ async def test_mptcp_moves_where_it_can_and_ends_where_it_cannot(host, steering)
     assert time.monotonic() - began_s < 2.5
 
 
-def guest_behind(host, guest) -> None:
+def guest_behind(host, guest):
     """A container of which this host forwards to and fro, to a far host over lte0."""
     host.client.ip("link", "add", "guest0", "type", "veth", "peer", "eth0", "netns", guest.name)
     for namespace, link, addresses in ((host.client, "guest0", ROUTER), (guest, "eth0", GUEST)):
@@ -207,7 +207,7 @@ def test_what_is_forwarded_is_refused_too(host, make_namespace):
     guest = make_namespace("guest")
     guest_behind(host, guest)
 
-    def connect(version: int, kind: int = socket.SOCK_STREAM) -> socket.socket:
+    def connect(version, kind=socket.SOCK_STREAM):
         with guest.entered():
             connecting = socket.socket(*family(version, kind))
         host.sockets.append(connecting)
@@ -215,7 +215,7 @@ def test_what_is_forwarded_is_refused_too(host, make_namespace):
         connecting.connect((FAR[version], 8000))
         return connecting
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             living = {version: connect(version) for version in (4, 6)}
@@ -241,18 +241,18 @@ def test_a_guest_carries_nothing_out_in_resets(host, make_namespace):
         raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
     host.sockets.append(raw)
 
-    def left() -> int:
+    def left():
         shown = json.loads(host.client.run("ip", "-j", "-s", "link", "show", "lte0").stdout)
         return int(shown[0]["stats64"]["tx"]["bytes"])
 
-    def tries(payload: int, count: int) -> int:
+    def tries(payload, count):
         before = left()
         reset = struct.pack("!HHIIBBHHH", 9, 8000, 1, 1, 5 << 4, 0x04, 0, 0, 0)
         for _ in range(count):
             raw.sendto(reset + bytes(payload), (FAR[4], 0))
         return left() - before
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             await steering.barring.bar(["lte0"])
@@ -267,7 +267,7 @@ def test_a_guest_carries_nothing_out_in_resets(host, make_namespace):
 
 
 def test_what_keeps_the_network_itself_goes_on(host):
-    def asked(version: int, ours: int, theirs: int) -> bool:
+    def asked(version, ours, theirs):
         with host.server.entered():
             serving = socket.socket(*family(version, socket.SOCK_DGRAM))
             serving.bind(("", theirs))
@@ -282,7 +282,7 @@ def test_what_keeps_the_network_itself_goes_on(host):
             serving.sendto(b"yours", client)
             return asking.recv(100) == b"yours"
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             await steering.barring.bar(["lte0"])
@@ -301,7 +301,7 @@ def test_what_keeps_the_network_itself_goes_on(host):
 def test_an_interface_that_comes_back_is_barred_as_it_was(host):
     lte = host.address("lte0", 4)
 
-    def connect() -> None:
+    def connect():
         with host.client.entered():
             bound = socket.socket()
         with bound:
@@ -309,7 +309,7 @@ def test_an_interface_that_comes_back_is_barred_as_it_was(host):
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lte0")
             bound.connect((SERVER[4], 8000))
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             await steering.barring.bar(["lte0"])

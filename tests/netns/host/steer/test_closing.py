@@ -14,7 +14,7 @@ MPTCP = 262
 DEAD_S = 1.2
 
 
-def key_of(connection: socket.socket) -> FlowKey:
+def key_of(connection):
     (local, local_port), (remote, remote_port) = (
         each[:2] for each in (connection.getsockname(), connection.getpeername())
     )
@@ -29,7 +29,7 @@ class Closer:
         with host.client.entered():
             self.kernel = LinuxKernel()
 
-    def close_silent(self, key: FlowKey) -> bool:
+    def close_silent(self, key):
         with self._host.client.entered():
             return self.kernel.close_silent(key)
 
@@ -41,7 +41,7 @@ def kernel(host):
     made.kernel.close()
 
 
-def dies(host, version: int = 4) -> None:
+def dies(host, version=4):
     program = "iptables" if version == 4 else "ip6tables"
     host.server.run(program, "-t", "raw", "-A", "PREROUTING", "-j", "DROP")
 

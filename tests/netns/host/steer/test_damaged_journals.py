@@ -4,8 +4,6 @@ import asyncio
 import os
 import random
 import signal
-from collections.abc import Sized
-from pathlib import Path
 
 import pytest
 
@@ -15,10 +13,10 @@ from cedos.host.steer.steering import Steering, restore
 HOSTILE = b'{"undo":"sysctl","key":"%s","before":"owned","after":"%s"}\n'
 
 
-def killed(host) -> None:
+def killed(host):
     """A process that steers, and is killed with -9 while it does."""
 
-    async def steer() -> None:
+    async def steer():
         async with Steering(host.directory, rescue=True) as steering:
             await steering.networks_changed(host.networks())
             steering.set_default("lte0")
@@ -44,85 +42,85 @@ def killed(host) -> None:
         os.waitpid(child, 0)
 
 
-def place(parts: Sized, chance: random.Random) -> int:
+def place(parts, chance):
     """Return the index of a part; how many there are changes hardly which one, and no later draw."""
     return int(chance.random() * len(parts))
 
 
-def cut(path: Path, data: bytes, chance: random.Random) -> None:
+def cut(path, data, chance):
     path.write_bytes(data[: place(data, chance)])
 
 
-def cut_between_lines(path: Path, data: bytes, chance: random.Random) -> None:
+def cut_between_lines(path, data, chance):
     lines = data.splitlines(keepends=True)
     path.write_bytes(b"".join(lines[: place(lines, chance)]))
 
 
-def beginning_lost(path: Path, data: bytes, chance: random.Random) -> None:
+def beginning_lost(path, data, chance):
     path.write_bytes(data[place(data, chance) :])
 
 
-def zeros(path: Path, data: bytes, chance: random.Random) -> None:
+def zeros(path, data, chance):
     begin = place(data, chance)
     path.write_bytes(data[:begin] + bytes(len(data) - begin))
 
 
-def bits(path: Path, data: bytes, chance: random.Random) -> None:
+def bits(path, data, chance):
     flipped = bytearray(data)
     for _ in range(30):
         flipped[place(data, chance)] ^= 1 << chance.randrange(8)
     path.write_bytes(flipped)
 
 
-def noise(path: Path, data: bytes, chance: random.Random) -> None:
+def noise(path, data, chance):
     path.write_bytes(chance.randbytes(len(data)))
 
 
-def noise_within(path: Path, data: bytes, chance: random.Random) -> None:
+def noise_within(path, data, chance):
     lines = data.splitlines(keepends=True)
     lines[place(lines, chance)] = chance.randbytes(99) + b"\n"
     path.write_bytes(b"".join(lines))
 
 
-def shuffled(path: Path, data: bytes, chance: random.Random) -> None:
+def shuffled(path, data, chance):
     lines = data.splitlines(keepends=True)
     chance.shuffle(lines)
     path.write_bytes(b"".join(lines[1:]))
 
 
-def nested(path: Path, data: bytes, _: random.Random) -> None:
+def nested(path, data, _):
     path.write_bytes(data[:100] + b"\n" + b'{"undo":' * 100_000)
 
 
-def endless(path: Path, data: bytes, _: random.Random) -> None:
+def endless(path, data, _):
     with path.open("r+b") as file:
         file.truncate(1 << 40)
 
 
-def gone(path: Path, data: bytes, _: random.Random) -> None:
+def gone(path, data, _):
     path.unlink()
 
 
-def fifo(path: Path, data: bytes, _: random.Random) -> None:
+def fifo(path, data, _):
     path.unlink()
     os.mkfifo(path)
 
 
-def link(path: Path, data: bytes, _: random.Random) -> None:
+def link(path, data, _):
     path.unlink()
     path.symlink_to(path.with_name("elsewhere"))
 
 
-def folder(path: Path, data: bytes, _: random.Random) -> None:
+def folder(path, data, _):
     path.unlink()
     path.mkdir()
 
 
-def foreign(path: Path, data: bytes, _: random.Random) -> None:
+def foreign(path, data, _):
     os.chown(path, 65534, 65534)
 
 
-def hostile(path: Path, data: bytes, _: random.Random) -> None:
+def hostile(path, data, _):
     elsewhere = path.with_name("elsewhere")
     attack = HOSTILE % (str(elsewhere).encode(), elsewhere.read_bytes().strip())
     path.write_bytes(attack + data + attack + HOSTILE % (b"net.ipv4.ip_forward", b"0"))
@@ -132,7 +130,7 @@ EACH = (gone, fifo, link, folder, foreign, hostile, nested, endless)
 SEEDED = (cut, cut_between_lines, beginning_lost, zeros, bits, noise, noise_within, shuffled)
 
 
-def sysctls(host) -> dict[str, str]:
+def sysctls(host):
     listed = host.client.run("sysctl", "-a", "-r", "^(net|kernel.core)", check=False).stdout
     return dict(line.split(" = ", 1) for line in listed.splitlines() if " = " in line)
 
@@ -171,6 +169,6 @@ def test_damaged_journals(host, damages, seed, least_exact):
     assert exact >= least_exact
 
 
-async def begin_and_end(host) -> None:
+async def begin_and_end(host):
     async with Steering(host.directory) as steering:
         await steering.networks_changed(host.networks())

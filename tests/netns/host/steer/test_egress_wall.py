@@ -26,11 +26,11 @@ def wall(host):
         made.close()
 
 
-def controlled(host, words: str, *more: str) -> str:
+def controlled(host, words, *more):
     return host.client.run("tc", *words.split(), *more).stdout
 
 
-def answered(host, version: int, **where) -> bool:
+def answered(host, version, **where):
     try:
         host.seen_tcp(version, **where)
     except OSError:
@@ -90,7 +90,7 @@ def test_filters_of_others_stay(host):
 def test_a_packet_filter_that_nobody_puts_back_opens_nothing(host):
     """As after `kill -9`: the first wall is flushed for good."""
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             await steering.barring.bar(["lte0"])

@@ -17,23 +17,23 @@ COUNT = 300
 MOST_BYTES = 6_000
 
 
-def left(host) -> int:
+def left(host):
     shown = json.loads(host.client.run("ip", "-j", "-s", "link", "show", "lte0").stdout)
     return int(shown[0]["stats64"]["tx"]["bytes"])
 
 
-def ipv4(protocol: int, payload: bytes) -> bytes:
+def ipv4(protocol, payload):
     head = struct.pack("!BBHHHBBH", 0x45, 0, 20 + len(payload), 1, 0, 64, protocol, 0)
     return head + socket.inet_aton("192.168.44.9") + socket.inet_aton("198.51.100.1") + payload
 
 
-def ipv6(next_header: int, payload: bytes) -> bytes:
+def ipv6(next_header, payload):
     head = struct.pack("!IHBB", 6 << 28, len(payload), next_header, 64)
     source = socket.inet_pton(socket.AF_INET6, "2001:db8:44::9")
     return head + source + socket.inet_pton(socket.AF_INET6, "2001:db8:100::1") + payload
 
 
-def udp(source: int, to: int, payload: bytes) -> bytes:
+def udp(source, to, payload):
     return struct.pack("!HHHH", source, to, 8 + len(payload), 0) + payload
 
 
@@ -51,7 +51,7 @@ KINDS = {
 }
 
 
-def is_answered(host, version: int) -> bool:
+def is_answered(host, version):
     """Ask a server of addresses behind lte0, whose own address has to be found first."""
     ours, theirs, near = (68, 67, "192.168.44.1") if version == 4 else (546, 547, "2001:db8:44::1")
     family = socket.AF_INET if version == 4 else socket.AF_INET6
@@ -85,7 +85,7 @@ def test_nothing_of_a_guest_upon_the_interface_leaves(host, make_namespace, kind
         raw.bind(("mv0", 0))
     host.sockets.append(raw)
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             before = left(host)

@@ -24,12 +24,12 @@ UNPRIVILEGED = (
 )
 
 
-def tables(host) -> list[str]:
+def tables(host):
     saved = [host.client.run(f"{program}-save").stdout for program in ("iptables", "ip6tables")]
     return [line for part in saved for line in part.splitlines() if not line.startswith("#")]
 
 
-def foreign_rules(host) -> None:
+def foreign_rules(host):
     for program, source in (("iptables", "203.0.113.5"), ("ip6tables", "2001:db8:9::5")):
         for rule in ("-P FORWARD DROP", f"-A INPUT -s {source} -j DROP", "-N THEIRS"):
             host.client.run(program, *rule.split())
@@ -117,7 +117,7 @@ async def test_both_ip_versions_are_tracked(host, steering, version):
 def test_without_iptables_everything_else_works(host, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             assert any("iptables is not installed" in problem for problem in steering.problems)

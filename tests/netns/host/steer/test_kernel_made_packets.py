@@ -77,16 +77,16 @@ while time.monotonic() < until:
 """
 
 
-def sent(host) -> int:
+def sent(host):
     shown = json.loads(host.client.run("ip", "-j", "-s", "link", "show", "lte0").stdout)
     return int(shown[0]["stats64"]["tx"]["bytes"])
 
 
-def index_of(host) -> int:
+def index_of(host):
     return next(network.index for network in host.networks() if network.name == "lte0")
 
 
-async def attacked(host, kind: str) -> int:
+async def attacked(host, kind):
     """Return the bytes that left while a user without privilege tried for some seconds."""
     before = sent(host)
     words = (sys.executable, "-c", ATTACK, kind, str(index_of(host)), str(SECONDS))
@@ -101,7 +101,7 @@ def test_no_user_makes_the_kernel_send_much_over_a_barred_network(host, kind):
     host.client.sysctl("net.ipv4.ip_unprivileged_port_start", 0)
     host.client.sysctl("net.ipv4.ping_group_range", "0 65534")
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             await steering.barring.bar(["lte0"])
@@ -114,7 +114,7 @@ def test_no_user_makes_the_kernel_send_much_over_a_barred_network(host, kind):
 def test_the_second_wall_alone_lets_no_large_report_out(host, kind):
     """As in the moment after a flush; without the walls some megabytes leave."""
 
-    async def body() -> None:
+    async def body():
         with host.client.entered():
             wall = EgressWall()
         try:
@@ -151,7 +151,7 @@ def test_strangers_datagrams_draw_few_answers_out(host, version, net, source):
     host.client.ip(f"-{version}", "route", "add", net, "via", gateway, "dev", "lte0")
     ours = host.address("lte0", version)
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             await steering.barring.bar(["lte0"])

@@ -20,7 +20,7 @@ def test_marked_sockets(host, version, proto):
         6: (socket.AF_INET6, "2001:db8:100::1"),
     }[version]
 
-    def seen_marked() -> str:
+    def seen_marked():
         with socket.socket(family, socket.SOCK_STREAM, proto) as asking:
             asking.settimeout(5)
             asking.setsockopt(socket.SOL_SOCKET, socket.SO_MARK, struct.pack("=I", MARK))
@@ -28,7 +28,7 @@ def test_marked_sockets(host, version, proto):
             asking.sendall(b"who\n")
             return asking.recv(100).decode()
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory, mptcp=False) as steering:
             await steering.networks_changed(host.networks())
             steering.set_default("wlan0")

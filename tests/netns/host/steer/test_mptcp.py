@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -17,11 +16,11 @@ MPTCP = 262
 both = pytest.mark.parametrize("version", [4, 6])
 
 
-def single(name: str) -> Strategy:
+def single(name):
     return Strategy(StrategyKind.SINGLE, (name,))
 
 
-def path_manager(host) -> str:
+def path_manager(host):
     """Return the path manager by the kernel's name for it (a number before Linux 6.15)."""
     number = host.client.sysctl("net.mptcp.pm_type")
     said = {"0": "kernel", "1": "userspace"}[number]
@@ -30,16 +29,16 @@ def path_manager(host) -> str:
     return said
 
 
-def received_bytes(host) -> dict[str, int]:
+def received_bytes(host):
     """Return the bytes that the server has received on each of its interfaces."""
     links = json.loads(host.server.ip("-j", "-s", "link"))
     return {link["ifname"]: link["stats64"]["rx"]["bytes"] for link in links[1:]}
 
 
-async def exchange(connection: socket.socket, size: int = 200_000) -> None:
+async def exchange(connection, size=200_000):
     """Sends so many bytes and reads them back."""
 
-    def run() -> None:
+    def run():
         sent = 0
         while sent < size:
             connection.sendall(b"x" * 10_000)
@@ -53,7 +52,7 @@ async def exchange(connection: socket.socket, size: int = 200_000) -> None:
     await asyncio.to_thread(run)
 
 
-async def carrier(host, connection: socket.socket) -> str:
+async def carrier(host, connection):
     """Over which network the connection's data goes."""
     before = received_bytes(host)
     await exchange(connection)
@@ -152,7 +151,7 @@ async def test_what_creeps_on_a_path_is_sent_again_on_the_other_when_it_is_given
     assert await carrier(host, living) == "wlan0"
 
 
-def read(connection: socket.socket, size: int) -> None:
+def read(connection, size):
     """Reads so many bytes."""
     while size:
         got = len(connection.recv(size))
@@ -161,12 +160,12 @@ def read(connection: socket.socket, size: int) -> None:
 
 
 def test_events_tell_the_life_of_a_connection(host):
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
-            seen: list[tuple[str, bool]] = []
+            seen = []
 
-            async def listen() -> None:
+            async def listen():
                 async for event in steering.events():
                     seen.extend([(type(event).__name__, event.spare)])
 
@@ -184,7 +183,7 @@ def test_events_tell_the_life_of_a_connection(host):
 
 
 def test_connections_under_the_kernels_own_path_manager_are_left_alone(host):
-    async def body() -> None:
+    async def body():
         older = await asyncio.to_thread(host.connect, 4, MPTCP)
         await exchange(older, 10_000)
         async with Steering(host.directory) as steering:
@@ -209,7 +208,7 @@ async def test_connections_to_this_host_and_local_networks_are_left_alone(host, 
 
 
 def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers_it(host):
-    async def body() -> None:
+    async def body():
         first = Steering(host.directory)
         await first.__aenter__()
         await first.networks_changed(host.networks())
@@ -233,7 +232,7 @@ def test_a_connection_outlives_a_steering_that_is_killed_and_the_next_one_steers
 
 
 def test_the_kernels_path_manager_is_in_charge_again_behind_the_block(host):
-    async def body() -> None:
+    async def body():
         assert path_manager(host) == "kernel"
         async with Steering(host.directory):
             assert path_manager(host) == "userspace"
@@ -243,7 +242,7 @@ def test_the_kernels_path_manager_is_in_charge_again_behind_the_block(host):
 
 
 def test_a_living_connection_is_moved_to_the_hosts_own_default_at_the_end(host):
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             steering.set_default("lte0")
@@ -260,7 +259,7 @@ def test_a_living_connection_is_moved_to_the_hosts_own_default_at_the_end(host):
 
 
 def test_another_path_manager_is_reported_and_who_writes_endpoints_is_not(host):
-    async def body() -> None:
+    async def body():
         host.client.ip("mptcp", "endpoint", "add", "192.168.44.2", "dev", "lte0", "subflow")
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
@@ -280,7 +279,7 @@ def test_another_path_manager_is_reported_and_who_writes_endpoints_is_not(host):
 
 
 def test_without_mptcp_everything_else_works(host):
-    async def body() -> None:
+    async def body():
         host.client.sysctl("net.mptcp.enabled", 0)
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())

@@ -51,10 +51,10 @@ def networks(host):
     return [replace(wlan0, addresses=wlan0.addresses[:1], next_hops=wlan0.next_hops[:1]), lte0]
 
 
-def _steered(host, networks, body, **options) -> None:
+def _steered(host, networks, body, **options):
     """Runs `body` while Wi-Fi is the default, and a rule refuses OTHER."""
 
-    async def steer() -> None:
+    async def steer():
         async with Steering(host.directory, **options) as steering:
             await steering.networks_changed(networks)
             steering.set_default("wlan0")
@@ -66,7 +66,7 @@ def _steered(host, networks, body, **options) -> None:
 
 @by_rule_or_default
 def test_a_socket_that_is_bound_to_nothing_is_refused_at_once(host, networks, remote):
-    def body() -> None:
+    def body():
         for _ in range(3):
             begin_s = time.monotonic()
             with pytest.raises(ConnectionRefusedError):
@@ -82,7 +82,7 @@ def test_a_socket_that_is_bound_to_nothing_is_refused_at_once(host, networks, re
 
 @by_rule_or_default
 def test_without_the_packet_filter_it_is_refused_after_a_second(host, networks, remote):
-    def body() -> None:
+    def body():
         begin_s = time.monotonic()
         with pytest.raises(OSError, match="unreachable") as refused:
             host.connect(6, to=remote)
@@ -104,7 +104,7 @@ def test_without_the_packet_filter_it_is_refused_after_a_second(host, networks, 
 def test_what_is_bound_gets_there(host, networks, remote):
     phone = host.address("lte0", 6)
 
-    def body() -> None:
+    def body():
         assert host.seen_tcp(6, to=remote, bind=phone) == phone
         for kind, port in ((socket.SOCK_STREAM, 8000), (socket.SOCK_DGRAM, 8001)):
             for name, value in ((socket.SO_BINDTODEVICE, b"lte0"), (None, b"")):
@@ -122,7 +122,7 @@ def test_what_is_bound_gets_there(host, networks, remote):
 
 
 def test_what_lives_goes_on_while_the_rule_comes(host, networks):
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(networks)
             steering.set_default("lte0")
@@ -153,21 +153,21 @@ def test_a_name_with_both_ip_versions_begins_with_ipv4(host, networks, tmp_path)
     script = 'mount --bind "$1" /etc/hosts; shift; exec "$@"'
     asked = ("unshare", "-m", "sh", "-ec", script, "sh", str(names), sys.executable, "-c", NAMES)
 
-    def found() -> list[str]:
+    def found():
         return json.loads(host.client.run(*asked).stdout)
 
     assert found() == [OTHER, "198.51.100.1"]
     _steered(host, networks, lambda: _equal(found(), ["198.51.100.1", OTHER]))
 
 
-def _equal(one: object, other: object) -> None:
+def _equal(one, other):
     assert one == other
 
 
 def test_loopbacks_own_traffic_is_not_touched(host, networks):
     phone = host.address("lte0", 6)
 
-    def body() -> None:
+    def body():
         for there, here in (("::1", "::1"), (phone, "::1"), ("::1", phone), (phone, phone)):
             with socket.socket(socket.AF_INET6) as listening, socket.socket(socket.AF_INET6) as one:
                 listening.bind((there, 0))
@@ -210,10 +210,10 @@ def test_a_loopback_without_ipv6_has_unreachable_rules_until_it_has_it_again(hos
     host.client.sysctl("net.ipv6.conf.lo.disable_ipv6", 1)
     before = host.state()
 
-    def rules() -> list[str]:
+    def rules():
         return [line for line in host.client.ip("-6", "rule").splitlines() if "unreachable" in line]
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(networks)
             steering.set_default("wlan0")

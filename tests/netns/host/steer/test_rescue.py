@@ -11,7 +11,6 @@ from ipaddress import ip_address
 import pytest
 from kit.steered import steered
 
-from cedos.host.steer.mptcp.connection import MptcpConnection
 from cedos.host.steer.steering import Steering
 from cedos.host.steer.undo import Undone, restore
 from cedos.model import FlowKey, Strategy, StrategyKind
@@ -241,7 +240,7 @@ async def test_mptcp_knows_which_network_carries_it_and_moves_back(host, steerin
         await program.took_s()
         assert await program.ask() == host.address("lte0", version)
 
-        def now() -> MptcpConnection | None:
+        def now():
             return next(iter(steering.connections.values()), None)
 
         await host.until(now)

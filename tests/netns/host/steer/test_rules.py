@@ -74,7 +74,7 @@ def test_a_network_that_names_a_ruled_host_its_resolver_does_not_draw_its_connec
     server = ip_address({4: "198.51.100.1", 6: "2001:db8:100::1"}[version])
     mine = host.address("lte0", version)
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(
                 [
@@ -101,7 +101,7 @@ def test_local_networks_and_split_routes_are_left_alone(host, version):
     inside = {4: "198.51.100.9", 6: "2001:db8:100::9"}[version]
     gateway = lan
 
-    async def body() -> None:
+    async def body():
         length = 32 if version == 4 else 128
         host.client.ip(f"-{version}", "route", "add", f"{inside}/{length}", "via", gateway)
         async with Steering(host.directory) as steering:
@@ -115,7 +115,7 @@ def test_local_networks_and_split_routes_are_left_alone(host, version):
 
 
 def test_forwarded_packets_of_containers_are_left_alone(host):
-    async def body() -> None:
+    async def body():
         host.client.ip("link", "add", "docker0", "type", "bridge")
         host.client.ip("addr", "add", "172.17.0.1/16", "dev", "docker0")
         host.client.ip("link", "set", "docker0", "up")
@@ -151,7 +151,7 @@ async def test_a_full_tunnel_keeps_the_default_and_is_reported(host, steering):
 
 
 def test_a_full_tunnel_by_rule_keeps_the_default(host):
-    async def body() -> None:
+    async def body():
         tunnel = _tun(host, "wg0")
         try:
             host.client.ip("link", "set", "wg0", "up")
@@ -186,7 +186,7 @@ def test_two_phones_with_one_subnet_are_told_apart(host):
         next_hops=wlan0.next_hops[:1],
     )
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed([wlan0, lte0])
             for address, device in (("192.168.43.2", "wlan0"), ("192.168.43.3", "lte0")):
@@ -204,11 +204,11 @@ def test_programs_bound_to_a_local_networks_address_get_out_as_before(host):
     host.client.ip("address", "add", "192.168.56.2/24", "dev", "eth1")
     host.client.ip("link", "set", "eth1", "up")
 
-    def way() -> str:
+    def way():
         words = host.client.ip("route", "get", "198.51.100.1", "from", "192.168.56.2").split()
         return words[words.index("dev") + 1]
 
-    async def body() -> None:
+    async def body():
         eth1 = replace(
             host.networks()[0],
             name="eth1",
@@ -250,7 +250,7 @@ async def test_a_network_that_vanishes_takes_no_new_flows_and_its_old_ones_wait(
 
 
 def test_foreign_rules_and_routes_stay(host):
-    async def body() -> None:
+    async def body():
         host.client.ip("rule", "add", "pref", "100", "to", "203.0.113.0/24", "table", "77")
         host.client.ip("route", "add", "203.0.113.0/24", "via", "192.168.44.1", "table", "77")
         before = host.state()
@@ -264,7 +264,7 @@ def test_foreign_rules_and_routes_stay(host):
 
 
 def test_bad_wishes_are_refused_with_what_would_be_right(host):
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             with pytest.raises(SteeringError, match=r"192\.0\.2\.0/24"):
@@ -281,12 +281,12 @@ def test_bad_wishes_are_refused_with_what_would_be_right(host):
     host.run(body)
 
 
-def _sent_packets(host, interface: str) -> int:
+def _sent_packets(host, interface):
     words = host.client.ip("-s", "link", "show", interface).split("TX:")[1].split()
     return int(words[words.index("bytes") + 7])
 
 
-def _tun(host, name: str) -> int:
+def _tun(host, name):
     with host.client.entered():
         tunnel = os.open("/dev/net/tun", os.O_RDWR)
         fcntl.ioctl(tunnel, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
@@ -297,7 +297,7 @@ def test_nothing_leads_round_a_user_s_rule(host):
     """A hint about a network around it, one about a port, and `cedos exec` did; so did a lost link."""
     server = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 
-    def reached(version: int, mark: int = 0) -> str:
+    def reached(version, mark=0):
         with host.client.entered():
             program = socket.socket(socket.AF_INET6 if version == 6 else socket.AF_INET)
         with program:
@@ -309,7 +309,7 @@ def test_nothing_leads_round_a_user_s_rule(host):
                 return "refused"
             return str(program.getsockname()[0])
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             steering.set_default("lte0")
@@ -366,7 +366,7 @@ def test_a_neighbour_that_announces_thousands_of_routers_holds_nothing_up(host):
     assert len(routes) < 80
     assert {each.metric for each in routes if each.protocol == 9} >= {99, 1024}
 
-    async def body() -> None:
+    async def body():
         tables = KernelTables()
         try:
             read = await tables.read()

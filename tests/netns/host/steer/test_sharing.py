@@ -5,7 +5,6 @@ import contextlib
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, ip_interface
 from pathlib import Path
 
@@ -15,14 +14,12 @@ from kit.waiting import wait_until
 from cedos.errors import AlreadyRunningError, HostError, SteeringError
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.links import LinkMonitor
-from cedos.host.steer.journal.journal import Journal
 from cedos.host.steer.kernel.forwarding_filter import MOST_CONNECTIONS_OF_ONE, ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import Forwarding
 from cedos.host.steer.sharing.helper_paths import HelperPaths, is_free
 from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.sharing.undo import open_journal, restore_sharing, undo_sharing
 from cedos.session.io.links import EgressReader
-from emu.testbed.netns import Namespace
 
 GATEWAY, PORT = IPv4Address("198.51.100.1"), 7009
 OTHER = "198.51.100.2"
@@ -36,7 +33,7 @@ PRICE = 500_000
 class Neighbours:
     """A helper with an uplink and a network of its own, a requestor and a stranger on its link."""
 
-    def __init__(self, make: Callable[[str], Namespace], directory: Path) -> None:
+    def __init__(self, make, directory):
         self.directory = directory
         self.helper, self.requestor, self.stranger, self.server, self.lan = (
             make(name) for name in ("helper", "requestor", "stranger", "server", "lan")
@@ -60,24 +57,24 @@ class Neighbours:
         # As strict as a distribution may set it.
         for name in ("wlan0", "lte0"):
             self.helper.sysctl(f"net.ipv4.conf.{name}.rp_filter", 1)
-        self.sockets: list[socket.socket] = []
+        self.sockets = []
         for host in (self.server, self.lan, self.helper):
             self._serve(host, PORT)
         self._serve(self.server, 22)
 
-    def _wire(self, name: str, subnet: str, far: Namespace, last: int = 1) -> None:
+    def _wire(self, name, subnet, far, last=1):
         self.helper.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)
         for where, end in ((self.helper, 2), (far, last)):
             where.ip("addr", "add", f"{subnet}.{end}/24", "dev", name)
             where.ip("link", "set", name, "up")
 
-    def _serve(self, host: Namespace, port: int) -> None:
+    def _serve(self, host, port):
         with host.entered():
             listening = socket.create_server(("", port))
         self.sockets.append(listening)
         threading.Thread(target=_echo, args=(listening, self.sockets), daemon=True).start()
 
-    def state(self, of: Namespace) -> str:
+    def state(self, of):
         parts = [of.ip("rule"), of.ip("-4", "route", "show", "table", "all"), of.ip("-4", "addr")]
         parts += [of.run("iptables-save").stdout, of.ip("mptcp", "endpoint")]
         parts += [of.ip("mptcp", "limits"), of.ip("neigh", "show", "nud", "permanent")]
@@ -86,9 +83,9 @@ class Neighbours:
         return "\n".join(line for line in lines if not line.startswith("# "))
 
     def reach(
-        self, to: str, port: int = PORT, *, host: Namespace | None = None, own: object = None,
-        limit_s: float = 10.0,
-    ) -> str | None:  # fmt: skip
+        self, to, port = PORT, *, host = None, own = None,
+        limit_s = 10.0
+    ):  # fmt: skip
         """Return the address that the server there sees of a connection; None: there is no answer.
 
         `limit_s`: a second where none is expected.
@@ -104,12 +101,12 @@ class Neighbours:
             return trying.recv(100).decode() or None
         return None
 
-    def wait_until_closed(self) -> None:
+    def wait_until_closed(self):
         """Wait until the server has no connection: then none of their packets is on its way."""
         listed = ("ss", "-Htn", "state", "connected", "sport", "=", f":{PORT}")
         wait_until(lambda: not self.server.run(*listed).stdout)
 
-    def hardware_address(self) -> bytes:
+    def hardware_address(self):
         with self.requestor.entered():
             kernel = SharingKernel()
             try:
@@ -118,7 +115,7 @@ class Neighbours:
                 kernel.close()
 
 
-def _echo(listening: socket.socket, kept: list[socket.socket]) -> None:
+def _echo(listening, kept):
     with contextlib.suppress(OSError):
         while True:
             connection, peer = listening.accept()
@@ -126,14 +123,14 @@ def _echo(listening: socket.socket, kept: list[socket.socket]) -> None:
             threading.Thread(target=_answer, args=(connection, peer[0]), daemon=True).start()
 
 
-def _answer(connection: socket.socket, peer: str) -> None:
+def _answer(connection, peer):
     with contextlib.suppress(OSError), connection:
         while data := connection.recv(1 << 16):
             connection.sendall(peer.encode() if data == b"who\n" else data)
 
 
 @pytest.fixture
-def there(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterator[Neighbours]:
+def there(make_namespace, tmp_path):
     made = Neighbours(make_namespace, tmp_path)
     yield made
     for one in made.sockets:
@@ -145,9 +142,9 @@ def there(make_namespace: Callable[[str], Namespace], tmp_path: Path) -> Iterato
 class Shared:
     """Both sides of one path, made and undone as their commands do it."""
 
-    def __init__(self, there: Neighbours, limit_bytes: int = LIMIT) -> None:
+    def __init__(self, there, limit_bytes=LIMIT):
         self._there = there
-        self._journals: list[Journal] = []
+        self._journals = []
         with there.requestor.entered():
             self.near = SharingKernel()
             self.paths = HelperPaths(self.near, self._journal("near", SharingRole.REQUEST), "wlan0")
@@ -161,22 +158,22 @@ class Shared:
         with there.requestor.entered():
             self.path = self.paths.add(IPv4Address(HELPER), GATEWAY, self.own, PRICE)
 
-    def _journal(self, host: str, role: SharingRole) -> Journal:
+    def _journal(self, host, role):
         journal = open_journal(self._there.directory / host, role)
         self._journals.append(journal)
         return journal
 
-    def carried(self) -> int:
+    def carried(self):
         with self._there.helper.entered():
             return self.forwarding.carried()[self.own].bytes
 
-    def die(self) -> None:
+    def die(self):
         for journal in self._journals:
             journal.close()
         self.kernel.close()
         self.near.close()
 
-    def undo(self) -> None:
+    def undo(self):
         """Undo the changes of each side, as at its end."""
         sides = (
             (self._there.helper, self.kernel, SharingRole.HELP, self._journals[1]),
@@ -190,7 +187,7 @@ class Shared:
 
 
 @pytest.fixture
-def shared(there: Neighbours) -> Iterator[Shared]:
+def shared(there):
     made = Shared(there)
     yield made
     made.die()
@@ -314,7 +311,7 @@ def test_a_requestor_s_connections_leave_room_in_the_helper_s_table(there, share
         assert living.recv(100) == b"100.70.0.2"
 
 
-def _send_and_receive(sending: socket.socket, count: int) -> None:
+def _send_and_receive(sending, count):
     sending.settimeout(3)
     while count > 0:
         count -= sending.send(os.urandom(50_000))

@@ -34,7 +34,7 @@ asyncio.run(main())
 """
 
 
-def killed_daemon(host) -> None:
+def killed_daemon(host):
     """A process that steers, and is killed with -9 while it does."""
     import pickle
 
@@ -86,7 +86,7 @@ def test_a_second_run_undoes_what_a_dead_one_left_and_then_its_own(host):
     before = host.state()
     killed_daemon(host)
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             # Nothing of the dead one is in force.
             assert "32190" not in host.client.ip("rule")
@@ -118,7 +118,7 @@ def test_a_sysctl_that_somebody_else_changed_since_is_left_alone(host):
 
 
 def test_restore_leaves_a_living_daemons_work_alone(host):
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory):
             with pytest.raises(AlreadyRunningError):
                 restore(host.directory)
@@ -132,7 +132,7 @@ def test_restore_leaves_a_living_daemons_work_alone(host):
 def test_the_end_undoes_everything(host):
     before = host.state()
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             steering.set_default("lte0")
@@ -149,7 +149,7 @@ def test_the_end_undoes_everything(host):
 def test_an_error_undoes_everything_too(host):
     before = host.state()
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             raise RuntimeError("a bug")
@@ -162,7 +162,7 @@ def test_an_error_undoes_everything_too(host):
 def test_a_dry_run_changes_nothing_and_says_what_it_would_do(host):
     before = host.state()
 
-    async def body() -> None:
+    async def body():
         async with Steering(host.directory / "none", dry_run=True) as steering:
             await steering.networks_changed(host.networks())
             steering.set_default("lte0")
@@ -200,7 +200,7 @@ def test_a_full_disk_is_refused_before_anything_is_changed(host):
     try:
         (full / "filler").write_bytes(b"x" * 4096)
 
-        async def body() -> None:
+        async def body():
             with pytest.raises(SteeringError, match="No space left"):
                 async with Steering(full):
                     pass
@@ -212,7 +212,7 @@ def test_a_full_disk_is_refused_before_anything_is_changed(host):
 
 
 def test_the_receive_window_is_bounded_and_follows_what_is_measured(host):
-    async def body() -> None:
+    async def body():
         host.client.sysctl("net.ipv4.tcp_rmem", "4096 131072 33554432")
         async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
@@ -236,5 +236,5 @@ def test_the_receive_window_is_bounded_and_follows_what_is_measured(host):
     host.run(body)
 
 
-def rmem(host) -> int:
+def rmem(host):
     return int(host.client.sysctl("net.ipv4.tcp_rmem").split()[-1])

@@ -5,7 +5,6 @@ import contextlib
 import hashlib
 import os
 import subprocess
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -30,7 +29,7 @@ from cedos.errors import TransferError
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     root = tmp_path / "served"
     (root / "music" / "old").mkdir(parents=True)
     (root / "music" / "old" / "song ü").write_bytes(b"la la")
@@ -94,10 +93,10 @@ def test_a_digest_is_of_the_version_that_it_is_asked_for(root):
 
 
 def test_messages_come_back_as_they_were():
-    async def through(data: bytes, kind: type) -> object:
+    async def through(data, kind):
         left = memoryview(data)
 
-        async def exactly(size: int) -> bytes:
+        async def exactly(size):
             nonlocal left
             part, left = bytes(left[:size]), left[size:]
             return part.ljust(size, b" ")
@@ -123,7 +122,7 @@ def test_messages_come_back_as_they_were():
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_message_or_a_clear_error(data):
-    async def exactly(size: int) -> bytes:
+    async def exactly(size):
         nonlocal data
         part, data = data[:size], data[size:]
         return part.ljust(size, b"x")

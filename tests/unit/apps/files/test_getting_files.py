@@ -5,10 +5,7 @@ import hashlib
 import os
 import random
 import threading
-from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +13,7 @@ from hypothesis import strategies as st
 
 from cedos.apps.files import server_link
 from cedos.apps.files.getting import Getting
-from cedos.apps.files.messages import Answer, Entry, Listing, ListRequest, pack, read
+from cedos.apps.files.messages import Answer, Listing, ListRequest, pack, read
 from cedos.apps.files.partial import Partial, files_of
 from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.apps.files.serving import Serving, client_names
@@ -30,16 +27,16 @@ async def test_a_server_that_does_not_answer_is_what_the_line_waits_for():
     line = ProgressLine("song", progress, quiet=True)
 
     class Connection:
-        def paths(self) -> list[Any]:
+        def paths(self):
             return []
 
-    async def connect() -> Any:
+    async def connect():
         await answers.wait()
         return Connection()
 
     seen = []
 
-    async def over(connection: Any) -> bool:
+    async def over(connection):
         seen.append(line.text(1.0))
         return True
 
@@ -63,30 +60,30 @@ class End:
     resumed = False
     ended = False
 
-    def __init__(self, left: int | None = None) -> None:
-        self.inbox: asyncio.Queue[bytes | None] = asyncio.Queue()
+    def __init__(self, left=None):
+        self.inbox = asyncio.Queue()
         self.other: End
         self.left = left
         self.buffer = b""
-        self.over: SessionError | None = None
+        self.over = None
         self.aborted = ""
         self.eof = False
         self.written_bytes = 0
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data):
         if self.over:
             raise self.over
         self.written_bytes += len(data)
         self.other.inbox.put_nowait(bytes(data))
 
-    async def write_source(self, fetch: Callable[[int, int], bytes], length: int) -> None:
+    async def write_source(self, fetch, length):
         for offset in range(0, length, 50_000):
             await self.write(fetch(offset, min(50_000, length - offset)))
 
-    def finish(self) -> None:
+    def finish(self):
         self.other.inbox.put_nowait(None)
 
-    async def read(self, most: int = 1 << 18) -> bytes:
+    async def read(self, most=1 << 18):
         while not self.buffer and not self.eof:
             if self.over:
                 raise self.over
@@ -103,7 +100,7 @@ class End:
             self.left -= len(data)
         return data
 
-    async def read_exactly(self, size: int) -> bytes:
+    async def read_exactly(self, size):
         data = b""
         while len(data) < size:
             part = await self.read(size - len(data))
@@ -112,52 +109,50 @@ class End:
             data += part
         return data
 
-    def broken(self, why: str) -> None:
+    def broken(self, why):
         for end in (self, self.other):
             end.over = SessionError(why)
             end.inbox.put_nowait(None)
 
-    async def close(self) -> None:
+    async def close(self):
         if self.over:
             raise self.over
 
-    def abort(self, why: str) -> None:
+    def abort(self, why):
         self.aborted = why
         if not self.over:
             self.broken(why)
 
-    def paths(self) -> list[Any]:
+    def paths(self):
         return []
 
 
 class Listening:
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[End] = asyncio.Queue()
+    def __init__(self):
+        self.queue = asyncio.Queue()
 
-    async def accept(self) -> End:
+    async def accept(self):
         return await self.queue.get()
 
-    async def close(self) -> None: ...
+    async def close(self): ...
 
 
 class World:
     """A served folder, and connections that break after so many bytes each."""
 
-    def __init__(self, root: Path, breaks: list[int | None]) -> None:
+    def __init__(self, root, breaks):
         self.breaks = list(breaks)
-        self.before: list[Callable[[], None]] = []
+        self.before = []
         self.root = root
         self.served = self.told_bytes = 0
-        self.server_ends: list[End] = []
+        self.server_ends = []
 
-    async def fetch(
-        self, target: Path, path: str = "file", patience_s: float = 60.0, *, ask_first: bool = False
-    ) -> Getting:
+    async def fetch(self, target, path="file", patience_s=60.0, *, ask_first=False):
         listening = Listening()
         serving = Serving(Tree(self.root), listening, {})
         running = asyncio.create_task(serving.run())
 
-        async def connect() -> Any:
+        async def connect():
             if self.before:
                 self.before.pop(0)()
             left = self.breaks.pop(0) if self.breaks else None
@@ -189,12 +184,12 @@ class World:
 
 
 @pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pauses(monkeypatch):
     monkeypatch.setattr(server_link, "_PAUSES_S", (0.0,))
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     (tmp_path / "served").mkdir()
     (tmp_path / "served" / "file").write_bytes(TEXT)
     return tmp_path / "served"
@@ -241,7 +236,7 @@ def test_sessions_that_end_anywhere(tmp_path_factory, breaks):
 def test_a_program_that_was_killed_goes_on(root, tmp_path):
     world = World(root, [300_000, -1])
 
-    def killed() -> None:
+    def killed():
         raise KeyboardInterrupt
 
     world.before = [lambda: None, killed]
@@ -265,7 +260,7 @@ def test_a_file_that_changed_meanwhile_comes_anew(root, tmp_path):
 def test_what_is_wrong_here_is_fetched_once_more(root, tmp_path):
     world = World(root, [300_000])
 
-    def damage() -> None:
+    def damage():
         part = files_of(tmp_path / "got")[0]
         with part.open("r+b") as file:
             file.write(b"power cut")
@@ -280,7 +275,7 @@ def test_what_is_wrong_here_is_fetched_once_more(root, tmp_path):
 
 
 def test_a_file_that_is_wrong_twice_is_given_up(root, tmp_path, monkeypatch):
-    async def lie(self: Tree, number: int, version: Any) -> bytes:
+    async def lie(self, number, version):
         return hashlib.sha256(b"another").digest()
 
     monkeypatch.setattr(Tree, "digest", lie)
@@ -294,7 +289,7 @@ def test_a_file_that_shrinks_while_it_is_sent(root, tmp_path):
     read = os.pread
     shrunk = []
 
-    def pread(number: int, count: int, offset: int) -> bytes:
+    def pread(number, count, offset):
         if offset >= 200_000 and not shrunk and count == 50_000:
             shrunk.append((root / "file").write_bytes(TEXT[:100_000]))
         return read(number, count, offset)
@@ -310,9 +305,9 @@ def test_a_file_that_shrinks_while_it_is_sent(root, tmp_path):
 def test_a_file_that_changes_while_it_is_sent(root, tmp_path, change):
     """The server sends the file that it opened, as it was."""
     read = os.pread
-    changed: list[str] = []
+    changed = []
 
-    def pread(number: int, count: int, offset: int) -> bytes:
+    def pread(number, count, offset):
         if offset >= 200_000 and not changed and count == 50_000:
             changed.append(change)
             if change == "grows":
@@ -351,7 +346,7 @@ def test_the_same_answer_three_times_is_enough(root, tmp_path):
 def test_a_refusal_is_final(root, tmp_path):
     tries = []
 
-    async def connect() -> Any:
+    async def connect():
         tries.append(1)
         raise SessionRefusedError("another key")
 
@@ -373,7 +368,7 @@ def test_a_refusal_is_final(root, tmp_path):
     ],
 )
 async def test_a_server_that_answers_absurdly(tmp_path, answer):
-    async def connect() -> Any:
+    async def connect():
         client, server = End(), End()
         client.other, server.other = server, client
         await server.write(pack(answer))
@@ -395,11 +390,11 @@ def test_one_key_is_one_client():
 class SlowTree(Tree):
     """A tree whose folder `large` takes until `go_on` to be listed."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root):
         super().__init__(root)
         self.go_on = threading.Event()
 
-    def entries(self, path: str) -> list[Entry]:
+    def entries(self, path):
         if path == "large":
             self.go_on.wait(10)
         return super().entries("")
@@ -408,11 +403,11 @@ class SlowTree(Tree):
 class PlacedEnd(End):
     """A session from an address, with a key of its own."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address):
         super().__init__()
         self.peer_key, self._address = os.urandom(32), address
 
-    def paths(self) -> list[Any]:
+    def paths(self):
         return [SimpleNamespace(peer=self._address)]
 
 
@@ -422,7 +417,7 @@ async def test_one_address_leaves_threads_to_others(root):
     serving = Serving(tree, listening, {})
     running = asyncio.create_task(serving.run())
 
-    def ask(address: str, path: str) -> End:
+    def ask(address, path):
         client, server = End(), PlacedEnd(address)
         client.other, server.other = server, client
         listening.queue.put_nowait(server)

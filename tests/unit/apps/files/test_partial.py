@@ -193,7 +193,7 @@ def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path):
 
 
 def test_a_file_system_without_links(tmp_path, monkeypatch):
-    def no_links(source: Path, target: Path) -> None:
+    def no_links(source, target):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr("cedos.apps.files.partial.os.link", no_links)
@@ -261,7 +261,7 @@ def test_a_pipe_in_the_way_is_an_error_and_no_wait(tmp_path):
 def test_a_name_that_a_file_system_does_not_take(tmp_path, monkeypatch, number, words):
     """As vfat does with `a:b`, and others with names that are not UTF-8."""
 
-    def refuse(*_arguments: object) -> int:
+    def refuse(*_arguments):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("cedos.apps.files.partial.os.open", refuse)

@@ -16,10 +16,10 @@ SESSION = "/org/freedesktop/login1/session/_31"
 class Host(PlayedBus):
     """Its NetworkManager has a radio and a cable; `idle`: nobody is at the screen, None: no logind."""
 
-    def __init__(self, idle: bool | None = False) -> None:
+    def __init__(self, idle=False):
         super().__init__({"GetDevices": [DEVICES]})
         self.idle, self.refuses = idle, False
-        self.scanned: list[str] = []
+        self.scanned = []
 
     async def call(self, service, path, interface, member, signature="", body=()):  # type: ignore[no-untyped-def]
         if member == "RequestScan":
@@ -36,11 +36,11 @@ class Host(PlayedBus):
             )
         return await super().call(service, path, interface, member, signature, body)
 
-    async def close(self) -> None:
+    async def close(self):
         return
 
 
-async def looked(host: Host, *, wanted: bool = True) -> int:
+async def looked(host, *, wanted=True):
     """Return how often it looked within three periods; the first look is at once."""
     searching = asyncio.create_task(search_wifi(host, lambda: wanted, 0.1))
     await asyncio.sleep(0.25)

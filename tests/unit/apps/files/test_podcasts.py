@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +24,7 @@ from cedos.apps.files.podcasts import EpisodeFetching
 from cedos.apps.files.web_getting import Distance, LeadingNetworks
 from cedos.errors import ConfigError, DiskError, FeedError, WebError
 from cedos.model import NetworkKind
-from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
+from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.session.io.links import Egress
 from cedos.session.sockets.metered_gate import OWN_TABLE
 
@@ -33,11 +32,11 @@ WIFI = Egress("lo", 1, frozenset(), NetworkKind.WIFI, metered=False)
 PHONE = Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True)
 
 
-def feed(items: str, head: str = "<?xml version='1.0' encoding='UTF-8'?>") -> bytes:
+def feed(items, head="<?xml version='1.0' encoding='UTF-8'?>"):
     return f"{head}<rss version='2.0'><channel><title>T</title>{items}</channel></rss>".encode()
 
 
-def item(title: str, *enclosures: str, guid: str = "") -> str:
+def item(title, *enclosures, guid=""):
     files = "".join(f"<enclosure {each}/>" for each in enclosures)
     return f"<item><title>{title}</title>{guid and f'<guid>{guid}</guid>'}{files}</item>"
 
@@ -127,7 +126,7 @@ def test_a_file_name_ends_as_players_expect(path, media_type, suffix):
 
 
 @pytest.fixture
-def library(tmp_path: Path) -> Library:
+def library(tmp_path):
     return Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
 
 
@@ -158,17 +157,17 @@ def test_subscriptions_are_kept_and_changed(tmp_path, library):
 class Networks(LeadingNetworks):
     """Networks that a test changes."""
 
-    def __init__(self, *there: Egress) -> None:
-        self.there: Sequence[Egress] = there  # no reader of the kernel's routes is opened
+    def __init__(self, *there):
+        self.there = there  # no reader of the kernel's routes is opened
 
-    async def to(self, host: str) -> list[Egress]:
+    async def to(self, host):
         return list(self.there)
 
 
 class Listener:
     """Wants such URLs, the first the most urgent; `by_s`: from now on."""
 
-    def __init__(self, folder: Path, *urls: str, by_s: float = 3600.0) -> None:
+    def __init__(self, folder, *urls, by_s=3600.0):
         self.library = Library(folder / "podcasts.toml", folder / "podcasts.json")
         for number, url in enumerate(urls):
             self.library.episodes.append(
@@ -178,25 +177,25 @@ class Listener:
                     least=Distance.HOST,
                 )
             )
-        self.said: list[str] = []
-        self.wrong: list[str] = []
+        self.said = []
+        self.wrong = []
         self.networks = Networks(WIFI)
         self.folder = folder
         self.fetching = EpisodeFetching(
             self.library, self.networks, self.said.append, self.wrong.append
         )
 
-    async def update(self, url: str) -> int:
+    async def update(self, url):
         """Subscribe to a feed's newest episode, and read the feed."""
         self.library.podcasts["news"] = Subscription(url, keep=1)
         found = await podcast_library.read_feed(url, self.networks)
         return self.library.add_new("news", found, self.folder)
 
-    async def run(self, within_s: float = 30.0) -> None:
+    async def run(self, within_s=30.0):
         async with asyncio.timeout(within_s):
             await self.fetching.run()
 
-    async def run_until(self, text: str) -> None:
+    async def run_until(self, text):
         """Run until this was said, and stop."""
         running = asyncio.create_task(self.run())
         await until(lambda: any(text in each for each in self.said))
@@ -204,12 +203,12 @@ class Listener:
         await asyncio.wait({running})
 
     @property
-    def states(self) -> list[EpisodeState]:
+    def states(self):
         return [each.state for each in self.library.episodes]
 
 
 @pytest.fixture
-async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OddWebServer]:
+async def server(monkeypatch):
     monkeypatch.setattr(OWN_TABLE, "table", TransferTable())  # other tests have other rates
     monkeypatch.setattr(web_getting, "_SILENCE_S", 0.2)
     monkeypatch.setattr(podcasts, "_LOOK_S", 0.02)
@@ -217,10 +216,9 @@ async def server(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OddWebServer]
         yield running
 
 
-def closed_port() -> int:
+def closed_port():
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-    return port
+        return probe.getsockname()[1]
 
 
 BAD = [
@@ -260,7 +258,7 @@ async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(tmp_path, server,
     listener = Listener(tmp_path, server.url("status/503"))
     running = asyncio.create_task(listener.run())
 
-    def paused() -> list[TableTransfer]:
+    def paused():
         rows = OWN_TABLE.table.rows(time.monotonic())
         return [each for each, *_ in rows if each.again_unix_s is not None]
 
@@ -328,7 +326,7 @@ async def test_episodes_leave_room_on_the_disk(tmp_path, server, monkeypatch):
 
 
 async def test_a_full_disk_ends_the_run(tmp_path, server, monkeypatch):
-    def full(*_arguments: object) -> int:
+    def full(*_arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
@@ -360,8 +358,8 @@ async def test_one_failure_of_the_disk_is_one_failure(tmp_path, server, monkeypa
         other.close()
 
 
-def refuse(kind: type[Partial], file: str) -> Callable[[Path, str], Partial]:
-    def opened(target: Path, source: str) -> Partial:
+def refuse(kind, file):
+    def opened(target, source):
         if str(target) == file:
             raise disk_error(target, PermissionError(errno.EACCES, "Permission denied"))
         return kind(target, source)
@@ -373,7 +371,7 @@ async def test_an_unfinished_episode_follows_its_feed(tmp_path, server):
     """Its address has a token, which the publisher renews."""
     listener = Listener(tmp_path)
 
-    def enclosure(token: int) -> bytes:
+    def enclosure(token):
         url = f'url="{server.url("good")}?t={token}"'
         return feed(item("One", url, guid="g"))
 
@@ -391,7 +389,7 @@ async def test_an_unfinished_episode_follows_its_feed(tmp_path, server):
     assert episode.url == server.url("good?t=2"), "what is here stays as it is"
 
 
-def dated(title: str, date: str) -> str:
+def dated(title, date):
     return item(title, MP3, guid=title).replace("</item>", f"{date}</item>")
 
 
@@ -401,7 +399,7 @@ def test_episodes_are_in_the_order_of_their_dates_where_all_have_one():
     newest = dated("newest", "<updated>2026-06-02T07:00:00Z</updated>")
     without = dated("without", "")
 
-    def titles(*items: str) -> list[str]:
+    def titles(*items):
         return [each.title for each in podcast_library.parse_feed(feed("".join(items)))]
 
     assert titles(old, newest, new) == ["newest", "new", "old"]

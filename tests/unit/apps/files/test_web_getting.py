@@ -5,9 +5,6 @@ import gzip
 import re
 import socket
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.odd_web_server import AUDIO, OddWebServer
@@ -16,8 +13,8 @@ from cedos.apps.files import web_getting
 from cedos.apps.files.partial import Partial
 from cedos.apps.files.web_getting import Distance, LeadingNetworks, WebWay
 from cedos.errors import TransferError, WebError
-from cedos.model import Label, NetworkKind, Strategy
-from cedos.session.io.advice import KnownNetwork, Question
+from cedos.model import NetworkKind
+from cedos.session.io.advice import KnownNetwork
 
 REFUSED = [
     ("circle", "the server redirects in circles"),
@@ -34,7 +31,7 @@ TRIED_AGAIN = [
 ]
 
 
-async def failed(url: str, folder: Path) -> list[TransferError]:
+async def failed(url, folder):
     """As an episode and as a feed."""
     found = []
     partial = Partial(folder / "file", url)
@@ -96,9 +93,9 @@ async def test_what_is_small_has_a_bound(monkeypatch):
     ids=["a long field", "a body that is encoded all the same"],
 )
 async def test_odd_answers(tmp_path, head, body, whole):
-    asked: list[bytes] = []
+    asked = []
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader, writer):
         asked.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(f"HTTP/1.1 200 OK\r\n{head}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
         writer.write(body)
@@ -108,7 +105,7 @@ async def test_odd_answers(tmp_path, head, body, whole):
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         partial = Partial(tmp_path / "file", "")
-        heard: list[tuple[int, int | None]] = []
+        heard = []
         await web_getting.fetch(
             f"http://127.0.0.1:{port}/", partial, WebWay(), lambda *each: heard.append(each)
         )
@@ -119,12 +116,12 @@ async def test_odd_answers(tmp_path, head, body, whole):
 
 
 @pytest.fixture
-async def answering() -> AsyncIterator[Callable[..., Awaitable[str]]]:
+async def answering():
     """Return a function that serves one head and body at an address, and returns the URL."""
-    servers: list[asyncio.Server] = []
+    servers = []
 
-    async def serve(head: str, body: bytes = b"", address: str = "127.0.0.1") -> str:
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(head, body=b"", address="127.0.0.1"):
+        async def answer(reader, writer):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(f"HTTP/1.1 {head}\r\nConnection: close\r\n\r\n".encode() + body)
             writer.close()
@@ -233,15 +230,15 @@ async def test_no_server_leads_to_what_is_nearer(tmp_path, answering, monkeypatc
 class Daemon:
     """Says that loopback is a phone."""
 
-    async def learn(self) -> None: ...
+    async def learn(self): ...
 
-    def network(self, interface: str) -> KnownNetwork | None:
+    def network(self, interface):
         return KnownNetwork(NetworkKind.CELLULAR, metered=True)
 
-    async def choose(self, question: Question) -> Strategy | None:
+    async def choose(self, question):
         return None
 
-    def last_decision(self, label: Label) -> int | None:
+    def last_decision(self, label):
         return None
 
 
@@ -255,7 +252,7 @@ async def test_a_network_is_metered_where_the_daemon_says_so(there):
 
 
 async def test_an_unknown_name_is_not_waited_for(monkeypatch):
-    async def getaddrinfo(*_arguments: Any, **_options: Any) -> list[Any]:
+    async def getaddrinfo(*_arguments, **_options):
         await asyncio.Event().wait()
         return []
 

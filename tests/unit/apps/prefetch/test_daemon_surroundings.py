@@ -1,17 +1,11 @@
 """The exchange between the prefetcher and a daemon."""
 
-from typing import Any
-
 from kit.waiting import until
 
 from cedos.api.programs import PriceMessage
 from cedos.apps.prefetch.http import HttpFetcher
 from cedos.apps.prefetch.prefetcher import Prefetcher
-from cedos.apps.prefetch.surroundings import (
-    DaemonSurroundings,
-    News,
-    prices_of,
-)
+from cedos.apps.prefetch.surroundings import DaemonSurroundings, News, prices_of
 from cedos.controller.prefetch_report import MOST_ITEMS
 from cedos.model import NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE
@@ -72,7 +66,7 @@ async def test_it_tells_what_waits_and_what_was_used(control, fake_daemon, app):
     assert sum(len(asked.started) for asked in fake_daemon.prefetching_said) == 1
 
 
-async def begins_and_waits(app: Any, turn: Any) -> None:
+async def begins_and_waits(app, turn):
     turn.received(0)
     turn.received(30_000)
     await app.for_ever(turn)

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from kit.waiting import until
 
-from cedos.apps.prefetch.surroundings import FetchError, Turn
+from cedos.apps.prefetch.surroundings import FetchError
 from cedos.errors import DaemonUnreachableError
 from cedos.model import Urgency
 
@@ -36,7 +36,7 @@ async def test_what_is_not_worth_it_is_fetched_on_demand(app):
 async def test_who_asks_while_it_is_under_way_waits_for_the_same_attempt(app):
     go_on = asyncio.Event()
 
-    async def slowly(turn: Turn) -> None:
+    async def slowly(turn):
         turn.received(1000)
         await go_on.wait()
 
@@ -81,7 +81,7 @@ async def test_who_waits_for_what_is_cancelled_is_told(app):
 async def test_a_prefetch_steps_back_while_somebody_waits_for_something_else(app):
     passed = 0
 
-    async def by_blocks(turn: Turn) -> None:
+    async def by_blocks(turn):
         nonlocal passed
         for block in range(10_000):
             turn.received(block)
@@ -130,7 +130,7 @@ async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(app, err
     class Raises:
         calls = 0
 
-        async def fetch(self, turn: Turn) -> str:
+        async def fetch(self, turn):
             self.calls += 1
             if self.calls < 3:
                 raise error
@@ -146,7 +146,7 @@ async def test_a_fetcher_that_raises_disturbs_nobody_and_is_tried_again(app, err
 
 
 async def test_on_demand_its_error_is_raised_where_it_was_asked_for(app):
-    async def boom(turn: Turn) -> None:
+    async def boom(turn):
         raise BoomError("boom")
 
     item = app.item(boom)
@@ -171,11 +171,11 @@ async def test_a_fetcher_that_hangs_loses_its_turn(app):
 
 async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(app):
     class Resumes:
-        def __init__(self) -> None:
+        def __init__(self):
             self.had = 0
-            self.offsets: list[tuple[str | None, int]] = []
+            self.offsets = []
 
-        async def fetch(self, turn: Turn) -> int:
+        async def fetch(self, turn):
             self.offsets.append((turn.interface, self.had))
             while self.had < 1000:
                 self.had += 100
@@ -198,7 +198,7 @@ async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(a
 
 
 async def test_who_waits_is_taken_off_a_network_that_is_gone(app):
-    async def hangs_on_wifi(turn: Turn) -> None:
+    async def hangs_on_wifi(turn):
         if turn.interface == "wlan0":
             await asyncio.Event().wait()
 

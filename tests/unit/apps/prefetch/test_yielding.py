@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from typing import Any
 
 from cedos.apps.prefetch.http import (
     FIRST_BYTES,
@@ -19,9 +18,7 @@ from cedos.model import Bulk, Label, Urgency
 _TCP_WINDOW_CLAMP = 10
 
 
-def settled(
-    capacity_bps: float, base_s: float, rounds: int = 300
-) -> tuple[BackgroundWindow, float]:
+def settled(capacity_bps, base_s, rounds=300):
     """A link with a queue as long as it gets; the window, and the last queue in seconds."""
     window, queue_s = BackgroundWindow(), 0.0
     for _ in range(rounds):
@@ -82,14 +79,14 @@ async def test_while_it_waits_the_other_end_may_send_hardly_anything():
     """Not reading is not enough: the kernel would go on to fill its buffer at the full rate."""
     clear = True
     turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
-    accepted: list[asyncio.StreamWriter] = []
+    accepted = []
     server = await asyncio.start_server(lambda _reader, its: accepted.append(its), "127.0.0.1")
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     try:
-        transport: Any = writer.transport
+        transport = writer.transport
         one = transport.get_extra_info("socket")
 
-        async def until(true: Any) -> None:
+        async def until(true):
             async with asyncio.timeout(5):
                 while not true(one.getsockopt(socket.IPPROTO_TCP, _TCP_WINDOW_CLAMP)):
                     await asyncio.sleep(0.005)
@@ -113,9 +110,9 @@ async def test_while_it_waits_the_other_end_may_send_hardly_anything():
 async def test_nothing_is_begun_while_others_begin_something():
     clear = False
     turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), clear=lambda: clear)
-    asked: list[bytes] = []
+    asked = []
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer(reader, writer):
         asked.append(await reader.readuntil(b"\r\n\r\n"))
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
         writer.close()

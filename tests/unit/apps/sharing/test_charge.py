@@ -1,7 +1,5 @@
 """The battery's charge from sysfs."""
 
-from pathlib import Path
-
 import pytest
 
 from cedos.apps.sharing.charge import Charge, read_charge
@@ -12,7 +10,7 @@ LAPTOP = {
 }  # fmt: skip
 
 
-def supply(folder: Path, name: str, facts: dict[str, str]) -> None:
+def supply(folder, name, facts):
     (folder / name).mkdir()
     for key, value in facts.items():
         (folder / name / key).write_text(f"{value}\n")
@@ -31,14 +29,12 @@ def supply(folder: Path, name: str, facts: dict[str, str]) -> None:
         ({"power_now": "x", "charge_now": "3000", "current_now": "-1500"}, Charge(0.38, 7200)),
     ],
 )
-def test_the_charge_of_the_hosts_battery(
-    tmp_path: Path, change: dict[str, str], found: Charge | None
-) -> None:
+def test_the_charge_of_the_hosts_battery(tmp_path, change, found):
     supply(tmp_path, "AC", {"type": "Mains", "online": "0"})
     supply(tmp_path, "BAT0", LAPTOP | change)
     assert read_charge(tmp_path) == found
 
 
-def test_a_host_without_batteries(tmp_path: Path) -> None:
+def test_a_host_without_batteries(tmp_path):
     assert read_charge(tmp_path) is None
     assert read_charge(tmp_path / "none") is None

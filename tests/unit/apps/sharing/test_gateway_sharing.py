@@ -4,12 +4,8 @@ import asyncio
 import contextlib
 import socket
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
-import pytest
 from kit.neighbours import GATEWAY, REACHES, START_S, identity, key_of
 
 from cedos.apps.sharing.gateway_sharing import GatewaySharing
@@ -33,12 +29,12 @@ NO_FACTS = SimpleNamespace(rate_bps=None)
 
 
 class Session:
-    def __init__(self, peer_key: bytes) -> None:
+    def __init__(self, peer_key):
         self.peer_key = peer_key
         self.flow = SimpleNamespace()
 
 
-def contract() -> tuple[bytes, bytes]:
+def contract():
     """Return the datagrams of a Join of bob's and ann's Confirm."""
     now_us = int(START_S * 1e6)
     join = JoinMessage(
@@ -52,12 +48,12 @@ def contract() -> tuple[bytes, bytes]:
     return joined, pack(identity("ann"), confirm)
 
 
-def test_one_session_cannot_push_out_what_others_declared(tmp_path: Path) -> None:
+def test_one_session_cannot_push_out_what_others_declared(tmp_path):
     now = [START_S]
     store = SharingStore(tmp_path / "s.db")
     gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
 
-    def declare(session: bytes, address: int) -> None:
+    def declare(session, address):
         now[0] += 0.5
         question = pack_question(DeclarePath(address.to_bytes(4, "big"), b"join", b"confirm"))
         answer = gateway.answer(Session(session), question)
@@ -73,16 +69,16 @@ def test_one_session_cannot_push_out_what_others_declared(tmp_path: Path) -> Non
     store.close()
 
 
-def test_a_host_is_told_what_waits_for_its_own_paths_alone(tmp_path: Path) -> None:
+def test_a_host_is_told_what_waits_for_its_own_paths_alone(tmp_path):
     store = SharingStore(tmp_path / "s.db")
     with socket.create_server(("127.0.0.1", 0)) as listening, contextlib.ExitStack() as stack:
 
-        def path() -> SimpleNamespace:
+        def path():
             near = stack.enter_context(socket.create_connection(listening.getsockname()))
             stack.enter_context(listening.accept()[0])
             return SimpleNamespace(connection=near)
 
-        def connection(key: bytes, *sources: int) -> Session:
+        def connection(key, *sources):
             made = Session(key)
             flights = [
                 SimpleNamespace(path_id=each, peer=SimpleNamespace(source=each)) for each in sources
@@ -101,7 +97,7 @@ def test_a_host_is_told_what_waits_for_its_own_paths_alone(tmp_path: Path) -> No
             while True:  # the other end does not read, so that its kernel takes no more
                 full.send(bytes(1 << 16))
 
-        def waiting(session: bytes, *sources: int) -> tuple[int, ...]:
+        def waiting(session, *sources):
             question = AskWaiting(tuple(each.to_bytes(4, "big") for each in sources))
             answer = gateway.answer(Session(session), pack_question(question))
             assert answer is not None
@@ -116,16 +112,14 @@ def test_a_host_is_told_what_waits_for_its_own_paths_alone(tmp_path: Path) -> No
     store.close()
 
 
-def test_receipts_wait_while_they_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_receipts_wait_while_they_cannot_be_written(tmp_path, monkeypatch):
     now = [START_S]
     store = SharingStore(tmp_path / "s.db")
     gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
     gateway._accounts.on_path("path", ANN)
     gateway._accounts.on_declared("path", *contract(), START_S)
 
-    def full(receipts: Sequence[object]) -> int:
+    def full(receipts):
         raise SharingError("database or disk is full")
 
     with monkeypatch.context() as patched:
@@ -142,13 +136,13 @@ def test_receipts_wait_while_they_cannot_be_written(
     store.close()
 
 
-def test_questions_of_one_client_beyond_eight_a_second_are_not_answered(tmp_path: Path) -> None:
+def test_questions_of_one_client_beyond_eight_a_second_are_not_answered(tmp_path):
     now = [START_S]
     store = SharingStore(tmp_path / "s.db")
     gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
     question = pack_question(AskFacts())
 
-    def answered(session: bytes, times: int) -> int:
+    def answered(session, times):
         return sum(gateway.answer(Session(session), question) is not None for _ in range(times))
 
     assert answered(b"eve" * 10, 10_000) == 64
@@ -158,14 +152,12 @@ def test_questions_of_one_client_beyond_eight_a_second_are_not_answered(tmp_path
     store.close()
 
 
-async def test_a_failure_to_count_does_not_end_the_gateway(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failure_to_count_does_not_end_the_gateway(tmp_path, monkeypatch):
     store = SharingStore(tmp_path / "s.db")
     gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: START_S)
-    tried: list[int] = []
+    tried = []
 
-    def fails() -> None:
+    def fails():
         tried.append(1)
         raise SharingError("the file is damaged")
 
@@ -181,7 +173,7 @@ async def test_a_failure_to_count_does_not_end_the_gateway(
     store.close()
 
 
-def client_with(paths: int, source: Callable[[int], int]) -> Any:
+def client_with(paths, source):
     """A client's session with so many paths, each from an address as it says."""
     flights = [
         SimpleNamespace(path_id=each, peer=SimpleNamespace(source=source(each)), facts=NO_FACTS)
@@ -196,9 +188,7 @@ def client_with(paths: int, source: Callable[[int], int]) -> Any:
     return SimpleNamespace(peer_key=b"ann" * 10, flow=flow)
 
 
-def test_thousands_of_paths_of_one_client_cost_little(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_thousands_of_paths_of_one_client_cost_little(tmp_path, monkeypatch):
     """Look at each path once: a path beyond the limit had all paths searched, and its contract tried."""
     store = SharingStore(tmp_path / "s.db")
     monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
@@ -216,9 +206,7 @@ def test_thousands_of_paths_of_one_client_cost_little(
     store.close()
 
 
-def test_one_client_has_a_few_paths_that_cost_receipts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_client_has_a_few_paths_that_cost_receipts(tmp_path, monkeypatch):
     now = [START_S]
     store = SharingStore(tmp_path / "s.db")
     monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)

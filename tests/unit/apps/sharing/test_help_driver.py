@@ -2,10 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable
 from ipaddress import IPv4Address
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.neighbours import identity, trust, uplink
@@ -25,7 +22,6 @@ from cedos.apps.sharing.protocol.messages import (
 )
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
-from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
 from cedos.host.steer.kernel.iptables import Counted
 
 SOURCE = IPv4Address("169.254.7.7")
@@ -35,42 +31,42 @@ WHERE = ("169.254.0.9", 7, 1)
 class _Link:
     """A socket that keeps what is sent."""
 
-    def __init__(self, _interface: str, received: Callable[..., None], *, listens: bool) -> None:
+    def __init__(self, _interface, received, *, listens):
         self.received, self.sent = received, list[bytes]()
 
-    def send(self, data: bytes, _to: object) -> None:
+    def send(self, data, _to):
         self.sent.append(data)
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 class _Kernel:
     """The forwarding of a kernel that takes a moment for each call."""
 
-    def __init__(self) -> None:
-        self.open: dict[IPv4Address, ForwardedRequestor] = {}
+    def __init__(self):
+        self.open = {}
         self.bytes = 1000
 
-    def hardware_address(self, _requestor: object) -> bytes:
+    def hardware_address(self, _requestor):
         time.sleep(0.01)
         return b"\2\0\0\0\0\1"
 
-    def admit(self, requestor: ForwardedRequestor) -> None:
+    def admit(self, requestor):
         time.sleep(0.01)
         self.open[requestor.address] = requestor
 
-    def dismiss(self, address: IPv4Address) -> None:
+    def dismiss(self, address):
         self.open.pop(address, None)
 
-    def carried(self) -> dict[IPv4Address, Counted]:
+    def carried(self):
         return {each: Counted(1, self.bytes) for each in self.open}
 
 
 @pytest.fixture
-def helping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def helping(tmp_path, monkeypatch):
     monkeypatch.setattr(side_driver, "LinkSocket", _Link)
 
-    async def ask(_question: bytes) -> bytes:
+    async def ask(_question):
         raise AssertionError("the gateway is not asked")
 
     store = SharingStore(tmp_path / "sharing")
@@ -82,12 +78,12 @@ def helping(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def confirmed(helping: Any) -> tuple[bytes, Callable[[Any], None]]:
+def confirmed(helping):
     """Return a contract's number, and what sends the requestor's further messages."""
     ann, bob = identity("ann", now_s=time.time()), helping._side.identity.key.public
     link, now_us = helping._socket, int(time.time() * 1e6)
 
-    def say(kind: Any, *fields: object) -> None:
+    def say(kind, *fields):
         nonlocal now_us
         now_us += 1
         link.received(pack(ann, kind(now_us, os.urandom(16), *fields)), WHERE)
@@ -99,9 +95,7 @@ def confirmed(helping: Any) -> tuple[bytes, Callable[[Any], None]]:
     return join.digest, lambda reason: say(LeaveMessage, bob, reason)
 
 
-async def test_a_requestor_that_leaves_before_the_kernel_forwards_is_not_forwarded_for(
-    helping: Any,
-) -> None:
+async def test_a_requestor_that_leaves_before_the_kernel_forwards_is_not_forwarded_for(helping):
     _, leave = confirmed(helping)
     leave(LeaveReason.DONE)
     await until(lambda: not helping._calls._tasks)
@@ -109,7 +103,7 @@ async def test_a_requestor_that_leaves_before_the_kernel_forwards_is_not_forward
     assert helping._forwarding.open == {}, "it is not counted, and no receipt is missed"
 
 
-async def test_contracts_that_carry_nothing_take_no_disk(helping: Any) -> None:
+async def test_contracts_that_carry_nothing_take_no_disk(helping):
     number, leave = confirmed(helping)
     await until(lambda: SOURCE in helping._forwarding.open)
     await helping._count()

@@ -1,7 +1,5 @@
 """The gateway's bandwidth map in its file, and the questions for it."""
 
-from pathlib import Path
-
 import pytest
 from kit.neighbours import GATEWAY, START_S, key_of, request_certificate
 
@@ -28,7 +26,7 @@ class Session:
     peer_key = SESSION
 
 
-def test_rates_survive_in_the_file(tmp_path: Path) -> None:
+def test_rates_survive_in_the_file(tmp_path):
     rates = HelperRates(tmp_path / "rates", b"secret")
     rates.learn(BOB, 4e6, START_S)
     rates.save()
@@ -37,7 +35,7 @@ def test_rates_survive_in_the_file(tmp_path: Path) -> None:
     assert again.rate_bps(CYD, START_S) is None
 
 
-def test_a_busy_helper_counts_once_in_ten_seconds(tmp_path: Path) -> None:
+def test_a_busy_helper_counts_once_in_ten_seconds(tmp_path):
     rates = HelperRates(tmp_path / "rates", b"secret")
     for step in range(100):
         rates.learn(BOB, 4e6 if step == 0 else 1e6, START_S + step / 11)
@@ -47,7 +45,7 @@ def test_a_busy_helper_counts_once_in_ten_seconds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"\x93\x01\x02\x03"])
-def test_a_damaged_file_is_left_out(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_left_out(tmp_path, content):
     path = tmp_path / "rates"
     path.write_bytes(content)
     rates = HelperRates(path, b"secret")
@@ -57,7 +55,7 @@ def test_a_damaged_file_is_left_out(tmp_path: Path, content: bytes) -> None:
     assert HelperRates(path, b"secret").rate_bps(BOB, START_S) == 4e6
 
 
-def test_the_gateway_tells_registered_hosts_alone(tmp_path: Path) -> None:
+def test_the_gateway_tells_registered_hosts_alone(tmp_path):
     store = SharingStore(tmp_path / "sharing.db")
     known = HelperRates(tmp_path / "helper-rates", b"")
     known.learn(BOB, 4e6, START_S)
@@ -72,6 +70,6 @@ def test_the_gateway_tells_registered_hosts_alone(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_question_has_a_bound() -> None:
+def test_a_question_has_a_bound():
     with pytest.raises(ValueError, match="64"):
         read_question(pack_question(AskRates((BOB,) * 65)))

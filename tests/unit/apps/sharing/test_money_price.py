@@ -13,35 +13,35 @@ OFFERS = [
 
 
 def budget(
-    resource: str, s_per_unit: float | None, *, spent_up: bool = False, spent: float = 0.0,
-    hard: bool = False, over: bool = False,
-) -> BudgetMessage:  # fmt: skip
+    resource, s_per_unit, *, spent_up = False, spent = 0.0,
+    hard = False, over = False
+):  # fmt: skip
     return BudgetMessage(
         name="b", resource=resource, supply=1.0, spent=spent, begins_unix_s=0.0, ends_unix_s=1.0,
         s_per_unit=s_per_unit, spent_up=spent_up, hard=hard, over=over,
     )  # fmt: skip
 
 
-def chosen(*budgets: BudgetMessage) -> set[bytes]:
+def chosen(*budgets):
     strategy = DaemonPriced(lambda: list(budgets))
     strategy.ask()
     return {each.helper for each in strategy(OFFERS, 8 * M).helpers}
 
 
-def test_the_price_of_money_decides_between_time_and_money() -> None:
+def test_the_price_of_money_decides_between_time_and_money():
     assert b"dear" in chosen(budget("money", 1.0))
     assert chosen(budget("money", 1e6)) == {b"cheap"}
     assert chosen(budget("money", None, spent_up=True)) == {b"cheap"}
 
 
-def test_other_budgets_say_nothing_of_money() -> None:
+def test_other_budgets_say_nothing_of_money():
     assert chosen(budget("data", 1e6)) == chosen() == chosen(budget("money", None))
 
 
-def test_a_daemon_that_ends_leaves_the_fixed_price() -> None:
+def test_a_daemon_that_ends_leaves_the_fixed_price():
     answers = iter([[budget("money", 1e6)]])
 
-    def ask() -> list[BudgetMessage]:
+    def ask():
         for answer in answers:
             return answer
         raise DaemonUnreachableError("no daemon answers")
@@ -53,8 +53,8 @@ def test_a_daemon_that_ends_leaves_the_fixed_price() -> None:
     assert {each.helper for each in strategy(OFFERS, 8 * M).helpers} == chosen()
 
 
-def test_a_hard_budget_of_money_that_is_used_up_forbids_helpers() -> None:
-    def spent(each: BudgetMessage) -> str:
+def test_a_hard_budget_of_money_that_is_used_up_forbids_helpers():
+    def spent(each):
         strategy = DaemonPriced(lambda: [each])
         strategy.ask()
         return strategy.spent

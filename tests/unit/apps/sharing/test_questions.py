@@ -45,17 +45,17 @@ ANSWERED = st.one_of(
 
 
 @given(ASKED)
-def test_questions_come_back(message: questions.Asked) -> None:
+def test_questions_come_back(message):
     assert questions.read_question(questions.pack_question(message)) == message
 
 
 @given(ANSWERED)
-def test_answers_come_back(message: questions.Answered) -> None:
+def test_answers_come_back(message):
     assert questions.read_answer(questions.pack_answer(message)) == message
 
 
 @given(st.binary(max_size=200))
-def test_other_bytes_are_refused_or_are_a_message(data: bytes) -> None:
+def test_other_bytes_are_refused_or_are_a_message(data):
     for read, kinds in (
         (questions.read_question, questions.Asked.__args__),
         (questions.read_answer, questions.Answered.__args__),
@@ -75,13 +75,13 @@ def test_other_bytes_are_refused_or_are_a_message(data: bytes) -> None:
         bytes(questions.MOST_BYTES + 1),
     ],
 )
-def test_what_is_no_question(data: bytes) -> None:
+def test_what_is_no_question(data):
     with pytest.raises(ValueError, match=r"."):
         questions.read_question(data)
 
 
 @pytest.mark.parametrize("rate", [float("nan"), float("inf"), -1.0, 1e18])
-def test_a_rate_that_no_path_has_is_no_answer(rate: float) -> None:
+def test_a_rate_that_no_path_has_is_no_answer(rate):
     """Refuse such rates: the rate that is still wanted would be no number, and no Invite can name it."""
     with pytest.raises(ValueError, match="float"):
         questions.read_answer(questions.pack_answer(GivenRates((1.0, rate))))

@@ -2,10 +2,7 @@
 
 import errno
 from ipaddress import IPv4Address
-from pathlib import Path
-from typing import Any
 
-import pytest
 from kit.neighbours import START_S, helper, identity, trust
 from kit.waiting import until
 
@@ -16,12 +13,12 @@ from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
 
 
-def test_the_gateway_is_asked_about_helpers_that_carry_nothing_beside_a_busy_one() -> None:
+def test_the_gateway_is_asked_about_helpers_that_carry_nothing_beside_a_busy_one():
     assert idle_beside({b"bob": 100_000, b"cyd": 0, b"dan": 4_000}) == [b"cyd", b"dan"]
     assert idle_beside({b"bob": 100_000, b"cyd": 6_000}) == []
 
 
-def test_nothing_is_asked_while_all_are_idle() -> None:
+def test_nothing_is_asked_while_all_are_idle():
     assert idle_beside({b"bob": 5_000, b"cyd": 0}) == []
     assert idle_beside({}) == []
 
@@ -29,10 +26,10 @@ def test_nothing_is_asked_while_all_are_idle() -> None:
 class _Link:
     """A link with a helper on it."""
 
-    def __init__(self, _interface: str, received: Any, *, listens: bool) -> None:
+    def __init__(self, _interface, received, *, listens):
         self._received, self.helper = received, helper("bob", 1)
 
-    def send(self, data: bytes, _to: object) -> None:
+    def send(self, data, _to):
         self.helper.receive_datagram(data, ("10.0.0.9", 7, 1), START_S)
         for command in self.helper.commands():
             if hasattr(command, "data"):
@@ -42,7 +39,7 @@ class _Link:
                 (acknowledgement,) = self.helper.commands()
                 self._received(acknowledgement.data, ("10.0.0.1", 25442, 1))
 
-    def close(self) -> None: ...
+    def close(self): ...
 
 
 class _Paths:
@@ -50,28 +47,26 @@ class _Paths:
 
     removed: IPv4Address | None = None
 
-    def new_address(self) -> IPv4Address:
+    def new_address(self):
         return IPv4Address("169.254.7.7")
 
-    def add(self, *_path: object) -> None:
+    def add(self, *_path):
         raise OSError(errno.ENETUNREACH, "Network is unreachable")
 
-    def remove(self, address: IPv4Address) -> None:
+    def remove(self, address):
         self.removed = address
 
 
-async def test_a_helper_whose_path_cannot_be_made_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_helper_whose_path_cannot_be_made_is_left(tmp_path, monkeypatch):
     """A helper names any next hop and any rate, and would stand for all the rate that is wanted."""
     monkeypatch.setattr(side_driver, "LinkSocket", _Link)
 
-    async def ask(_question: bytes) -> bytes:
+    async def ask(_question):
         raise AssertionError("the gateway is not asked")
 
     store = SharingStore(tmp_path / "sharing")
     side = Side(identity("ann"), trust(), "wlan0", ask, store, tmp_path / "status")
-    made: Any = RequestDriver(side, RequestorWish(1_000_000), _Paths(), lambda: "")
+    made = RequestDriver(side, RequestorWish(1_000_000), _Paths(), lambda: "")
     made._now_s = lambda: START_S
     made._machine.start(START_S)
     made._obey()

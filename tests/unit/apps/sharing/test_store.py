@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,7 +26,7 @@ CONTRACT = b"c" * 32
 AUTHORITY = CertificateAuthority(GATEWAY)
 
 
-def receipt(serial: int, **changed: object) -> tuple[Receipt, bytes]:
+def receipt(serial, **changed):
     made = Receipt(
         GATEWAY.public, serial, ANN, BOB, CONTRACT, 10 * serial, 10 * serial + 10, 100, 200,
         300 * serial, 5, "EUR",
@@ -37,19 +36,19 @@ def receipt(serial: int, **changed: object) -> tuple[Receipt, bytes]:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[SharingStore]:
+def store(tmp_path):
     opened = SharingStore(tmp_path / "state" / "sharing.db")
     yield opened
     opened.close()
 
 
-def register(store: SharingStore, name: str, now_s: float = START_S) -> bytes:
+def register(store, name, now_s=START_S):
     session = name.encode().ljust(32, b"s")
     wish = request_certificate(key_of(name), session, name, GATEWAY.public, now_s)
     return store.register(AUTHORITY, wish, session, now_s)
 
 
-def test_receipts_are_written_once(store: SharingStore) -> None:
+def test_receipts_are_written_once(store):
     assert store.add([receipt(1), receipt(2)]) == 2
     assert store.add([receipt(2), receipt(3)]) == 1
     assert store.add([receipt(3, amount=9_000_000)]) == 0, "the first one of a serial stays"
@@ -60,7 +59,7 @@ def test_receipts_are_written_once(store: SharingStore) -> None:
     assert (store.total_bytes(CONTRACT), store.total_bytes(bytes(32))) == (900, 0)
 
 
-def test_who_owes_what_to_whom(store: SharingStore) -> None:
+def test_who_owes_what_to_whom(store):
     store.add([receipt(1), receipt(2), receipt(3, helper=CYD, amount=70)])
     store.add([receipt(4, currency="CHF", amount=1)])
     assert store.owed() == [
@@ -70,7 +69,7 @@ def test_who_owes_what_to_whom(store: SharingStore) -> None:
     ]
 
 
-def test_each_host_is_given_its_own_receipts(store: SharingStore) -> None:
+def test_each_host_is_given_its_own_receipts(store):
     all_three = [receipt(1), receipt(2, helper=CYD), receipt(3)]
     store.add(all_three)
     assert store.since(0, BOB) == [all_three[0][1], all_three[2][1]]
@@ -84,7 +83,7 @@ def test_each_host_is_given_its_own_receipts(store: SharingStore) -> None:
     ["UPDATE receipt SET amount = 0", "DELETE FROM receipt", "UPDATE certificate SET name = 'eve'",
      "DELETE FROM certificate", "DELETE FROM contract", "DELETE FROM revocation"],
 )  # fmt: skip
-def test_no_row_is_changed_or_removed(store: SharingStore, sql: str) -> None:
+def test_no_row_is_changed_or_removed(store, sql):
     store.add([receipt(1)])
     register(store, "ann")
     store.revoke(ANN, START_S)
@@ -98,7 +97,7 @@ def test_no_row_is_changed_or_removed(store: SharingStore, sql: str) -> None:
     assert len(store.receipts()) == 1
 
 
-def test_certificates_have_a_serial_each_and_are_found_again(store: SharingStore) -> None:
+def test_certificates_have_a_serial_each_and_are_found_again(store):
     for serial, name in enumerate(("ann", "bob", "ann"), 1):
         assert trust().read(register(store, name), START_S).serial == serial
     assert store.name_of(ANN) == "ann"
@@ -107,7 +106,7 @@ def test_certificates_have_a_serial_each_and_are_found_again(store: SharingStore
     assert store.host_of_session(bytes(32)) is None
 
 
-def test_one_client_gets_a_few_certificates_a_month(store: SharingStore) -> None:
+def test_one_client_gets_a_few_certificates_a_month(store):
     for _ in range(MOST_CERTIFICATES):
         register(store, "eve")
     with pytest.raises(UntrustedError, match="16 certificates"):
@@ -115,9 +114,7 @@ def test_one_client_gets_a_few_certificates_a_month(store: SharingStore) -> None
     assert trust().read(register(store, "ann"), START_S).name == "ann"
 
 
-def test_a_list_of_more_withdrawn_certificates_than_it_holds_is_accepted(
-    store: SharingStore,
-) -> None:
+def test_a_list_of_more_withdrawn_certificates_than_it_holds_is_accepted(store):
     data = register(store, "eve")
     row = store._read("SELECT host, session, name, expires_s, data FROM certificate", ())[0]
     store._write(
@@ -130,8 +127,8 @@ def test_a_list_of_more_withdrawn_certificates_than_it_holds_is_accepted(
     assert known.read(data, START_S).serial == 1, "the oldest are left out"
 
 
-def test_receipts_of_a_host_are_found_without_reading_those_of_others(store: SharingStore) -> None:
-    steps: list[str] = []
+def test_receipts_of_a_host_are_found_without_reading_those_of_others(store):
+    steps = []
     with sqlite3.connect(store.path) as other:
         for column in ("requestor", "helper"):
             sql = f"EXPLAIN QUERY PLAN SELECT data FROM receipt WHERE {column} = ? AND serial > ?"
@@ -140,16 +137,14 @@ def test_receipts_of_a_host_are_found_without_reading_those_of_others(store: Sha
     assert all("USING INDEX" in step for step in steps), steps
 
 
-def test_a_request_that_proves_nothing_is_not_written(store: SharingStore) -> None:
+def test_a_request_that_proves_nothing_is_not_written(store):
     wish = request_certificate(key_of("eve"), b"e" * 32, "eve", GATEWAY.public, START_S)
     with pytest.raises(UntrustedError):
         store.register(AUTHORITY, wish, b"another session".ljust(32), START_S)
     assert store.name_of(key_of("eve").public) is None
 
 
-def test_revocation_is_for_all_of_a_hosts_certificates_and_lasts_until_they_expire(
-    store: SharingStore,
-) -> None:
+def test_revocation_is_for_all_of_a_hosts_certificates_and_lasts_until_they_expire(store):
     first, second, other = (register(store, name) for name in ("ann", "ann", "bob"))
     assert store.revoke(ANN, START_S + 5) == 2
     assert store.revoke(ANN, START_S + 5) == 0
@@ -163,7 +158,7 @@ def test_revocation_is_for_all_of_a_hosts_certificates_and_lasts_until_they_expi
     assert len(late) < len(store.revocations(AUTHORITY, START_S + 5))
 
 
-def test_a_revoked_host_cannot_register_again_with_either_key(store: SharingStore) -> None:
+def test_a_revoked_host_cannot_register_again_with_either_key(store):
     register(store, "ann")
     register(store, "bob")
     store.revoke(ANN, START_S)
@@ -177,7 +172,7 @@ def test_a_revoked_host_cannot_register_again_with_either_key(store: SharingStor
     register(store, "bob")
 
 
-def test_hosts_are_found_by_name_or_key(store: SharingStore) -> None:
+def test_hosts_are_found_by_name_or_key(store):
     for name in ("ann", "bob"):
         register(store, name)
     session = b"cyd".ljust(32, b"s")
@@ -190,14 +185,14 @@ def test_hosts_are_found_by_name_or_key(store: SharingStore) -> None:
     assert len(store.hosts("")) == 3
 
 
-def test_a_contract_is_kept_as_it_was_signed(store: SharingStore) -> None:
+def test_a_contract_is_kept_as_it_was_signed(store):
     store.add_contract(CONTRACT, b"join", b"confirm")
     store.add_contract(CONTRACT, b"other", b"other")
     assert store.contract(CONTRACT) == (b"join", b"confirm")
     assert store.contract(bytes(32)) is None
 
 
-def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_left_alone(tmp_path):
     path = tmp_path / "sharing.db"
     with sqlite3.connect(path) as other:
         other.execute("CREATE TABLE mine (a)")
@@ -208,14 +203,14 @@ def test_a_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(tmp_path):
     path = tmp_path / "sharing.db"
     path.write_bytes(b"not a database" * 100)
     with pytest.raises(SharingError):
         SharingStore(path)
 
 
-def test_it_is_for_its_owner_alone(store: SharingStore) -> None:
+def test_it_is_for_its_owner_alone(store):
     assert store.path.stat().st_mode & 0o077 == 0
 
 
@@ -232,7 +227,7 @@ while True:
 """
 
 
-def test_what_was_written_survives_kill_9(tmp_path: Path) -> None:
+def test_what_was_written_survives_kill_9(tmp_path):
     """A receipt is given away only after it is written; so none that a host holds is missing here."""
     path = tmp_path / "sharing.db"
     (tmp_path / "test_store_writer.py").write_text(Path(__file__).read_text())

@@ -5,7 +5,6 @@ import configparser
 import os
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -18,12 +17,12 @@ from cedos.session.protocol.crypto import KeyPair
 
 
 @pytest.fixture(autouse=True)
-def config_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+def config_home(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     return tmp_path
 
 
-def invited(cedos: Any, name: str = "laptop") -> str:
+def invited(cedos, name="laptop"):
     result = cedos("gateway", "--name", "gw.example", "--listen", "7100", "--invite", name)
     assert result.exit_code == 0
     assert "anyone who has it may use this gateway" in result.stderr
@@ -32,14 +31,14 @@ def invited(cedos: Any, name: str = "laptop") -> str:
     return line
 
 
-def other_gateway(address: str) -> str:
+def other_gateway(address):
     """The line of a gateway with a key of its own."""
     host, _, port = address.rpartition(":")
     key = KeyPair(os.urandom(32)).public
     return joined_gateway.invitation((host, int(port)), key, os.urandom(32))
 
 
-def test_who_is_invited_joins_and_leaves(cedos: Any, config_home: Path) -> None:
+def test_who_is_invited_joins_and_leaves(cedos, config_home):
     line = invited(cedos)
     assert cedos("gateway", "--list").stdout == "laptop\n"
     joined = cedos("join", "--no-check", line)
@@ -54,9 +53,7 @@ def test_who_is_invited_joins_and_leaves(cedos: Any, config_home: Path) -> None:
 
 
 @pytest.mark.anyio
-async def test_a_gateway_whose_key_for_sharing_is_damaged_goes_on_without(
-    config_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_gateway_whose_key_for_sharing_is_damaged_goes_on_without(config_home, monkeypatch):
     """The gateway ended, and all its clients were without it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(config_home / "state"))
     key = config_home / "cedos" / "share-gateway.key"
@@ -72,7 +69,7 @@ async def test_a_gateway_whose_key_for_sharing_is_damaged_goes_on_without(
     assert "cannot share" in logs[0]["event"]
 
 
-def test_a_laptop_joins_several_gateways_and_leaves_one(cedos: Any, config_home: Path) -> None:
+def test_a_laptop_joins_several_gateways_and_leaves_one(cedos, config_home):
     file = config_home / "cedos" / "gateway.toml"
     first = invited(cedos)
     assert cedos("join", "--no-check", first).exit_code == 0
@@ -90,7 +87,7 @@ def test_a_laptop_joins_several_gateways_and_leaves_one(cedos: Any, config_home:
     assert not file.exists()
 
 
-def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
+def test_who_is_invited_is_known_by_name(cedos):
     first, second = invited(cedos), invited(cedos, "phone")
     assert first != second
     again = cedos("gateway", "--invite", "phone")
@@ -103,7 +100,7 @@ def test_who_is_invited_is_known_by_name(cedos: Any) -> None:
     assert "there are laptop" in unknown.stderr
 
 
-def test_a_further_line_has_the_name_and_port_of_the_last(cedos: Any) -> None:
+def test_a_further_line_has_the_name_and_port_of_the_last(cedos):
     """`--invite` without them printed an address that no laptop reaches."""
     invited(cedos)
     line = cedos("gateway", "--invite", "phone").stdout
@@ -139,20 +136,20 @@ def test_a_further_line_has_the_name_and_port_of_the_last(cedos: Any) -> None:
         (("forward", "-W", "intranet:80", "--redirect", "root"), "-W goes alone"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(cedos: Any, arguments: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_meant_is_refused(cedos, arguments, says):
     result = cedos(*arguments)
     assert result.exit_code == 2
     assert says in result.stderr
 
 
-def test_a_secret_is_never_repeated(cedos: Any) -> None:
+def test_a_secret_is_never_repeated(cedos):
     line = invited(cedos)
     result = cedos("join", line[:-3])
     assert result.exit_code == 2
     assert line[8:40] not in result.stderr
 
 
-def test_a_gateway_that_is_not_there_is_told(cedos: Any, config_home: Path) -> None:
+def test_a_gateway_that_is_not_there_is_told(cedos, config_home):
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     line = invited(cedos).replace("gw.example:7100", f"127.0.0.1:{port}")
@@ -162,7 +159,7 @@ def test_a_gateway_that_is_not_there_is_told(cedos: Any, config_home: Path) -> N
     assert not (config_home / "cedos" / "gateway.toml").exists()
 
 
-def test_the_unit_that_redirects_has_two_privileges(cedos: Any) -> None:
+def test_the_unit_that_redirects_has_two_privileges(cedos):
     parsed = configparser.ConfigParser(strict=False, interpolation=None)
     parsed.optionxform = str
     parsed.read_string(cedos("example", "redirect-unit").stdout)
@@ -176,7 +173,7 @@ def test_the_unit_that_redirects_has_two_privileges(cedos: Any) -> None:
     assert "${CREDENTIALS_DIRECTORY}/gateway" in words
 
 
-def test_a_port_that_is_taken_is_told(cedos: Any) -> None:
+def test_a_port_that_is_taken_is_told(cedos):
     cedos("join", "--no-check", invited(cedos))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -186,7 +183,7 @@ def test_a_port_that_is_taken_is_told(cedos: Any) -> None:
             assert "cannot listen at 127.0.0.1" in result.stderr
 
 
-def test_the_units_have_no_privilege(cedos: Any) -> None:
+def test_the_units_have_no_privilege(cedos):
     for what, command in (("gateway-unit", "gateway"), ("forward-unit", "forward")):
         parsed = configparser.ConfigParser(strict=False, interpolation=None)
         parsed.optionxform = str
@@ -205,10 +202,8 @@ def test_the_units_have_no_privilege(cedos: Any) -> None:
         (PrivilegeError("you may not open it"), "warning", "the daemon cannot be asked: metered"),
     ],
 )
-def test_a_person_is_told_who_chooses(
-    monkeypatch: pytest.MonkeyPatch, error: Exception | None, level: str, said: str
-) -> None:
-    def networks(_client: object) -> list[Any]:
+def test_a_person_is_told_who_chooses(monkeypatch, error, level, said):
+    def networks(_client):
         if error is not None:
             raise error
         return []

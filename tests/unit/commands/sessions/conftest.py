@@ -12,7 +12,7 @@ from cedos.session import keys
 class Programs:
     """A server's port and key, and all programs; they keep what they keep in `folder`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         with socket.create_server(("127.0.0.1", 0)) as probe:
             self.port = probe.getsockname()[1]
@@ -22,11 +22,9 @@ class Programs:
             "CEDOS_RUNTIME_DIR": str(folder),
         }
         self.key = keys.to_text(keys.own(folder / "server.key").public)
-        self.running: list[subprocess.Popen[str]] = []
+        self.running = []
 
-    def start(
-        self, program: str, *arguments: str, files: int | None = None
-    ) -> "subprocess.Popen[str]":
+    def start(self, program, *arguments, files=None):
         """Start a program; `files`: the most that it may have open."""
         limited = [] if files is None else ["prlimit", f"--nofile={files}"]
         process = subprocess.Popen(
@@ -40,12 +38,12 @@ class Programs:
         self.running.append(process)
         return process
 
-    def run(self, program: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    def run(self, program, *arguments):
         process = self.start(program, *arguments)
         out, said = process.communicate(timeout=60)
         return subprocess.CompletedProcess(arguments, process.returncode, out, said)
 
-    def serving(self, *arguments: str) -> "subprocess.Popen[str]":
+    def serving(self, *arguments):
         """Start `cedos-serve`, return it once it is ready."""
         process = self.start(
             "cedos-serve", "-l", f"127.0.0.1:{self.port}", "--own-key", "server.key",
@@ -56,7 +54,7 @@ class Programs:
         assert '"ready"' in line, line + process.stderr.read()
         return process
 
-    def end(self) -> None:
+    def end(self):
         for process in self.running:
             process.kill()
             process.communicate()

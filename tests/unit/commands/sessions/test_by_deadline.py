@@ -3,11 +3,8 @@
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable
 from datetime import datetime
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -21,36 +18,34 @@ from cedos.commands.console.servers import SOURCE, Source
 from cedos.commands.sessions.shared import by_deadline, waiting_files
 from cedos.commands.sessions.shared.by_deadline import FilesByDeadline, SessionPool
 from cedos.commands.sessions.shared.transfers import Endpoints, too_late
-from cedos.errors import CedosError, SessionError, TransferError
+from cedos.errors import SessionError, TransferError
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets.connection import Connection
-from cedos.session.sockets.listener import Listener
 
 
 class Counting:
     """A listener that keeps whom it let in."""
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener):
         self._listener = listener
-        self.sessions: list[Connection] = []
+        self.sessions = []
 
-    async def accept(self) -> Connection:
+    async def accept(self):
         self.sessions.append(await self._listener.accept())
         return self.sessions[-1]
 
-    async def close(self) -> None:
+    async def close(self):
         await self._listener.close()
 
 
-def source(text: str) -> Source:
+def source(text):
     found = SOURCE.convert(text, None, None)
     assert isinstance(found, Source)
     return found
 
 
 @pytest.fixture(autouse=True)
-def no_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_daemon(tmp_path, monkeypatch):
     for name in ("CEDOS_RUNTIME_DIR", "CEDOS_STATE_DIR", "XDG_CONFIG_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
 
@@ -62,16 +57,16 @@ async def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp
     files = {f"{number}.bin": os.urandom(50_000 * (number + 1)) for number in range(8)}
     for name, content in files.items():
         (served / name).write_bytes(content)
-    done: list[dict[str, Any]] = []
-    failed: list[str] = []
-    done_s: list[float] = []
-    after_s: list[float] = []
+    done = []
+    failed = []
+    done_s = []
+    after_s = []
 
-    def ends(fact: dict[str, Any]) -> None:
+    def ends(fact):
         done.append(fact)
         done_s.append(time.monotonic())
 
-    def fails(name: str, target: Path, error: CedosError) -> None:
+    def fails(name, target, error):
         failed.append(f"{target.name}: {error}")
 
     key = KeyPair(os.urandom(32))
@@ -106,9 +101,9 @@ async def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp
 
 async def test_a_server_that_is_not_there_is_waited_for_once(tmp_path):
     """Not once a file, one after the other."""
-    failed: list[str] = []
+    failed = []
 
-    def fails(name: str, target: Path, error: CedosError) -> None:
+    def fails(name, target, error):
         failed.append(f"{target.name}: {error}")
 
     server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
@@ -125,7 +120,7 @@ async def test_a_server_that_is_not_there_is_waited_for_once(tmp_path):
 
 def test_who_is_here_already_waits_for_nothing(tmp_path, monkeypatch):
     """It may have come while no daemon was there: the same command, given again, has it forgotten."""
-    forgotten: list[str] = []
+    forgotten = []
     monkeypatch.setattr(waiting_files, "forget", lambda _socket, key: forgotten.append(key))
     server = KnownServer("127.0.0.1", 1, KeyPair(os.urandom(32)).public)
     ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
@@ -187,51 +182,49 @@ def test_by_how_much_it_was_too_late(late_s, said):
 class Session:
     """A session with a server over two networks; it keeps the paths that it may, and opens no others."""
 
-    def __init__(self, may_use: Callable[[str], bool]) -> None:
+    def __init__(self, may_use):
         self._may_use = may_use
         self.up = {"wlan0": False, "lte0": True}
         self.open = {name for name in self.up if may_use(name)}
-        self.goodbye_over: set[str] | None = None
+        self.goodbye_over = None
         self.ended = False
 
-    def networks(self) -> dict[str, bool]:
+    def networks(self):
         return self.up
 
-    def check_networks(self) -> None:
+    def check_networks(self):
         self.open = {name for name in self.up if self._may_use(name)}
 
-    def paths(self) -> list[Any]:
+    def paths(self):
         return [SimpleNamespace(network=name) for name in sorted(self.open)]
 
     @property
-    def has_network(self) -> bool:
+    def has_network(self):
         return any(self._may_use(name) for name in self.up)
 
-    def received_by_network(self) -> dict[str, int]:
+    def received_by_network(self):
         return {}
 
     sent_by_network = received_by_network
 
-    def finish(self) -> None:
+    def finish(self):
         if self.ended:
             raise SessionError("over")
 
-    async def close(self) -> None:
+    async def close(self):
         await until(lambda: self.open)
         self.goodbye_over, self.ended = set(self.open), True
 
-    def abort(self, why: str) -> None:
+    def abort(self, why):
         self.ended = True
 
 
 class Ends:
-    def __init__(self) -> None:
-        self.sessions: list[Session] = []
+    def __init__(self):
+        self.sessions = []
 
-    def dialling(
-        self, made: Callable[[Any], None], may_use: Callable[[str], bool]
-    ) -> Callable[[], Awaitable[Session]]:
-        async def dial() -> Session:
+    def dialling(self, made, may_use):
+        async def dial():
             self.sessions.append(Session(may_use))
             made(self.sessions[-1])
             return self.sessions[-1]
@@ -240,17 +233,17 @@ class Ends:
 
 
 class User:
-    def __init__(self, *networks: str) -> None:
+    def __init__(self, *networks):
         self._networks = networks
 
-    def may_use(self, interface: str) -> bool:
+    def may_use(self, interface):
         return interface in self._networks
 
-    async def mine(self) -> None: ...
+    async def mine(self): ...
 
 
-async def used(pool: SessionPool, *networks: str) -> None:
-    async def over(_connection: Any) -> bool:
+async def used(pool, *networks):
+    async def over(_connection):
         return True
 
     async with pool.session(User(*networks)) as session:

@@ -17,7 +17,7 @@ from cedos.commands.sessions.cat import main
 CAT = [str(Path(sys.executable).with_name("cedos-cat"))]
 
 
-def start(home: Path, *arguments: str, data: bytes | None = None) -> "subprocess.Popen[bytes]":
+def start(home, *arguments, data=None):
     home.mkdir(exist_ok=True)
     source = subprocess.DEVNULL
     if data is not None:
@@ -38,12 +38,12 @@ def start(home: Path, *arguments: str, data: bytes | None = None) -> "subprocess
             os.close(source)
 
 
-def free_port() -> str:
+def free_port():
     with socket.create_server(("127.0.0.1", 0)) as one:
         return f"127.0.0.1:{one.getsockname()[1]}"
 
 
-def listening(process: "subprocess.Popen[bytes]") -> tuple[str, str]:
+def listening(process):
     """Port and key, as it says."""
     assert process.stderr is not None
     words = process.stderr.readline().decode().split()

@@ -7,9 +7,7 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,7 +28,7 @@ SIZE = 40_000_000
 class Served(Programs):
     """A served folder with one file, and a client that gets it as `target`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         super().__init__(folder)
         self.served = folder / "served"
         self.served.mkdir()
@@ -40,20 +38,20 @@ class Served(Programs):
         (self.served / "file").write_bytes(text)
         self.digest = hashlib.sha256(text).digest()
 
-    def serve(self, *more: str) -> "subprocess.Popen[str]":
+    def serve(self, *more):
         return self.serving(*more, "served")
 
-    def get(self, *more: str) -> "subprocess.Popen[str]":
+    def get(self, *more):
         where = f"127.0.0.1:{self.port}/file"
         return self.start("cedos-get", "--key", self.key, "-o", "got", *more, where)
 
-    def have(self) -> int:
+    def have(self):
         try:
             return self.part.stat().st_size
         except FileNotFoundError:
             return 0
 
-    def until(self, n_bytes: int, process: subprocess.Popen[str]) -> bool:
+    def until(self, n_bytes, process):
         """Waits for so many bytes; False if the file was whole before."""
         ends_s = time.monotonic() + 60
         while time.monotonic() < ends_s:
@@ -64,14 +62,14 @@ class Served(Programs):
             time.sleep(0.0005)
         raise AssertionError(f"{self.have()} of {n_bytes} bytes after a minute")
 
-    def assert_whole(self) -> None:
+    def assert_whole(self):
         assert hashlib.sha256(self.target.read_bytes()).digest() == self.digest
         left = sorted(each.name for each in self.folder.iterdir() if each.name.startswith("got"))
         assert left == ["got"]
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Served]:
+def programs(tmp_path):
     programs = Served(tmp_path)
     yield programs
     programs.end()
@@ -187,7 +185,7 @@ def test_what_ends_with_a_slash_is_a_folder(programs):
     programs.serve()
     (programs.served / "small").write_text("small")
 
-    def got(output: str) -> tuple[int, str]:
+    def got(output):
         where = f"127.0.0.1:{programs.port}/small"
         done = programs.run("cedos-get", "--key", programs.key, "-o", output, where)
         return done.returncode, done.stderr
@@ -210,7 +208,7 @@ def test_a_folder_of_the_same_name_here_hides_no_hint(programs):
     (programs.served / "albums").mkdir()
     (programs.served / "small").write_text("small")
 
-    def said(name: str, *more: str) -> str:
+    def said(name, *more):
         where = f"127.0.0.1:{programs.port}/{name}"
         done = programs.run("cedos-get", "--key", programs.key, *more, where)
         assert done.returncode == 1
@@ -303,10 +301,10 @@ def test_help_has_examples_exit_statuses_and_files(command):
         assert section in result.output
 
 
-async def asked(connection: session.Connection) -> int:
+async def asked(connection):
     """The size that the server tells of its file, in a session that is there already."""
     await connection.write(messages.pack(messages.FileRequest("file", head=True)))
-    answer: messages.Answer = await messages.read(messages.Answer, connection.read_exactly)
+    answer = await messages.read(messages.Answer, connection.read_exactly)
     return answer.size
 
 

@@ -9,11 +9,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from kit.nginx import nginx
 from kit.waiting import wait_until
 
@@ -26,7 +25,7 @@ AUDIO = random.Random(6).randbytes(4_000_000)
 class Publisher:
     """A feed with one episode, served by nginx, and a listener's home."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder, self.home = folder, folder / "home"
         (folder / "www").mkdir()
         self.home.mkdir()
@@ -44,21 +43,21 @@ class Publisher:
             "XDG_STATE_HOME": str(self.home / "state"),
             "HOME": str(self.home),
         }
-        self.nginx: subprocess.Popen[bytes] | None = None
+        self.nginx = None
 
-    def serve(self, rate: str) -> None:
+    def serve(self, rate):
         self.stop()
         root = self.folder / "www"
         server = f"server {{ listen 127.0.0.1:{self.port}; root {root}; limit_rate {rate}; }}"
         log = "$status $body_bytes_sent $request_uri"
         self.nginx = nginx(self.folder, server, log=log)
 
-    def stop(self) -> None:
+    def stop(self):
         if self.nginx is not None:
             self.nginx.terminate()
             self.nginx.wait(20)
 
-    def pod(self, *arguments: str) -> "subprocess.Popen[str]":
+    def pod(self, *arguments):
         return subprocess.Popen(
             [POD, *arguments],
             env=self.environment,
@@ -67,13 +66,13 @@ class Publisher:
             text=True,
         )
 
-    def run(self, *arguments: str) -> str:
+    def run(self, *arguments):
         process = self.pod(*arguments)
         out, said = process.communicate(timeout=60)
         assert process.returncode == 0, said
         return out
 
-    def requests(self) -> list[list[str]]:
+    def requests(self):
         deadline_s = time.monotonic() + 5  # they are written after the answer
         while True:
             lines = (self.folder / "access.log").read_text().splitlines()
@@ -84,13 +83,13 @@ class Publisher:
 
 
 @pytest.fixture
-def publisher(tmp_path: Path) -> Iterator[Publisher]:
+def publisher(tmp_path):
     made = Publisher(tmp_path)
     yield made
     made.stop()
 
 
-def wait_for(wanted: Callable[[], bool], process: "subprocess.Popen[str]") -> None:
+def wait_for(wanted, process):
     wait_until(lambda: process.poll() is not None or wanted(), 40)
     assert process.poll() is None, process.communicate()
 
@@ -167,12 +166,12 @@ def test_a_program_that_stays_looks_again_and_is_interrupted(publisher):
     assert (staying.returncode, out, said) == (130, "", "")
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments):
     return CliRunner().invoke(pod.command, arguments, prog_name="cedos-pod")
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path, monkeypatch):
     monkeypatch.delenv("CEDOS_USER_DIR", raising=False)
     for name in ("CONFIG", "STATE"):
         monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))

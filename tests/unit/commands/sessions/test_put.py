@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,17 +28,17 @@ BIG = random.Random(4).randbytes(30_000_000)
 class Inbox(Programs):
     """A server that takes files, and clients that it knows."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         super().__init__(folder)
         self.inbox = folder / "inbox"
         self.inbox.mkdir()
         own = keys.own(folder / "config/cedos/session.key").public
         (folder / "clients.toml").write_text(f'[hosts]\nlaptop = "{keys.to_text(own)}"\n')
 
-    def serve(self, *more: str) -> "subprocess.Popen[str]":
+    def serve(self, *more):
         return self.serving("--clients", "clients.toml", "--keep-free", "1MB", *more, "inbox")
 
-    def remembered(self) -> None:
+    def remembered(self):
         """The server is `home` from now on."""
         config = self.folder / "config/cedos/hosts.toml"
         config.write_text(
@@ -48,7 +47,7 @@ class Inbox(Programs):
 
 
 @pytest.fixture
-def programs(tmp_path: Path) -> Iterator[Inbox]:
+def programs(tmp_path):
     programs = Inbox(tmp_path)
     yield programs
     programs.end()
@@ -250,7 +249,7 @@ def test_odd_names_go_there_and_come_back(programs):
     (top / "empty" / "in it").mkdir(parents=True)
     (top / os.fsdecode(b"empty\xff")).mkdir()
 
-    def all_in(folder: Path) -> dict[str, bytes | None]:
+    def all_in(folder):
         return {
             str(each.relative_to(folder)): each.read_bytes() if each.is_file() else None
             for each in folder.rglob("*")
@@ -323,7 +322,7 @@ async def test_what_is_there_already_is_not_counted_again(tmp_path):
     """A client that asked 488 times for one deep folder shut all clients out for a minute."""
     deep, new = "a/" * 40 + "b", PutRequest("new", 1, "v")
 
-    async def broken(uploads: Uploads) -> None:
+    async def broken(uploads):
         async with uploads.begun(b"one", new) as partial:
             partial.begin(0, "v", 1)
             raise SessionError("it broke off")
@@ -343,7 +342,7 @@ async def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path):
     """Uploads that came while the gateway counted the files passed a check before."""
     begun, refused = [], []
 
-    async def upload(uploads: Uploads, number: int, end: asyncio.Event) -> None:
+    async def upload(uploads, number, end):
         try:
             async with uploads.begun(b"one", PutRequest(f"{number}", 1, "v")):
                 begun.append(number)

@@ -3,9 +3,6 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -14,28 +11,24 @@ from cedos.commands.sessions.shared import tree_copy
 from cedos.commands.sessions.shared.tree_copy import TreeCopy
 from cedos.errors import TransferError
 
-Listed = Callable[[str], list[Entry]]
-
 
 class Copied:
     """A copy of what `listed` says; `files` are written as they come."""
 
-    def __init__(
-        self, here: Path, monkeypatch: pytest.MonkeyPatch, listed: Listed, path: str = ""
-    ) -> None:
-        self.asked: list[str] = []
-        self.missing: dict[str, str] = {}
+    def __init__(self, here, monkeypatch, listed, path=""):
+        self.asked = []
+        self.missing = {}
         self.most_waiting = 0
 
-        async def entries(_link: Any, folder: str, _patience_s: float) -> list[Entry]:
+        async def entries(_link, folder, _patience_s):
             self.asked.append(folder)
             self.most_waiting = max(self.most_waiting, len(copy._waiting))
             return listed(folder)
 
-        def missing(name: str, target: Path, error: TransferError) -> None:
+        def missing(name, target, error):
             self.missing[name] = str(error)
 
-        async def run() -> None:
+        async def run():
             async for _, target, _ in copy.files():
                 if not target.exists():
                     target.write_bytes(b"")
@@ -45,7 +38,7 @@ class Copied:
         asyncio.run(run())
 
 
-def folders(count: int) -> list[Entry]:
+def folders(count):
     return [Entry(f"{number}", "folder") for number in range(count)]
 
 
@@ -69,7 +62,7 @@ def test_a_tree_is_deep_but_not_without_end(tmp_path, monkeypatch):
 
 
 def test_one_folder_that_is_refused_does_not_end_the_copy(tmp_path, monkeypatch):
-    def listed(folder: str) -> list[Entry]:
+    def listed(folder):
         if folder == "a/":
             raise TransferError("the server says: there is no folder 'a'")
         return [Entry("file")] if folder else [Entry("a", "folder"), Entry("b", "folder")]
@@ -112,7 +105,7 @@ def test_a_link_to_a_folder_that_another_user_laid_is_not_followed(laid, tmp_pat
     link.symlink_to(home)
     os.lchown(link, 4711, 4711)
 
-    def listed(folder: str) -> list[Entry]:
+    def listed(folder):
         return [Entry("docs", "folder")] if not folder else [Entry(".profile")]
 
     with contextlib.suppress(TransferError):

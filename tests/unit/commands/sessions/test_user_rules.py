@@ -1,10 +1,8 @@
 """The proxy hears of rules while it runs, and looks names up where that tells which rule applies."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -26,23 +24,23 @@ PREFIX = RuleRequest(host="198.51.100.0/24", port=22, only=("wlan0",))
 class Daemon:
     """The daemon's answers; without `known` rules there is no daemon."""
 
-    def __init__(self, *rules: RuleRequest) -> None:
-        self.known: list[RuleMessage] | None = None
+    def __init__(self, *rules):
+        self.known = None
         if rules:
             self.has(*rules)
 
-    def rules(self) -> list[RuleMessage]:
+    def rules(self):
         if self.known is None:
             raise DaemonUnreachableError("no daemon")
         return self.known
 
-    def has(self, *rules: RuleRequest) -> None:
+    def has(self, *rules):
         self.known = [
             RuleMessage(number=number, rule=rule, network=None, why="")
             for number, rule in enumerate(rules, 1)
         ]
 
-    def networks(self) -> list[NetworkMessage]:
+    def networks(self):
         return [
             NetworkMessage(name=name, interface=interface, kind=kind, metered=metered, up=True)
             for name, interface, kind, metered in (
@@ -55,35 +53,35 @@ class Daemon:
 class Resolver:
     """Answers once it may."""
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
+    def __init__(self):
+        self.asked = []
         self.answers = {"inside.example": ["198.51.100.7"], "outside.example": ["203.0.113.7"]}
         self.may = asyncio.Event()
         self.may.set()
 
-    async def __call__(self, host: str, _port: int) -> list[str]:
+    async def __call__(self, host, _port):
         self.asked.append(host)
         await self.may.wait()
         return self.answers.get(host, [])
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+def daemon(monkeypatch):
     made = Daemon()
     monkeypatch.setattr(user_rules, "ControlClient", lambda _socket, _timeout_s: made)
     return made
 
 
 @pytest.fixture
-async def resolver() -> Resolver:
+async def resolver():
     return Resolver()
 
 
 @pytest.fixture
-async def ruled(daemon: Daemon) -> AsyncIterator[Any]:
-    made: list[RuledHosts] = []
+async def ruled(daemon):
+    made = []
 
-    async def make(*rules: RuleRequest, **options: Any) -> RuledHosts:
+    async def make(*rules, **options):
         if rules:
             daemon.has(*rules)
         made.append(RuledHosts(Path("socket"), **options))
@@ -95,15 +93,15 @@ async def ruled(daemon: Daemon) -> AsyncIterator[Any]:
         await each.close()
 
 
-async def covers(ruled: RuledHosts, host: str, covered: bool) -> None:
+async def covers(ruled, host, covered):
     resolver = Resolver()
     await until(lambda: ruled.covers(host, 443, resolver) is covered)
 
 
 async def test_rules_that_come_and_go(daemon, ruled, resolver):
-    told: list[bool] = []
+    told = []
 
-    async def changed() -> None:
+    async def changed():
         told.append(True)
 
     made = await ruled(changed=changed)
@@ -121,10 +119,10 @@ async def test_rules_that_come_and_go(daemon, ruled, resolver):
 
 async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
     """The gateway's name is looked up, while there is no network yet: the proxy listens meanwhile."""
-    told: list[bool] = []
+    told = []
     may = asyncio.Event()
 
-    async def changed() -> None:
+    async def changed():
         told.append(True)
         await may.wait()
 
@@ -190,12 +188,7 @@ async def test_what_is_remembered_has_a_limit(ruled, resolver, monkeypatch):
     assert len(made._names) == 8
 
 
-def asked(
-    monkeypatch: pytest.MonkeyPatch,
-    played: Daemon,
-    host: str = "home.example",
-    *others: tuple[str, int],
-) -> RuledNetworks:
+def asked(monkeypatch, played, host="home.example", *others):
     monkeypatch.setattr(user_rules, "ControlClient", lambda _socket, _timeout_s: played)
     later = (
         Egress("usb1", 7, frozenset(), NetworkKind.CELLULAR, True),

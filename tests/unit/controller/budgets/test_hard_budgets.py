@@ -1,6 +1,5 @@
 """Hard budgets: spent, barred and lifted, whatever happens in between."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -9,8 +8,7 @@ from hypothesis import strategies as st
 from kit.controller import LTE, WLAN, Script
 
 from cedos.budget_kinds import Resource
-from cedos.controller.budgets.hard_budgets import HardBudgets
-from cedos.controller.commands import BarNetworks, Command, CountUse, Tell, WatchNetworks
+from cedos.controller.commands import BarNetworks, CountUse, Tell, WatchNetworks
 from cedos.controller.controller import Controller
 from cedos.controller.events import (
     BudgetRemoved,
@@ -19,11 +17,10 @@ from cedos.controller.events import (
     BudgetUse,
     CommandDone,
     CommandFailed,
-    Event,
     NetworksChanged,
     TimerFired,
 )
-from cedos.model import Budget, Every, Network
+from cedos.model import Budget, Every
 from cedos.selector.budgets.keeper import Period
 
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH, hard=True)
@@ -34,7 +31,7 @@ USED_UP = 'because the hard budget "data" is used up (1 GB of 1 GB)'
 class Spending(Script):
     """Budgets are spent, and the kernel bars what it is asked to, or refuses."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, **settings):
         super().__init__(**settings)
         self.budgets = [DATA]
         self.spent = {"data": 0.0}
@@ -42,20 +39,20 @@ class Spending(Script):
         self.begins_s = 0.0
         self.refuses = ""
         # What the kernel was asked to bar; `watched`: the networks that are pinged.
-        self.bars: list[tuple[str, ...]] = []
-        self.watched: set[str] = set()
-        self.told: list[str] = []  # what people were told
+        self.bars = []
+        self.watched = set()
+        self.told = []  # what people were told
 
     @property
-    def hard(self) -> HardBudgets:
+    def hard(self):
         return self.controller.hard
 
     @property
-    def barred(self) -> list[str]:  # type: ignore[override]
+    def barred(self):  # type: ignore[override]
         """Return the networks that are barred now."""
         return list(self.bars[-1]) if self.bars else []
 
-    def use(self, size: float = 0.0, after_s: float = 1.0) -> float | None:
+    def use(self, size=0.0, after_s=1.0):
         """The metered network carries something; returns in how long it is counted again."""
         self.carried["lte0"] += size
         self.spent["data"] += size
@@ -64,11 +61,11 @@ class Spending(Script):
         at_s = self.hard.next_timer_s()
         return None if at_s is None else round(at_s - self.now_s, 6)
 
-    def counted(self) -> list[Event]:
+    def counted(self):
         """The budgets of now are told where they are others than before, and what is used of each."""
         period = Period(self.begins_s, self.begins_s + 1e6)
         before, now = self.controller.budgets.keepers, {each.name: each for each in self.budgets}
-        removed: list[Event] = [BudgetRemoved(name) for name in before.keys() - now]
+        removed = [BudgetRemoved(name) for name in before.keys() - now]
         told = [
             BudgetSet(self.now_s, each, period)
             for name, each in now.items()
@@ -80,13 +77,13 @@ class Spending(Script):
         )
         return [*removed, *told, BudgetsCounted(self.now_s, uses, dict(self.carried))]
 
-    def happen(self, *events: Event) -> None:
+    def happen(self, *events):
         waiting = list(events)
         while waiting:
             for command in self.tell(waiting.pop(0)):
                 waiting += self.carry_out(command)
 
-    def carry_out(self, command: Command) -> Sequence[Event]:
+    def carry_out(self, command):
         match command:
             case BarNetworks() if self.refuses:
                 return [CommandFailed(command, why=self.refuses)]
@@ -101,11 +98,11 @@ class Spending(Script):
 
 
 @pytest.fixture
-def script() -> Spending:
+def script():
     return Spending()
 
 
-def test_it_warns_twice_then_bars_and_says_so(script: Spending) -> None:
+def test_it_warns_twice_then_bars_and_says_so(script):
     script.use(899e6)
     assert (script.hard.problems, script.told) == ([], [])
     for size in (1e6, 1e6, 90e6, 1e6):
@@ -123,9 +120,7 @@ def test_it_warns_twice_then_bars_and_says_so(script: Spending) -> None:
     assert len(script.bars) == 1, "once is enough"
 
 
-def test_what_is_coming_is_reckoned_with_and_what_is_left_then_opens_nothing(
-    script: Spending,
-) -> None:
+def test_what_is_coming_is_reckoned_with_and_what_is_left_then_opens_nothing(script):
     for _ in range(199):  # 40 Mbit/s
         script.use(5e6)
     assert script.bars == []
@@ -140,9 +135,7 @@ def test_what_is_coming_is_reckoned_with_and_what_is_left_then_opens_nothing(
 
 
 @given(st.floats(1e5, 2e7), st.lists(st.floats(0.0, 1.0), min_size=1, max_size=20), st.floats(0, 1))
-def test_a_hard_budget_is_never_exceeded(
-    most_per_s: float, loads: list[float], begun: float
-) -> None:
+def test_a_hard_budget_is_never_exceeded(most_per_s, loads, begun):
     """By more than what a network of up to 160 Mbit/s carries between two counts near the end."""
     script = Spending()
     script.use(begun * 0.99e9, 10_000.0)
@@ -156,7 +149,7 @@ def test_a_hard_budget_is_never_exceeded(
         assert script.spent["data"] <= 1e9 * 1.005
 
 
-def test_a_new_period_more_supply_and_removal_lift_it(script: Spending) -> None:
+def test_a_new_period_more_supply_and_removal_lift_it(script):
     for lift in ("period", "supply", "removed"):
         script.budgets, script.spent["data"] = [DATA], 0.0
         script.use(1e9)
@@ -174,7 +167,7 @@ def test_a_new_period_more_supply_and_removal_lift_it(script: Spending) -> None:
         assert script.controller.decider.barred == {}, lift
 
 
-def test_nothing_is_kept_of_budgets_that_are_gone(script: Spending) -> None:
+def test_nothing_is_kept_of_budgets_that_are_gone(script):
     for number in range(3):
         script.budgets = [replace(DATA, name=f"trip-{number}")]
         script.use(1e9)
@@ -183,21 +176,19 @@ def test_nothing_is_kept_of_budgets_that_are_gone(script: Spending) -> None:
     assert not script.hard._courses
 
 
-def test_a_network_that_vanishes_is_barred_when_it_comes_back_and_another_metered_one_too(
-    script: Spending,
-) -> None:
+def test_a_network_that_vanishes_is_barred_when_it_comes_back_and_another_metered_one_too(script):
     script.use(1e9)
     for networks in ((WLAN,), (WLAN, replace(LTE, index=9))):
         script.happen(NetworksChanged(networks))
         script.use()
     assert script.bars == [("lte0",)]
-    usb: Network = replace(LTE, name="usb0", interface="usb0", index=10)
+    usb = replace(LTE, name="usb0", interface="usb0", index=10)
     script.happen(NetworksChanged((WLAN, usb)))
     assert script.barred == ["lte0", "usb0"], "at once"
     assert USED_UP in script.controller.decider.barred["usb0"]
 
 
-def test_what_the_kernel_refuses_is_said_and_tried_again(script: Spending) -> None:
+def test_what_the_kernel_refuses_is_said_and_tried_again(script):
     assert script.hard.unkept("data") == ""
     script.refuses = "iptables is not installed"
     script.use(1e9)
@@ -219,7 +210,7 @@ def test_what_the_kernel_refuses_is_said_and_tried_again(script: Spending) -> No
     assert script.hard.unkept("data") == ""
 
 
-def test_a_leak_has_the_bar_put_in_again(script: Spending) -> None:
+def test_a_leak_has_the_bar_put_in_again(script):
     script.use(1e9)
     script.use(50_000, 20.0)  # what was on its way
     assert len(script.bars) == 1
@@ -227,7 +218,7 @@ def test_a_leak_has_the_bar_put_in_again(script: Spending) -> None:
     assert script.bars == [("lte0",), ("lte0",)]
 
 
-def test_where_nothing_can_be_barred_that_is_said_and_nothing_asked() -> None:
+def test_where_nothing_can_be_barred_that_is_said_and_nothing_asked():
     script = Spending(unable_to_bar=UNABLE)
     assert script.hard.problems == []
     script.use()
@@ -237,7 +228,7 @@ def test_where_nothing_can_be_barred_that_is_said_and_nothing_asked() -> None:
     assert script.hard.unkept("data") == UNABLE
 
 
-def test_the_nearer_the_end_the_sooner_it_is_counted(script: Spending) -> None:
+def test_the_nearer_the_end_the_sooner_it_is_counted(script):
     script.budgets = []
     assert script.use() is None
     script.budgets = [DATA]
@@ -252,9 +243,7 @@ def test_the_nearer_the_end_the_sooner_it_is_counted(script: Spending) -> None:
     assert script.use(20e6) is None, "spent"
 
 
-def test_a_budget_that_counts_other_networks_than_before_bars_none_that_is_unspent(
-    script: Spending,
-) -> None:
+def test_a_budget_that_counts_other_networks_than_before_bars_none_that_is_unspent(script):
     script.budgets = [replace(DATA, networks=("lte0",))]
     script.use(1e9, 100.0)
     assert script.barred == ["lte0"]
@@ -268,9 +257,7 @@ def test_a_budget_that_counts_other_networks_than_before_bars_none_that_is_unspe
     assert script.barred == ["lte0"]
 
 
-def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget_is_left(
-    script: Spending,
-) -> None:
+def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget_is_left(script):
     script.use(1e9)
     script.refuses, script.budgets = "iptables does not end", []
     script.use()
@@ -281,7 +268,7 @@ def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget_is_le
     assert (script.barred, script.hard.problems) == ([], [])
 
 
-def test_bars_do_not_outlive_their_controller() -> None:
+def test_bars_do_not_outlive_their_controller():
     script = Spending()
     script.use(1e9)
     again = Controller(script.controller.config)

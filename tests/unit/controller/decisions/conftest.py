@@ -5,7 +5,7 @@ from kit.controller import Script
 
 
 @pytest.fixture
-def script() -> Script:
+def script():
     """Its `model` are `Rates`; it has led new connections over Wi-Fi."""
     script = Script()
     script.steering()

@@ -1,6 +1,6 @@
 """Choices for a program that carries its transfer out itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 from kit.controller import LTE, WLAN
@@ -11,15 +11,7 @@ from cedos.controller.decisions.decider import Decider
 from cedos.controller.events import ChoiceAsked
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.outbox import Outbox
-from cedos.model import (
-    Bulk,
-    Context,
-    Indicator,
-    Label,
-    SizeEstimate,
-    Transfer,
-    Urgency,
-)
+from cedos.model import Bulk, Context, Indicator, Label, SizeEstimate, Transfer, Urgency
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.sessions import Detour
 from cedos.selector.objective import WeightedCost
@@ -33,14 +25,14 @@ class Fixed:
 
     features: Sequence[str] = ()
 
-    def __init__(self, **times: Distribution) -> None:
+    def __init__(self, **times):
         self.times = times
 
-    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+    def predict(self, features):
         return self.times
 
 
-def decider_by(choices: Choices) -> tuple[Decider, Outbox]:
+def decider_by(choices):
     outbox = Outbox()
     decider = Decider(choices, LivingFlows(), outbox)
     decider.networks_changed([WLAN, LTE])
@@ -53,8 +45,8 @@ def decider_by(choices: Choices) -> tuple[Decider, Outbox]:
     (True, True, 0.0, LONG, "single(wlan0)"), (True, True, 0.0, LATER, "single(wlan0)"),
 ])  # fmt: skip
 def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays(
-    can: bool, may: bool, s_per_j: float, label: Label, expected: str
-) -> None:
+    can, may, s_per_j, label, expected
+):
     gamble = Distribution((0.1,) * 9 + (10.0,))
     model = Fixed(wifi=gamble, cellular=gamble)
     choices = Choices(
@@ -71,7 +63,7 @@ def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays(
     assert ("[decision] redundant = false" in decision.reason) is off
 
 
-def test_a_program_that_can_spread_a_transfer_may_be_told_to() -> None:
+def test_a_program_that_can_spread_a_transfer_may_be_told_to():
     quick, slow = Distribution((1.0,) * 10), Distribution((2.0,) * 10)
     model = Fixed(wifi=slow, cellular=slow, mptcp_wifi=quick, mptcp_cellular=slow)
     choices = Choices(WeightedCost(), model, 3000, margin=0.1, switch_cost_s=0.1)
@@ -88,9 +80,7 @@ def test_a_program_that_can_spread_a_transfer_may_be_told_to() -> None:
     (0.0, "single(wlan0)"), (0.05, "single(wlan0)"), (0.2, "redundant(wlan0, lte0)"),
     (0.3, "single(lte0)"),
 ])  # fmt: skip
-def test_sending_twice_begins_when_the_first_copy_stays_silent(
-    waited_s: float, expected: str
-) -> None:
+def test_sending_twice_begins_when_the_first_copy_stays_silent(waited_s, expected):
     wifi, cellular = Distribution((0.1,) * 18 + (0.25, 10.0)), Distribution((0.3,) * 20)
     choices = Choices(
         WeightedCost(0.0, 3e-4),  # 1.2 s for 4 kB: not worth it for a mean of 0.6 s
@@ -107,7 +97,7 @@ def test_sending_twice_begins_when_the_first_copy_stays_silent(
     assert staying.time_s == pytest.approx(sum(left_s) / len(left_s))
 
 
-def test_what_was_sent_over_a_metered_network_is_paid() -> None:
+def test_what_was_sent_over_a_metered_network_is_paid():
     """Of both copies only the second one still costs."""
     times = Fixed(wifi=Distribution((1.0,) * 5), cellular=Distribution((1.0,) * 5))
     choices = Choices(
@@ -121,7 +111,7 @@ def test_what_was_sent_over_a_metered_network_is_paid() -> None:
         assert [each.metered_bytes for each in decision.evaluations] == metered
 
 
-def test_a_route_is_recorded_with_its_reason() -> None:
+def test_a_route_is_recorded_with_its_reason():
     same = Distribution((0.2,) * 10)
     choices = Choices(
         WeightedCost(), Fixed(wifi=same, cellular=same), 3000, margin=0.1, switch_cost_s=0.1
@@ -138,7 +128,7 @@ def test_a_route_is_recorded_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize("multipath", [True, False])
-def test_what_can_be_spread_looks_at_a_network_whose_rate_is_old(multipath: bool) -> None:
+def test_what_can_be_spread_looks_at_a_network_whose_rate_is_old(multipath):
     slow_once = Distribution((2.0,) * 3 + (40.0,) * 17)
     model = Fixed(
         wifi=slow_once, cellular=Distribution((6.0,)), mptcp_cellular=Distribution((7.0,))

@@ -1,12 +1,10 @@
 """Whose hints are in force, for how long, and where they lead connections."""
 
-from typing import Any
-
 import pytest
 from kit.controller import Script, led, of_kind
 
-from cedos.controller.commands import Command, FollowHint, ForgetHint, SetMark
-from cedos.controller.decisions.hints import LIFETIME_S, MOST, MOST_OF_A_USER, Hints
+from cedos.controller.commands import FollowHint, ForgetHint, SetMark
+from cedos.controller.decisions.hints import LIFETIME_S, MOST, MOST_OF_A_USER
 from cedos.controller.events import HintGiven, HintWithdrawn
 from cedos.controller.hint import HintRequest, program_mark
 from cedos.errors import NotFoundError, PrivilegeError
@@ -19,25 +17,25 @@ class Hinted(Script):
     """A script whose programs give hints and take them back."""
 
     @property
-    def hints(self) -> Hints:
+    def hints(self):
         return self.controller.hints
 
-    def hint(self, uid: int = MINE, **what: Any) -> int:
+    def hint(self, uid=MINE, **what):
         """Return the number of the hint that is given."""
         self.tell(HintGiven(HintRequest(**(what or {"port": 443})), uid))
         return self.hints.last
 
-    def withdraw(self, number: int, uid: int = MINE) -> list[Command]:
+    def withdraw(self, number, uid=MINE):
         self.hints.check(number, uid)
         return self.tell(HintWithdrawn(number))
 
 
 @pytest.fixture
-def script() -> Hinted:
+def script():
     return Hinted()
 
 
-def test_a_hint_ends_when_its_time_is_over_or_after_a_day(script: Hinted) -> None:
+def test_a_hint_ends_when_its_time_is_over_or_after_a_day(script):
     script.now_s = 9.0
     short = script.hint(lifetime_s=10.0, port=80)
     unsaid = script.hint()
@@ -49,14 +47,14 @@ def test_a_hint_ends_when_its_time_is_over_or_after_a_day(script: Hinted) -> Non
     assert script.hints.next_timer_s() == 9.0 + LIFETIME_S
 
 
-def test_sizes_are_estimated_by_it_meanwhile(script: Hinted) -> None:
+def test_sizes_are_estimated_by_it_meanwhile(script):
     hint = HintRequest(port=443, size_bytes=5, mark=7, lifetime_s=3.0)
     given = script.tell(HintGiven(hint, MINE), at_s=9.0)
     assert given == [FollowHint(1, hint, 7)]
     assert script.withdraw(1) == [ForgetHint(1)]
 
 
-def test_its_rule_ends_with_it(script: Hinted) -> None:
+def test_its_rule_ends_with_it(script):
     number = script.hint(**PLACE)
     assert led(script.steering()) == {("203.0.113.0/24", None): "lte0"}
     newer = script.hint(**PLACE)
@@ -66,18 +64,18 @@ def test_its_rule_ends_with_it(script: Hinted) -> None:
     assert led(script.steering()) == {("203.0.113.0/24", None): None}
 
 
-def test_the_network_of_a_hint_is_known_at_once(script: Hinted) -> None:
+def test_the_network_of_a_hint_is_known_at_once(script):
     assert script.hints.network_of(script.hint(**PLACE, port=443)) == "lte0"
     assert script.hints.network_of(script.hint(program="curl")) == "wlan0"
     assert script.hints.network_of(script.hint(port=443)) is None, "it leads nothing"
 
 
-def test_a_hint_for_a_port_that_no_rule_can_be_about_leads_nothing(script: Hinted) -> None:
+def test_a_hint_for_a_port_that_no_rule_can_be_about_leads_nothing(script):
     assert script.hints.network_of(script.hint(**PLACE, port=65_534)) == "lte0"
     assert script.hints.network_of(script.hint(**PLACE, port=65_535)) is None
 
 
-def test_only_its_user_and_root_take_a_hint_back(script: Hinted) -> None:
+def test_only_its_user_and_root_take_a_hint_back(script):
     number = script.hint()
     with pytest.raises(PrivilegeError, match="of another user"):
         script.withdraw(number, THEIRS)
@@ -86,7 +84,7 @@ def test_only_its_user_and_root_take_a_hint_back(script: Hinted) -> None:
     assert not script.hints.in_force
 
 
-def test_an_eager_user_pushes_out_only_their_own(script: Hinted) -> None:
+def test_an_eager_user_pushes_out_only_their_own(script):
     ours = script.hint(THEIRS)
     numbers = [script.hint() for _ in range(MOST_OF_A_USER + 10)]
     assert list(script.hints.in_force) == [ours, *numbers[10:]]
@@ -97,7 +95,7 @@ def test_an_eager_user_pushes_out_only_their_own(script: Hinted) -> None:
     assert ours in script.hints.in_force
 
 
-def test_programs_have_marks_of_their_own(script: Hinted) -> None:
+def test_programs_have_marks_of_their_own(script):
     script.steering()
     numbers = [script.hint(program="curl", size_bytes=10**7) for _ in range(3)]
     marks = [program_mark(number) for number in (1, 2, 3)]

@@ -3,25 +3,20 @@
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
-from kit.controller import LTE, WLAN, Script, led
+from kit.controller import LTE, WLAN, led
 
 from cedos.controller.commands import NOWHERE, SetDefault
-from cedos.controller.events import (
-    HintGiven,
-    HostDefault,
-    HostDefaultsChanged,
-    RuleSet,
-)
+from cedos.controller.events import HintGiven, HostDefault, HostDefaultsChanged, RuleSet
 from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
-from cedos.model import FlowKey, Network, NextHop
+from cedos.model import FlowKey, NextHop
 
 SIX = "2001:db8:7::1"
 FE80 = ip_address("fe80::1")
 ETH = replace(WLAN, name="eth0", interface="eth0", index=4)
 
 
-def in_versions(network: Network, *versions: int) -> Network:
+def in_versions(network, *versions):
     """The network with addresses and default routes of these IP versions alone."""
     own = {4: network.addresses[0], 6: ip_interface(f"2001:db8:{network.index}::2/64")}
     hops = {4: NextHop(4, ip_address(f"10.{network.index - 2}.0.1")), 6: NextHop(6, FE80)}
@@ -32,11 +27,11 @@ def in_versions(network: Network, *versions: int) -> Network:
     )
 
 
-def take(script: Script, at_s: float, wlan: tuple[int, ...], lte: tuple[int, ...]) -> None:
+def take(script, at_s, wlan, lte):
     script.networks(in_versions(WLAN, *wlan), in_versions(LTE, *lte), at_s=at_s)
 
 
-def test_what_the_best_network_lacks_goes_over_the_next(script: Script) -> None:
+def test_what_the_best_network_lacks_goes_over_the_next(script):
     take(script, 10.0, (6,), (4,))
     assert script.steering() == [SetDefault("wlan0", {4: "lte0"})]
     default = script.controller.default
@@ -53,7 +48,7 @@ def test_what_the_best_network_lacks_goes_over_the_next(script: Script) -> None:
     assert script.steering() == []
 
 
-def test_a_network_loses_a_version_while_it_lives_and_gains_it_again(script: Script) -> None:
+def test_a_network_loses_a_version_while_it_lives_and_gains_it_again(script):
     take(script, 10.0, (4, 6), (4, 6))
     assert script.steering() == []
     for at_s, lost, left in ((11.0, 4, 6), (12.0, 6, 4)):
@@ -64,7 +59,7 @@ def test_a_network_loses_a_version_while_it_lives_and_gains_it_again(script: Scr
         assert script.controller.default.others == {}
 
 
-def test_a_version_that_the_host_keeps_is_left_to_it(script: Script) -> None:
+def test_a_version_that_the_host_keeps_is_left_to_it(script):
     take(script, 9.0, (6,), (4,))
     script.steering()
     tunnel = HostDefault("clat", vpn=True, what="tun")
@@ -81,7 +76,7 @@ def test_a_version_that_the_host_keeps_is_left_to_it(script: Script) -> None:
     assert script.steering() == [SetDefault("wlan0", {})]
 
 
-def test_a_known_destination_is_led_only_over_networks_that_reach_it(script: Script) -> None:
+def test_a_known_destination_is_led_only_over_networks_that_reach_it(script):
     take(script, 10.0, (6,), (4,))
     script.steering()
     for prefix, network in ((f"{SIX}/128", "wlan0"), ("198.51.100.7/32", "lte0")):
@@ -91,7 +86,7 @@ def test_a_known_destination_is_led_only_over_networks_that_reach_it(script: Scr
     assert script.steering() == []  # each is the default of its version
 
 
-def test_a_rule_leads_each_version_to_a_network_that_has_it(script: Script) -> None:
+def test_a_rule_leads_each_version_to_a_network_that_has_it(script):
     script.networks(in_versions(WLAN, 6), in_versions(LTE, 4, 6), in_versions(ETH, 4), at_s=9.0)
     rule = RuleRequest(host="updates.example", never=("metered",), addresses=("198.51.100.7", SIX))
     given = script.tell(RuleSet(1, rule), at_s=10.0)
@@ -103,7 +98,7 @@ def test_a_rule_leads_each_version_to_a_network_that_has_it(script: Script) -> N
     }
 
 
-def test_a_rule_that_leaves_a_version_no_network_says_so(script: Script) -> None:
+def test_a_rule_that_leaves_a_version_no_network_says_so(script):
     take(script, 9.0, (6,), (4,))
     rule = RuleRequest(host="updates.example", only=("wlan0",), addresses=("198.51.100.7", SIX))
     given = script.tell(RuleSet(1, rule), at_s=10.0)
@@ -117,7 +112,7 @@ def test_a_rule_that_leaves_a_version_no_network_says_so(script: Script) -> None
     assert "wlan0 has no IPv4, so connections are refused" in decision.reason
 
 
-def test_a_connection_moves_only_over_networks_of_its_version(script: Script) -> None:
+def test_a_connection_moves_only_over_networks_of_its_version(script):
     """An MPTCP connection over Wi-Fi's IPv4, which a better network has not."""
     take(script, 9.0, (4, 6), (4, 6))
     flow = script.connection(movable=True)

@@ -1,6 +1,5 @@
 """An answer that does not come is a reason to think again (dissertation, 4.3.4)."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -8,7 +7,6 @@ from kit.controller import KEY, LTE, ONLY_LTE, WLAN, Script
 
 from cedos.controller.commands import MoveConnection
 from cedos.controller.events import FlowSample
-from cedos.model import Strategy
 from predictors.base import Distribution
 
 
@@ -18,7 +16,7 @@ class Usually:
     features = ("size_bytes",)
     cellular_s = 0.3
 
-    def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
+    def predict(self, features, /):
         return {
             "wifi": Distribution((0.06,) * 18 + (60.0,) * 2),
             "cellular": Distribution((self.cellular_s,)),
@@ -26,7 +24,7 @@ class Usually:
 
 
 @pytest.fixture
-def script() -> Script:
+def script():
     """A small answer is awaited over Wi-Fi."""
     script = Script(Usually())
     script.connection(movable=True)
@@ -34,7 +32,7 @@ def script() -> Script:
     return script
 
 
-def moved_at(script: Script, at_s: float, bytes_down: int = 0) -> list[Strategy]:
+def moved_at(script, at_s, bytes_down=0):
     """A look at the sockets, and a decision; returns where connections were moved."""
     heard_s = 0.01 if bytes_down else 0.1
     sample = FlowSample(
@@ -45,7 +43,7 @@ def moved_at(script: Script, at_s: float, bytes_down: int = 0) -> list[Strategy]
     return [each.strategy for each in script.given(MoveConnection)]
 
 
-def test_a_small_answer_that_is_late_moves(script: Script) -> None:
+def test_a_small_answer_that_is_late_moves(script):
     assert moved_at(script, 10.0) == []
     assert script.controller.default.decision is not None
     assert str(script.controller.default.decision.choice) == "single(wlan0)"
@@ -59,7 +57,7 @@ def test_a_small_answer_that_is_late_moves(script: Script) -> None:
     assert not flow.late(22.6), "it goes another way now"
 
 
-def test_silence_is_news_every_200_ms(script: Script) -> None:
+def test_silence_is_news_every_200_ms(script):
     moved_at(script, 10.0)
     flow = script.flow()
     assert not flow.overdue(22.0)
@@ -69,14 +67,14 @@ def test_silence_is_news_every_200_ms(script: Script) -> None:
     assert not flow.overdue(60.0), "a program that does not read is no reason to hurry for ever"
 
 
-def test_a_lost_network_is_a_reason_at_once(script: Script) -> None:
+def test_a_lost_network_is_a_reason_at_once(script):
     assert moved_at(script, 10.0) == []
     script.networks(replace(WLAN, up=False), LTE, at_s=10.1)
     script.wait(10.1)
     assert [each.strategy for each in script.given(MoveConnection)] == [ONLY_LTE]
 
 
-def test_the_next_transfer_is_awaited_anew(script: Script) -> None:
+def test_the_next_transfer_is_awaited_anew(script):
     moved_at(script, 10.0)
     script.told(2500, at_s=22.0)
     assert script.flow().waited_s(22.0) == 0.0

@@ -5,10 +5,9 @@ import random
 import time
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
-from kit.controller import KEY, LTE, ONLY_LTE, ONLY_WLAN, TOKEN, WLAN, Script, of_kind
+from kit.controller import KEY, LTE, ONLY_LTE, ONLY_WLAN, TOKEN, WLAN, of_kind
 
 from cedos.controller.commands import MoveConnection, ReleasePath, SetDefault
 from cedos.controller.events import (
@@ -19,15 +18,7 @@ from cedos.controller.events import (
     Steerable,
     SubflowJoined,
 )
-from cedos.model import (
-    Context,
-    Decision,
-    Direction,
-    SizeEstimate,
-    Strategy,
-    StrategyKind,
-    Transfer,
-)
+from cedos.model import Context, Decision, Direction, SizeEstimate, Strategy, StrategyKind, Transfer
 
 LOOK = FlowSample(KEY, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
 READS_SLOWLY = replace(LOOK, idle_down_s=0.05, unread=True)
@@ -43,7 +34,7 @@ MOVE = Decision(
 )
 
 
-def test_a_living_connection_moves_when_its_size_is_known(script: Script) -> None:
+def test_a_living_connection_moves_when_its_size_is_known(script):
     flow = script.connection(movable=True)
     script.told(3000, "default", at_once=True)
     assert flow.strategy == ONLY_WLAN
@@ -57,10 +48,8 @@ def test_a_living_connection_moves_when_its_size_is_known(script: Script) -> Non
     assert script.recorded().transfer.flow == KEY
 
 
-def test_a_move_takes_one_decision_and_says_why(
-    script: Script, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[float] = []
+def test_a_move_takes_one_decision_and_says_why(script, monkeypatch):
+    asked = []
     predict = script.model.predict
     monkeypatch.setattr(
         script.model, "predict", lambda seen: asked.append(seen["size_bytes"]) or predict(seen)
@@ -73,7 +62,7 @@ def test_a_move_takes_one_decision_and_says_why(
 
 
 @pytest.mark.parametrize("spare", ["none yet", "gone"])
-def test_a_connection_without_a_spare_path_stays(script: Script, spare: str) -> None:
+def test_a_connection_without_a_spare_path_stays(script, spare):
     flow = script.connection(movable=spare == "gone")
     if spare == "gone":
         script.tell(Steerable(TOKEN, False))
@@ -85,7 +74,7 @@ def test_a_connection_without_a_spare_path_stays(script: Script, spare: str) -> 
     assert len(script.given(MoveConnection)) == 1, "at once"
 
 
-def test_a_move_that_was_refused_is_not_counted_and_made_again(script: Script) -> None:
+def test_a_move_that_was_refused_is_not_counted_and_made_again(script):
     flow = script.connection(movable=True)
     script.told(5_000_000, at_once=True)
     (move,) = script.given(MoveConnection)
@@ -95,7 +84,7 @@ def test_a_move_that_was_refused_is_not_counted_and_made_again(script: Script) -
     assert script.given(MoveConnection) == [move]
 
 
-def test_a_stalled_connection_leaves_a_network_that_promised_more(script: Script) -> None:
+def test_a_stalled_connection_leaves_a_network_that_promised_more(script):
     script.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
     script.model.rtt_s = {"wifi": 0.02, "cellular": 0.1}
     flow = script.connection(movable=True)
@@ -113,7 +102,7 @@ def test_a_stalled_connection_leaves_a_network_that_promised_more(script: Script
 class Moved:
     """A download that left Wi-Fi, where it has carried something, for cellular, and its two paths."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script):
         self.script = script
         self.flow = script.connection()
         self.other = replace(KEY, local=ip_address("10.1.0.2"), local_port=4001)
@@ -125,15 +114,13 @@ class Moved:
         self.old = LOOK
         self.new = replace(self.old, key=self.other, bytes_down=500_000)
 
-    def looks(self, at_s: float, *samples: FlowSample, **said: Any) -> None:
+    def looks(self, at_s, *samples, **said):
         """A look, and a decision on the flow; `said`: indicators by network."""
         self.script.sampled(*samples, at_s=at_s)
         self.script.known(at_s, **said)
         self.script.decide(at_s)
 
-    def looked(
-        self, at_s: float, wifi_idle_s: float, lte_idle_s: float, **said: Any
-    ) -> list[ReleasePath]:
+    def looked(self, at_s, wifi_idle_s, lte_idle_s, **said):
         """The paths that are given up after a look."""
         self.looks(
             at_s,
@@ -147,27 +134,27 @@ class Moved:
 RELEASED = [ReleasePath(TOKEN, "wlan0")]
 
 
-def test_what_is_under_way_on_a_silent_network_is_called_back(script: Script) -> None:
+def test_what_is_under_way_on_a_silent_network_is_called_back(script):
     moved = Moved(script)
     assert moved.looked(9.5, 0.5, 0.01) == [], "it may just be done there"
     assert moved.looked(9.7, 0.7, 0.01, wlan0={"silence_s": 0.4}) == RELEASED
     assert moved.looked(9.9, 0.9, 0.01, wlan0={"available": 0.0}) == RELEASED
 
 
-def test_a_connection_held_up_by_what_creeps_elsewhere_calls_it_back(script: Script) -> None:
+def test_a_connection_held_up_by_what_creeps_elsewhere_calls_it_back(script):
     moved = Moved(script)
     assert moved.looked(9.5, 0.05, 0.3) == []
     # Something still comes on the network that it has left, and nothing on the one that it uses.
     assert moved.looked(9.8, 0.05, 0.6) == RELEASED
 
 
-def test_a_program_that_pauses_is_not_held_up(script: Script) -> None:
+def test_a_program_that_pauses_is_not_held_up(script):
     moved = Moved(script)
     moved.new = replace(moved.new, bytes_down=900_000)
     assert moved.looked(9.5, 0.8, 0.8) == [], "all has come"
 
 
-def test_leaving_a_silent_network_calls_back_at_once(script: Script) -> None:
+def test_leaving_a_silent_network_calls_back_at_once(script):
     moved = Moved(script)
     moved.flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
     script.steering()
@@ -179,13 +166,13 @@ def test_leaving_a_silent_network_calls_back_at_once(script: Script) -> None:
     ]
 
 
-def test_a_healthy_network_is_left_without_giving_its_path_up(script: Script) -> None:
+def test_a_healthy_network_is_left_without_giving_its_path_up(script):
     moved = Moved(script)
     moved.flow.strategy = ONLY_WLAN
     script.model.alone = True
     script.steering()
 
-    def kinds(at_s: float) -> list[type]:
+    def kinds(at_s):
         # The spare path has carried nothing yet, so that nothing was heard on it for long.
         moved.looks(
             at_s,
@@ -200,7 +187,7 @@ def test_a_healthy_network_is_left_without_giving_its_path_up(script: Script) ->
     assert kinds(10.0) == [ReleasePath], "now it has had the time to carry something"
 
 
-def test_a_stalled_connection_calls_back_what_it_leaves_at_once(script: Script) -> None:
+def test_a_stalled_connection_calls_back_what_it_leaves_at_once(script):
     moved = Moved(script)
     moved.flow.strategy = ONLY_WLAN
     script.model.alone = True
@@ -212,7 +199,7 @@ def test_a_stalled_connection_calls_back_what_it_leaves_at_once(script: Script) 
     assert moved.flow.strategy == ONLY_LTE
 
 
-def test_a_path_that_has_ended_is_not_given_up_again(script: Script) -> None:
+def test_a_path_that_has_ended_is_not_given_up_again(script):
     moved = Moved(script)
     silent = {"silence_s": 0.4}
     assert moved.looked(9.7, 0.7, 0.01, wlan0=silent) == RELEASED
@@ -222,7 +209,7 @@ def test_a_path_that_has_ended_is_not_given_up_again(script: Script) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_flow_does_not_flap_in_noise(script: Script, seed: int) -> None:
+def test_a_flow_does_not_flap_in_noise(script, seed):
     """Ten minutes of a large download; every third second one network seems a lot better."""
     draw = random.Random(seed)
     flow = script.connection(movable=True)
@@ -244,13 +231,13 @@ def test_a_flow_does_not_flap_in_noise(script: Script, seed: int) -> None:
     assert moves <= 600 / 15, f"{moves} moves in ten minutes"
 
 
-def test_each_move_makes_the_next_one_dearer_for_a_while(script: Script) -> None:
+def test_each_move_makes_the_next_one_dearer_for_a_while(script):
     flow = script.connection(movable=True)
     script.told(10**9)
     script.model.alone = True
     now_s = 9.5
 
-    def moves_at(gain: float, after_s: float = 0.1) -> bool:
+    def moves_at(gain, after_s=0.1):
         nonlocal now_s
         now_s += after_s
         here, there = ("wifi", "cellular") if flow.strategy == ONLY_WLAN else ("cellular", "wifi")
@@ -270,7 +257,7 @@ def test_each_move_makes_the_next_one_dearer_for_a_while(script: Script) -> None
     assert moves_at(1.3, after_s=31.0)
 
 
-def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(script: Script) -> None:
+def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(script):
     flow = script.connection(movable=True)
     script.told(10**5)
     script.model.rate_bps["wifi"] = 30e6  # before it fell silent
@@ -286,7 +273,7 @@ def test_a_flow_leaves_a_network_that_fell_silent_however_often_it_moved(script:
     assert any(said in each.reason for each in script.decisions)
 
 
-def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(script: Script) -> None:
+def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(script):
     script.model.alone = True
     script.model.rate_bps |= {"wifi": 8e6, "cellular": 10e6}
     other = replace(KEY, local_port=4001)
@@ -297,7 +284,7 @@ def test_two_do_not_both_flee_to_the_network_that_is_better_for_one(script: Scri
     assert [flow.strategy for flow in script.controller.flows] == [ONLY_LTE, ONLY_WLAN]
 
 
-def test_a_connection_whose_program_reads_slowly_stays(script: Script) -> None:
+def test_a_connection_whose_program_reads_slowly_stays(script):
     """Its server may not send for seconds on end, and no network is to blame."""
     flow = script.connection(movable=True)
     script.told(5_000_000)
@@ -319,7 +306,7 @@ def test_a_connection_whose_program_reads_slowly_stays(script: Script) -> None:
     assert flow.strategy.networks[0] == "lte0", "a lost network is left"
 
 
-def test_one_that_reads_again_what_then_does_not_come_is_stalled(script: Script) -> None:
+def test_one_that_reads_again_what_then_does_not_come_is_stalled(script):
     flow = script.connection(movable=True)
     script.told(5_000_000)
     look = replace(READS_SLOWLY, idle_down_s=5.0)
@@ -330,7 +317,7 @@ def test_one_that_reads_again_what_then_does_not_come_is_stalled(script: Script)
     assert flow.rate_bps == 0.0
 
 
-def test_a_slow_reader_whose_network_stalls_is_helped_at_once(script: Script) -> None:
+def test_a_slow_reader_whose_network_stalls_is_helped_at_once(script):
     """At its own pace no network was sooner: it stayed on one that brought nothing."""
     script.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
     flow = script.connection(movable=True)
@@ -352,7 +339,7 @@ def test_a_slow_reader_whose_network_stalls_is_helped_at_once(script: Script) ->
     assert "lte0" in flow.strategy.networks
 
 
-def test_a_window_that_is_about_to_grow_is_no_full_socket(script: Script) -> None:
+def test_a_window_that_is_about_to_grow_is_no_full_socket(script):
     """A fast MPTCP download: for half a second its limit grew and its window stayed at 2 MB."""
     flow = script.connection(movable=True)
     script.told(50_000_000)
@@ -370,7 +357,7 @@ def test_a_window_that_is_about_to_grow_is_no_full_socket(script: Script) -> Non
     assert flow.unread
 
 
-def test_uploads_have_no_reading_pace(script: Script) -> None:
+def test_uploads_have_no_reading_pace(script):
     flow = script.connection(movable=True)
     script.told(5_000_000, direction=Direction.UP)
     look = replace(READS_SLOWLY, bytes_down=0, unacknowledged=9)
@@ -381,7 +368,7 @@ def test_uploads_have_no_reading_pace(script: Script) -> None:
     assert flow.rate_bps == pytest.approx(1.6e6)
 
 
-def test_who_tried_whether_one_network_is_enough_comes_back_as_easily(script: Script) -> None:
+def test_who_tried_whether_one_network_is_enough_comes_back_as_easily(script):
     both = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
     flow = script.connection(movable=True)
     script.told(50_000_000)

@@ -23,7 +23,7 @@ MARK = 0xCE000001
 SIZES = SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
 
 
-def test_new_connections_go_where_a_small_transfer_is_quickest() -> None:
+def test_new_connections_go_where_a_small_transfer_is_quickest():
     script = Script()
     assert script.steering() == [SetDefault("wlan0", {})]
     script.decide(9.0)
@@ -35,7 +35,7 @@ def test_new_connections_go_where_a_small_transfer_is_quickest() -> None:
     assert script.controller.default.decision is script.recorded()
 
 
-def test_a_default_that_was_refused_is_set_again(script: Script) -> None:
+def test_a_default_that_was_refused_is_set_again(script):
     script.tell(CommandFailed(SetDefault("wlan0", {})), at_s=9.0)
     assert script.steering() == []
     script.decide(10.0)
@@ -43,7 +43,7 @@ def test_a_default_that_was_refused_is_set_again(script: Script) -> None:
     assert len(script.decisions) == 1, "it is the same decision"
 
 
-def test_a_program_goes_where_its_transfers_are_quickest(script: Script) -> None:
+def test_a_program_goes_where_its_transfers_are_quickest(script):
     hint = HintRequest(program="curl", size_bytes=10**7)
     script.tell(HintGiven(hint, uid=1000), at_s=9.0)
     assert script.controller.programs.network_of(MARK) == "lte0"
@@ -65,7 +65,7 @@ def test_a_program_goes_where_its_transfers_are_quickest(script: Script) -> None
     assert script.steering() == []
 
 
-def test_why_the_default_stands_is_told_by_what_is_known_now(script: Script) -> None:
+def test_why_the_default_stands_is_told_by_what_is_known_now(script):
     """Not by what was known when it was decided, which may be days ago."""
     first = script.controller.default.reason
     assert first == script.recorded().reason
@@ -76,13 +76,13 @@ def test_why_the_default_stands_is_told_by_what_is_known_now(script: Script) -> 
     assert "faster than lte0 (5.00 s)" in script.controller.default.reason
 
 
-def test_a_dead_network_loses_the_default_at_once(script: Script) -> None:
+def test_a_dead_network_loses_the_default_at_once(script):
     script.known(9.0, wlan0={"available": 0.0})
     script.decide(9.0)
     assert script.steering() == [SetDefault("lte0", {})]
 
 
-def test_a_destination_of_large_transfers_gets_its_own_rule_and_loses_it(script: Script) -> None:
+def test_a_destination_of_large_transfers_gets_its_own_rule_and_loses_it(script):
     script.connection()
     script.decide(10.0)
     assert script.steering() == []
@@ -94,7 +94,7 @@ def test_a_destination_of_large_transfers_gets_its_own_rule_and_loses_it(script:
     assert script.steering() == [SetDestinations({PLACE: None})]
 
 
-def test_a_rule_that_was_refused_is_tried_again(script: Script) -> None:
+def test_a_rule_that_was_refused_is_tried_again(script):
     script.connection()
     script.tell(SIZES)
     script.decide(10.0)
@@ -105,7 +105,7 @@ def test_a_rule_that_was_refused_is_tried_again(script: Script) -> None:
 
 
 @pytest.mark.parametrize("ends", ["in time", "taken back"])
-def test_a_hint_gives_its_destination_a_rule_at_once(script: Script, ends: str) -> None:
+def test_a_hint_gives_its_destination_a_rule_at_once(script, ends):
     prefix, port = HINTED
     hint = HintRequest(destination=prefix, port=port, size_bytes=10**7, lifetime_s=49.0)
     script.tell(HintGiven(hint, uid=1000), at_s=11.0)
@@ -118,7 +118,7 @@ def test_a_hint_gives_its_destination_a_rule_at_once(script: Script, ends: str) 
     assert script.steering() == [SetDestinations({HINTED: None})]
 
 
-def test_without_any_network_nothing_is_steered(script: Script) -> None:
+def test_without_any_network_nothing_is_steered(script):
     script.networks(replace(WLAN, up=False), replace(LTE, up=False), at_s=9.0)
     assert script.steering() == []
     assert script.recorded().choice.kind is StrategyKind.DEFER
@@ -131,7 +131,7 @@ def test_without_any_network_nothing_is_steered(script: Script) -> None:
 WHY = f"Programs are blocked on wlan0 until 2026-12-01 00:00, {WHY_BARRED}"
 
 
-def test_nothing_is_led_to_a_barred_network_and_everything_says_why(script: Script) -> None:
+def test_nothing_is_led_to_a_barred_network_and_everything_says_why(script):
     script.connection(movable=True)
     script.told(10_000)
     script.barred("wlan0", at_s=11.0)
@@ -150,7 +150,7 @@ def test_nothing_is_led_to_a_barred_network_and_everything_says_why(script: Scri
     assert WHY not in script.recorded().reason
 
 
-def test_with_no_other_way_than_a_barred_network_nothing_is_chosen_at_all(script: Script) -> None:
+def test_with_no_other_way_than_a_barred_network_nothing_is_chosen_at_all(script):
     script.barred("wlan0", at_s=10.0)
     script.networks(WLAN, at_s=11.0)
     assert script.steering() == []

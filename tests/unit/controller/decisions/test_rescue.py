@@ -1,7 +1,6 @@
 """Rescues of first packets, with a simulated kernel: of which, when, and over which network."""
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from typing import NamedTuple
@@ -11,7 +10,6 @@ from kit.controller import Script
 
 from cedos.controller.commands import (
     AskNetwork,
-    Command,
     EndRescue,
     LookAtFirstPacket,
     RescueFlow,
@@ -22,7 +20,6 @@ from cedos.controller.decisions.rescue import KERNEL_S, LEAST_S
 from cedos.controller.events import (
     CommandDone,
     CommandFailed,
-    Event,
     FirstPacketAnswered,
     FirstPacketSeen,
     FirstTimeoutsSet,
@@ -77,32 +74,25 @@ class Rescued(NamedTuple):
 class Place:
     """A controller among networks, and the kernel: sockets that wait, and repeat their first packet."""
 
-    def __init__(
-        self,
-        networks: Sequence[Network] = NETWORKS,
-        *,
-        early: bool = True,
-        dry_run: bool = False,
-        **rtts_s: float | None,
-    ) -> None:
+    def __init__(self, networks=NETWORKS, *, early=True, dry_run=False, **rtts_s):
         self.early = early
-        self.begun: dict[FlowKey, float] = {}
+        self.begun = {}
         # `joins`, `answered`: flows that are further subflows, and those with an answer.
-        self.joins: set[FlowKey] = set()
-        self.users: dict[FlowKey, int] = {}
-        self.answered: set[FlowKey] = set()
+        self.joins = set()
+        self.users = {}
+        self.answered = set()
         self.refuses = False  # no rescue can be carried out
         # Of an interface, at an instant.
-        self.received_bytes: Callable[[str, float], float] = lambda _name, _at_s: 0.0
-        self.timeouts: list[dict[str, float]] = []  # all time-outs that were set
-        self.rescued: list[Rescued] = []
-        self.looks: list[FlowKey] = []
+        self.received_bytes = lambda _name, _at_s: 0.0
+        self.timeouts = []  # all time-outs that were set
+        self.rescued = []
+        self.looks = []
         self.timeout_s = LEAST_S if early else KERNEL_S
         self.script = Script(dry_run=dry_run)
         self.tell_all(self.script.networks(*networks, at_s=BEGAN_S - 5.0))
         self.answers(BEGAN_S - 0.5, **rtts_s)
 
-    def answers(self, at_s: float, **rtts_s: float | None) -> None:
+    def answers(self, at_s, **rtts_s):
         """Round trips end, in s; None: the network is dead."""
         for name, rtt_s in rtts_s.items():
             if rtt_s is None:
@@ -111,20 +101,20 @@ class Place:
                 self.tell_all(self.script.tell(PingEnded(name, rtt_s, at_s, at_s), at_s=at_s))
         self.tell_all(self.script.decide(at_s))
 
-    def connect(self, *keys: FlowKey, at_s: float = BEGAN_S) -> None:
+    def connect(self, *keys, at_s=BEGAN_S):
         for key in keys or (KEY,):
             self.begun[key] = at_s
             self.script.tell(FlowOpened(key, at_s, 100.0), at_s=at_s)
 
-    def wait(self, until_s: float) -> list[Command]:
+    def wait(self, until_s):
         return self.script.wait(until_s, self.carry_out)
 
-    def tell_all(self, commands: Sequence[Command]) -> None:
+    def tell_all(self, commands):
         while commands:
             events = [event for each in commands for event in self.carry_out(each)]
             commands = self.script.tell(*events)
 
-    def carry_out(self, command: Command) -> Sequence[Event]:
+    def carry_out(self, command):
         now_s = self.script.now_s
         match command:
             case SetFirstTimeouts(timeouts_s):
@@ -154,7 +144,7 @@ ALL = {"wlan0": 0.01, "lte0": 0.02, "eth0": 0.03}
 TWO = {"wlan0": 0.01, "lte0": 0.02}
 
 
-def test_what_finds_no_answer_goes_over_the_best_network_that_lives() -> None:
+def test_what_finds_no_answer_goes_over_the_best_network_that_lives():
     place = Place(**ALL)
     place.connect()
     commands = place.wait(BEGAN_S + 0.25)
@@ -173,7 +163,7 @@ def test_what_finds_no_answer_goes_over_the_best_network_that_lives() -> None:
     assert place.script.controller.rescuer.living == {}
 
 
-def test_a_packet_lost_where_others_are_answered_is_repeated_there_once() -> None:
+def test_a_packet_lost_where_others_are_answered_is_repeated_there_once():
     place = Place(BOTH, **TWO)
     place.connect()
     place.answers(BEGAN_S + 0.05, wlan0=0.01)
@@ -183,7 +173,7 @@ def test_a_packet_lost_where_others_are_answered_is_repeated_there_once() -> Non
     assert [each.network for each in place.rescued] == ["lte0"]
 
 
-def test_the_users_rules_are_kept() -> None:
+def test_the_users_rules_are_kept():
     place = Place(**ALL)
     place.script.tell(RuleSet(1, RuleRequest(host=str(KEY.remote), never=("eth0",))))
     place.connect()
@@ -191,7 +181,7 @@ def test_the_users_rules_are_kept() -> None:
     assert [each.network for each in place.rescued] == ["lte0"]
 
 
-def test_no_flow_is_led_by_a_rule_that_the_kernel_does_not_take() -> None:
+def test_no_flow_is_led_by_a_rule_that_the_kernel_does_not_take():
     place = Place(**ALL)
     place.connect(replace(KEY, remote_port=65_535), replace(KEY, local_port=65_535))
     place.connect(replace(KEY, remote_port=65_534))
@@ -200,14 +190,14 @@ def test_no_flow_is_led_by_a_rule_that_the_kernel_does_not_take() -> None:
 
 
 @pytest.mark.parametrize(("dead", "living"), [("eth0", "lte0"), ("lte0", "eth0")])
-def test_dead_networks_rescue_nobody(dead: str, living: str) -> None:
+def test_dead_networks_rescue_nobody(dead, living):
     place = Place(**(ALL | {dead: None}))
     place.connect()
     place.wait(BEGAN_S + 0.25)
     assert [each.network for each in place.rescued] == [living]
 
 
-def test_where_none_lives_each_repetition_tries_another_one() -> None:
+def test_where_none_lives_each_repetition_tries_another_one():
     place = Place(BOTH, wlan0=0.01, lte0=None)
     place.connect()
     place.wait(BEGAN_S + 2.0)
@@ -215,7 +205,7 @@ def test_where_none_lives_each_repetition_tries_another_one() -> None:
     assert place.rescued[0].after_s > LEAST_S  # the first repetition was not for a dead one
 
 
-def test_a_network_is_as_slow_as_it_is_or_mostly_was() -> None:
+def test_a_network_is_as_slow_as_it_is_or_mostly_was():
     place = Place(BOTH, wlan0=0.2)
     assert place.timeouts[-1]["wlan0"] >= 0.6
     for number, (rtt_s, wanted_s) in enumerate(
@@ -229,9 +219,7 @@ def test_a_network_is_as_slow_as_it_is_or_mostly_was() -> None:
 @pytest.mark.parametrize(
     ("rtts_s", "early"), [({"wlan0": 0.01, "lte0": 0.02}, False), ({"lte0": 0.02}, True)]
 )
-def test_without_early_repetition_or_a_round_trip_the_kernels_second_counts(
-    rtts_s: dict[str, float], early: bool
-) -> None:
+def test_without_early_repetition_or_a_round_trip_the_kernels_second_counts(rtts_s, early):
     place = Place(BOTH, early=early, **rtts_s)
     place.timeout_s = KERNEL_S
     assert ("wlan0" in place.timeouts[-1]) == ("wlan0" in rtts_s)
@@ -242,7 +230,7 @@ def test_without_early_repetition_or_a_round_trip_the_kernels_second_counts(
     assert len(place.rescued) == 1
 
 
-def test_time_outs_that_were_refused_are_set_again() -> None:
+def test_time_outs_that_were_refused_are_set_again():
     place = Place(BOTH, **TWO)
     (*_, last) = place.timeouts
     place.script.tell(CommandFailed(SetFirstTimeouts(last)))
@@ -250,7 +238,7 @@ def test_time_outs_that_were_refused_are_set_again() -> None:
     assert place.timeouts[-2:] == [last, last]
 
 
-def test_answers_joins_and_others_addresses_need_no_rescue() -> None:
+def test_answers_joins_and_others_addresses_need_no_rescue():
     place = Place(**ALL)
     join, udp = replace(KEY, local_port=40001), replace(KEY, local_port=40002, protocol="udp")
     foreign, answered = replace(KEY, local=ip_address("10.0.0.1")), replace(KEY, local_port=40003)
@@ -262,7 +250,7 @@ def test_answers_joins_and_others_addresses_need_no_rescue() -> None:
     assert sorted(place.looks, key=lambda key: key.local_port) == [join, answered], "once each"
 
 
-def test_an_ipv6_flow_needs_a_network_with_ipv6() -> None:
+def test_an_ipv6_flow_needs_a_network_with_ipv6():
     place = Place(**ALL)
     place.connect(FlowKey(ip_address("2001:db8:1::2"), 40000, ip_address("2001:db8:9::9"), 443))
     place.wait(BEGAN_S + 1.0)
@@ -270,7 +258,7 @@ def test_an_ipv6_flow_needs_a_network_with_ipv6() -> None:
     assert place.rescued == []
 
 
-def test_many_are_looked_at_together_and_a_refusal_is_tried_again() -> None:
+def test_many_are_looked_at_together_and_a_refusal_is_tried_again():
     place = Place(**ALL)
     keys = [replace(KEY, local_port=41000 + number) for number in range(200)]
     place.connect(*keys)
@@ -287,7 +275,7 @@ def test_many_are_looked_at_together_and_a_refusal_is_tried_again() -> None:
     assert late in {key for key, _, _ in place.rescued}
 
 
-def test_a_turn_of_the_event_loop_looks_at_few() -> None:
+def test_a_turn_of_the_event_loop_looks_at_few():
     """Each look asks the kernel: a program with thousands of first packets held up all else."""
     place = Place(**ALL)
     place.connect(*(replace(KEY, local_port=41000 + number) for number in range(200)))
@@ -301,14 +289,14 @@ def test_a_turn_of_the_event_loop_looks_at_few() -> None:
     assert sum(seen) == 200
 
 
-def test_in_a_dry_run_each_is_said_once() -> None:
+def test_in_a_dry_run_each_is_said_once():
     place = Place(dry_run=True, wlan0=0.01, eth0=0.03)
     place.connect()
     place.wait(BEGAN_S + 4 * LEAST_S)
     assert len(place.rescued) == 1
 
 
-def heard(place: Place, network: str, at_s: float) -> None:
+def heard(place, network, at_s):
     """Another flow over a network receives something."""
     own = {each.name: each.addresses[0].ip for each in NETWORKS}[network]
     key = replace(KEY, local=own, local_port=50000)
@@ -320,9 +308,7 @@ def heard(place: Place, network: str, at_s: float) -> None:
     ("after_s", "stays"), [(-0.01, False), (0.005, False), (0.02, True)],
     ids=["before it began", "on its way already", "since"],
 )  # fmt: skip
-def test_where_other_flows_hear_something_the_packet_was_lost_in_a_queue(
-    after_s: float, stays: bool
-) -> None:
+def test_where_other_flows_hear_something_the_packet_was_lost_in_a_queue(after_s, stays):
     """A round trip is noted twice a second at most: bytes that came since say as much."""
     place = Place(BOTH, **TWO)
     place.connect()
@@ -332,12 +318,12 @@ def test_where_other_flows_hear_something_the_packet_was_lost_in_a_queue(
     assert (place.rescued == []) is stays
 
 
-def flowing(network: str, until_s: float = math.inf) -> Callable[[str, float], float]:
+def flowing(network, until_s=math.inf):
     """Counters of interfaces of which one receives 8 Mbit/s, up to an instant."""
     return lambda name, at_s: 1e6 * (min(at_s, until_s) - BEGAN_S) if name == network else 0.0
 
 
-def test_while_the_network_delivers_the_packet_waits_in_a_queue() -> None:
+def test_while_the_network_delivers_the_packet_waits_in_a_queue():
     place = Place(BOTH, **TWO)
     place.received_bytes = flowing("wlan0", until_s=BEGAN_S + 1.5 * LEAST_S)
     place.connect()
@@ -348,7 +334,7 @@ def test_while_the_network_delivers_the_packet_waits_in_a_queue() -> None:
     assert [each.network for each in place.rescued] == ["lte0"]
 
 
-def test_a_rescued_packet_stays_where_others_are_carried() -> None:
+def test_a_rescued_packet_stays_where_others_are_carried():
     """Else it is led to and fro between a full network and a dead one, and ends at the dead one."""
     place = Place(BOTH, **TWO)
     place.received_bytes = flowing("lte0")
@@ -360,7 +346,7 @@ def test_a_rescued_packet_stays_where_others_are_carried() -> None:
     assert [each.network for each in place.rescued] == ["lte0", "wlan0"]
 
 
-def test_without_rescues_no_first_packet_is_watched() -> None:
+def test_without_rescues_no_first_packet_is_watched():
     script = Script(rescue=False)
     script.networks(*NETWORKS, at_s=19.0)
     script.tell(FlowOpened(KEY, BEGAN_S, 100.0), at_s=BEGAN_S)
@@ -369,7 +355,7 @@ def test_without_rescues_no_first_packet_is_watched() -> None:
     assert not [each for each in given if isinstance(each, LookAtFirstPacket | SetFirstTimeouts)]
 
 
-def black_holes(place: Place, user: int, count: int, first_port: int = 1024) -> list[FlowKey]:
+def black_holes(place, user, count, first_port=1024):
     """Return connections of a user to hosts that answer over no network."""
     there = ip_address("192.0.0.1")
     keys = [replace(KEY, local_port=first_port + n, remote=there) for n in range(count)]
@@ -379,7 +365,7 @@ def black_holes(place: Place, user: int, count: int, first_port: int = 1024) -> 
 
 
 @pytest.fixture
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def few(monkeypatch):
     """The bounds are a tenth or less of the real ones."""
     monkeypatch.setattr(rescue, "_MOST_WATCHED_OF_ONE", 40)
     monkeypatch.setattr(rescue, "_MOST_WATCHED", 120)
@@ -388,7 +374,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_one_user_s_connections_into_the_void_leave_rescues_to_others() -> None:
+def test_one_user_s_connections_into_the_void_leave_rescues_to_others():
     """10,000 of them made a rule each: 1.4 ms of the daemon, and slower routes for the whole host."""
     place = Place(BOTH, **TWO)
     void = black_holes(place, user=1000, count=100)
@@ -416,7 +402,7 @@ def test_one_user_s_connections_into_the_void_leave_rescues_to_others() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_all_users_together_have_a_bounded_number_of_rescues() -> None:
+def test_all_users_together_have_a_bounded_number_of_rescues():
     place = Place(BOTH, **TWO)
     for user in range(5):
         black_holes(place, user=user, count=30, first_port=1024 + 1000 * user)

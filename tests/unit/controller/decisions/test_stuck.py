@@ -1,23 +1,15 @@
 """The closing of stuck connections, by scripts of events: which are closed, and which never are."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 from kit.controller import LTE, WLAN, Script, size_of
 
-from cedos.controller.commands import (
-    AskNetwork,
-    CloseConnection,
-    Command,
-    LookAtFlows,
-)
+from cedos.controller.commands import AskNetwork, CloseConnection, LookAtFlows
 from cedos.controller.events import (
     CommandDone,
     CommandFailed,
-    Event,
     FlowOpened,
     FlowSample,
     FlowsSampled,
@@ -47,16 +39,11 @@ class Silence:
         refusing, looking: whether closing is refused, and whether sockets can be looked at.
     """
 
-    def __init__(
-        self,
-        when: str = "after",
-        after_s: float | None = 3.0,
-        replying: Sequence[str] = ("lte0",),
-    ) -> None:
-        self.closed: list[tuple[float, FlowKey]] = []
-        self.asked: list[str] = []
-        self.pinged: dict[str, float] = {}
-        self.seen: dict[FlowKey, dict[str, Any]] = {}
+    def __init__(self, when="after", after_s=3.0, replying=("lte0",)):
+        self.closed = []
+        self.asked = []
+        self.pinged = {}
+        self.seen = {}
         self.replying = list(replying)
         self.refusing, self.looking = False, True
         self.script = Script(close_stuck=when, closes_after_s=after_s, close_stuck_ports=PORTS)
@@ -64,17 +51,17 @@ class Silence:
             self.script.tell(PingEnded(name, 0.02, 8.0, 8.0))
         self.run(19.0)
 
-    def opens(self, port: int = 80, *, key: FlowKey | None = None, **more: Any) -> FlowKey:
+    def opens(self, port=80, *, key=None, **more):
         """A connection begins, on which nothing comes since 20 s."""
         key = key or FlowKey(LAPTOP, 4000 + port % 1000, SERVER, port)
         self.script.tell(FlowOpened(key, 19.0, 119.0, **more))
         self.seen[key] = {}
         return key
 
-    def downloads(self, key: FlowKey, size: int = 240_000, source: str = "content-length") -> None:
+    def downloads(self, key, size=240_000, source="content-length"):
         self.script.tell(SizeLearned(key, Direction.DOWN, size_of(size, source)))
 
-    def run(self, until_s: float) -> None:
+    def run(self, until_s):
         for at_s, event in (
             (20.0, Witnessed("wlan0", True, Witness.NAME, 20.0)),
             (21.0, None),
@@ -87,10 +74,10 @@ class Silence:
                     self.pinged = {"wlan0": 21.0}
         self.script.wait(until_s, self.carry_out)
 
-    def when(self, key: FlowKey) -> list[float]:
+    def when(self, key):
         return [at_s for at_s, each in self.closed if each == key]
 
-    def carry_out(self, command: Command) -> Sequence[Event]:
+    def carry_out(self, command):
         now_s = self.script.now_s
         match command:
             case LookAtFlows() if self.looking:
@@ -107,7 +94,7 @@ class Silence:
         return []
 
     @staticmethod
-    def sample(key: FlowKey, at_s: float, silent_since_s: float = 20.0, **seen: Any) -> FlowSample:
+    def sample(key, at_s, silent_since_s=20.0, **seen):
         silent_s = max(0.0, at_s - silent_since_s)
         sample = FlowSample(
             key, at_s, 1, None, 0.02, 0.02, None, 50_000, 300, 0, silent_s, 0, silent_s
@@ -116,11 +103,11 @@ class Silence:
 
 
 @pytest.fixture
-def silence() -> Silence:
+def silence():
     return Silence()
 
 
-def test_a_download_that_stands_still_is_closed_once_and_told(silence: Silence) -> None:
+def test_a_download_that_stands_still_is_closed_once_and_told(silence):
     key = silence.opens()
     silence.downloads(key)
     silence.run(40.0)
@@ -149,7 +136,7 @@ def test_a_download_that_stands_still_is_closed_once_and_told(silence: Silence) 
     ],
     ids=str,
 )
-def test_what_hears_something_or_is_another_kind_stays(silence: Silence, seen: Any) -> None:
+def test_what_hears_something_or_is_another_kind_stays(silence, seen):
     key = silence.opens()
     silence.downloads(key)
     silence.seen[key] = seen
@@ -157,7 +144,7 @@ def test_what_hears_something_or_is_another_kind_stays(silence: Silence, seen: A
     assert silence.closed == []
 
 
-def test_what_no_look_has_seen_lately_stays(silence: Silence) -> None:
+def test_what_no_look_has_seen_lately_stays(silence):
     key = silence.opens()
     silence.seen[key] = {"unacknowledged": 3}
     silence.run(20.9)
@@ -167,13 +154,13 @@ def test_what_no_look_has_seen_lately_stays(silence: Silence) -> None:
 
 
 @pytest.mark.parametrize("port", [22, 25, 143, 993, 1194, 5222, 3306])
-def test_ports_that_the_user_does_not_name_are_left_alone(silence: Silence, port: int) -> None:
+def test_ports_that_the_user_does_not_name_are_left_alone(silence, port):
     silence.seen[silence.opens(port)] = {"unacknowledged": 3}
     silence.run(30.0)
     assert silence.closed == []
 
 
-def test_what_others_opened_what_is_near_ruled_or_the_daemons_own_stays(silence: Silence) -> None:
+def test_what_others_opened_what_is_near_ruled_or_the_daemons_own_stays(silence):
     silence.opens(key=FlowKey(LAPTOP, 4001, ip_address("10.0.0.9"), 80))
     silence.opens(key=FlowKey(ip_address("10.8.0.2"), 4002, SERVER, 80))
     silence.opens(key=FlowKey(LAPTOP, 4003, SERVER, 80), own=True)
@@ -188,7 +175,7 @@ def test_what_others_opened_what_is_near_ruled_or_the_daemons_own_stays(silence:
 
 
 @pytest.mark.parametrize("given_up", [False, True], ids=["the ping waits", "it was given up"])
-def test_a_slow_server_is_waited_for(silence: Silence, given_up: bool) -> None:
+def test_a_slow_server_is_waited_for(silence, given_up):
     """While one connection waits without other traffic, only a ping tells whether the network lives."""
     key = silence.opens()
     silence.downloads(key)
@@ -208,7 +195,7 @@ def test_a_slow_server_is_waited_for(silence: Silence, given_up: bool) -> None:
     assert len(silence.when(key)) == 1
 
 
-def test_nothing_is_closed_on_a_network_that_replies(silence: Silence) -> None:
+def test_nothing_is_closed_on_a_network_that_replies(silence):
     """A neighbour can send what it likes: at most the network counts as living."""
     key = silence.opens()
     silence.downloads(key)
@@ -218,7 +205,7 @@ def test_nothing_is_closed_on_a_network_that_replies(silence: Silence) -> None:
     assert silence.closed == []
 
 
-def test_what_rests_stays_and_what_was_receiving_does_not(silence: Silence) -> None:
+def test_what_rests_stays_and_what_was_receiving_does_not(silence):
     """Of encrypted answers the length is not known."""
     resting, receiving = silence.opens(443), silence.opens(8443)
     for key in (resting, receiving):
@@ -228,7 +215,7 @@ def test_what_rests_stays_and_what_was_receiving_does_not(silence: Silence) -> N
     assert [key for _, key in silence.closed] == [receiving]
 
 
-def test_another_network_has_to_live_and_is_asked() -> None:
+def test_another_network_has_to_live_and_is_asked():
     silence = Silence(replying=())
     key = silence.opens()
     silence.seen[key] = {"unacknowledged": 3}
@@ -241,7 +228,7 @@ def test_another_network_has_to_live_and_is_asked() -> None:
 
 
 @pytest.mark.parametrize(("when", "closes"), [("lost", True), ("never", False)])
-def test_lost_networks(when: str, closes: bool) -> None:
+def test_lost_networks(when, closes):
     silence = Silence(when, None)
     key = silence.opens()
     silence.seen[key] = {"unacknowledged": 3}
@@ -256,7 +243,7 @@ def test_lost_networks(when: str, closes: bool) -> None:
         assert "wlan0 is gone" in silence.script.recorded().reason
 
 
-def test_a_refusal_is_no_end(silence: Silence) -> None:
+def test_a_refusal_is_no_end(silence):
     key = silence.opens()
     silence.seen[key] = {"unacknowledged": 3}
     silence.refusing = True

@@ -1,14 +1,13 @@
 """Each destination, program and flow is decided on in its turn, so that an event decides little."""
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
 from kit.controller import KEY, LTE, WLAN, Rates, Script, led, of_kind, size_of
 
-from cedos.controller.commands import MoveConnection, Place, SetDefault, SetDestinations
+from cedos.controller.commands import MoveConnection, SetDefault, SetDestinations
 from cedos.controller.events import (
     FlowOpened,
     HintGiven,
@@ -19,28 +18,27 @@ from cedos.controller.events import (
 )
 from cedos.controller.hint import HintRequest
 from cedos.model import Direction
-from predictors.base import Distribution
 
 MANY = 40
 HOSTS = [ip_address(f"198.51.100.{1 + number}") for number in range(MANY)]
-PLACES: list[Place] = [(f"{host}/32", 80) for host in HOSTS]
+PLACES = [(f"{host}/32", 80) for host in HOSTS]
 ROUND_S = 0.1 * MANY
 
 
 class Counting(Rates):
     """Counts the predictions by size."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.asked: Counter[float] = Counter()
+        self.asked = Counter()
 
-    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+    def predict(self, features):
         self.asked[features["size_bytes"]] += 1
         return super().predict(features)
 
 
 @pytest.fixture
-def script() -> Script:
+def script():
     """Forty destinations of large downloads, each of another size, which LTE carries sooner."""
     script = Script(Counting(), rescue=False)
     for number, host in enumerate(HOSTS):
@@ -50,15 +48,15 @@ def script() -> Script:
     return script
 
 
-def asks_again(script: Script, at_s: float) -> None:
+def asks_again(script, at_s):
     """Everything is to be decided again, and destinations have been looked at."""
     script.tell(HostDefaultsChanged({}), TimerFired(), TimerFired(), at_s=at_s)
 
 
-def test_no_event_decides_on_more_than_one_destination(script: Script) -> None:
+def test_no_event_decides_on_more_than_one_destination(script):
     asks_again(script, 10.0)
     script.steering()
-    asked: Counter[float] = script.model.asked
+    asked = script.model.asked
     asked.clear()
     for _ in range(MANY):
         before = asked.total()
@@ -68,7 +66,7 @@ def test_no_event_decides_on_more_than_one_destination(script: Script) -> None:
     assert set(asked.values()) == {1}, "and each was decided on once"
 
 
-def test_verdicts_are_renewed_in_turn_the_oldest_first(script: Script) -> None:
+def test_verdicts_are_renewed_in_turn_the_oldest_first(script):
     script.decide(10.0)
     script.model.rate_bps["cellular"] = 1e5
     script.steering()
@@ -78,10 +76,10 @@ def test_verdicts_are_renewed_in_turn_the_oldest_first(script: Script) -> None:
     assert led(script.wait(12.0 + ROUND_S)) == dict.fromkeys(PLACES[9:], None)
 
 
-def test_destinations_leave_a_network_that_dies_at_once_and_together(script: Script) -> None:
+def test_destinations_leave_a_network_that_dies_at_once_and_together(script):
     script.decide(10.0)
     script.steering()
-    asked: Counter[float] = script.model.asked
+    asked = script.model.asked
     script.networks(WLAN, replace(LTE, up=False), at_s=11.0)
     asked.clear()
     script.tell(TimerFired())
@@ -92,9 +90,7 @@ def test_destinations_leave_a_network_that_dies_at_once_and_together(script: Scr
     assert led(script.wait(12.0)) == dict.fromkeys(PLACES, "lte0"), "they had no other verdict"
 
 
-def test_destinations_stay_where_their_verdict_leads_while_the_default_changes(
-    script: Script,
-) -> None:
+def test_destinations_stay_where_their_verdict_leads_while_the_default_changes(script):
     script.decide(10.0)
     script.steering()
     script.model.rtt_s["wifi"] = 0.5  # small transfers now go over LTE, too
@@ -105,9 +101,7 @@ def test_destinations_stay_where_their_verdict_leads_while_the_default_changes(
     assert led(script.steering()) == dict.fromkeys(PLACES, "lte0")
 
 
-def test_destinations_follow_the_default_at_once_to_a_network_that_lives_again(
-    script: Script,
-) -> None:
+def test_destinations_follow_the_default_at_once_to_a_network_that_lives_again(script):
     script.model.rtt_s["wifi"], script.model.rate_bps["wifi"] = 0.01, 50e6  # better for all sizes
     script.networks(replace(WLAN, up=False), LTE, at_s=10.0)
     script.wait(10.0 + ROUND_S)
@@ -116,7 +110,7 @@ def test_destinations_follow_the_default_at_once_to_a_network_that_lives_again(
     assert led(found) == {}, "none is kept on LTE until its turn"
 
 
-def test_flows_and_programs_have_their_turn_before_destinations(script: Script) -> None:
+def test_flows_and_programs_have_their_turn_before_destinations(script):
     hint = HintRequest(program="curl", size_bytes=10**7)
     script.tell(HintGiven(hint, uid=1000), at_s=9.0)
     keys = [replace(KEY, local_port=7000 + number) for number in range(9)]
@@ -135,7 +129,7 @@ def test_flows_and_programs_have_their_turn_before_destinations(script: Script) 
     assert moved == len(keys), "all of them, and at once"
 
 
-def test_a_hint_that_ends_before_its_turn_has_none() -> None:
+def test_a_hint_that_ends_before_its_turn_has_none():
     script = Script(rescue=False)
     hint = HintRequest(destination="198.51.100.9", port=80, size_bytes=10**7)
     script.tell(HintGiven(hint, uid=1000), at_s=9.0)
@@ -145,14 +139,14 @@ def test_a_hint_that_ends_before_its_turn_has_none() -> None:
     assert led(script.wait(12.0)) == {}
 
 
-def test_no_destination_is_led_over_the_network_that_went_last(script: Script) -> None:
+def test_no_destination_is_led_over_the_network_that_went_last(script):
     script.networks(WLAN, at_s=10.0)
     script.wait(10.0 + ROUND_S)
     found = script.networks(at_s=15.0) + script.wait(15.0 + ROUND_S)
     assert led(found) == {}
 
 
-def test_nothing_is_kept_of_a_destination_whose_hint_has_ended(script: Script) -> None:
+def test_nothing_is_kept_of_a_destination_whose_hint_has_ended(script):
     hint = HintRequest(destination=str(HOSTS[0]), port=80, size_bytes=10**7)
     script.tell(HintGiven(hint, uid=1000), at_s=9.0)
     script.tell(HintWithdrawn(script.controller.hints.last))

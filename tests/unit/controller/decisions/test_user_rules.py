@@ -35,7 +35,7 @@ from cedos.errors import ConfigError
 from cedos.model import Direction, FlowKey, NetworkKind, StrategyKind
 
 
-def rules_of(*rules: RuleRequest) -> UserRules:
+def rules_of(*rules):
     """These rules, with the numbers 1, 2, ..."""
     found = UserRules(Outbox())
     for rule in rules:
@@ -43,7 +43,7 @@ def rules_of(*rules: RuleRequest) -> UserRules:
     return found
 
 
-def test_the_closest_rule_applies() -> None:
+def test_the_closest_rule_applies():
     rules = rules_of(
         RuleRequest(host="198.51.0.0/16", never=("lte0",)),
         RuleRequest(host="198.51.100.0/24", only=("lte0",)),
@@ -70,7 +70,7 @@ def test_the_closest_rule_applies() -> None:
         ("wlan", set()),
     ],
 )
-def test_a_rule_names_a_network_a_kind_or_all_metered_ones(word: str, meant: set[str]) -> None:
+def test_a_rule_names_a_network_a_kind_or_all_metered_ones(word, meant):
     networks = {
         "wlan0": (NetworkKind.WIFI, False),
         "usb0": (NetworkKind.CELLULAR, True),
@@ -89,11 +89,11 @@ def test_a_rule_names_a_network_a_kind_or_all_metered_ones(word: str, meant: set
     assert never == networks.keys() - meant
 
 
-def told(name: str, *addresses: str, aliases: tuple[str, ...] = ()) -> DnsReply:
+def told(name, *addresses, aliases=()):
     return DnsReply(1, 0, False, name, 1, tuple(map(ip_address, addresses)), aliases)
 
 
-def test_a_rule_covers_what_resolvers_say_of_its_name() -> None:
+def test_a_rule_covers_what_resolvers_say_of_its_name():
     rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
     assert not rules.on_answer(told("updates.example.org", "192.0.2.1"))
     assert not rules.on_answer(told("otherupdates.example", "192.0.2.1"))
@@ -108,7 +108,7 @@ def test_a_rule_covers_what_resolvers_say_of_its_name() -> None:
     assert rules.of(ip_address("198.51.2.255"), 443) == 1
 
 
-def test_aliases_are_followed_in_one_answer_and_in_several() -> None:
+def test_aliases_are_followed_in_one_answer_and_in_several():
     rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
     # The ruled name is an alias, or another name is one of it.
     rules.on_answer(
@@ -125,7 +125,7 @@ def test_aliases_are_followed_in_one_answer_and_in_several() -> None:
     assert not rules.on_answer(told("s.example", "192.0.2.9", aliases=("r.example",)))
 
 
-def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule() -> None:
+def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule():
     """A page with a name that leads to the ruled host's content network switched the rule off."""
     rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
     rules.on_answer(told("dl.updates.example", aliases=("edge.cdn.example",)))
@@ -145,7 +145,7 @@ def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule() -> None:
     assert not rules.names(reply)
 
 
-def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file() -> None:
+def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file():
     rules = rules_of()
     rules.on_answer(told("dl.updates.example", "192.0.2.1"))
     rules.on_answer(told("other.example", "192.0.2.2"))
@@ -158,7 +158,7 @@ def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file(
     assert rules.of(ip_address("10.0.0.8"), 443) == 1
 
 
-def test_of_two_rules_for_one_address_one_applies_everywhere() -> None:
+def test_of_two_rules_for_one_address_one_applies_everywhere():
     rules = rules_of(
         RuleRequest(host="mirror.updates.example", only=("wlan0",), addresses=("192.0.2.1",)),
         RuleRequest(host="updates.example", only=("lte0",), addresses=("192.0.2.1", "192.0.2.2")),
@@ -176,17 +176,17 @@ def test_of_two_rules_for_one_address_one_applies_everywhere() -> None:
         assert steered[f"{place}/32", None] == rules.of(ip_address(place), 443)
 
 
-def test_rules_are_kept() -> None:
+def test_rules_are_kept():
     outbox = Outbox()
     rules = UserRules(outbox)
 
-    def add(**what: object) -> int:
+    def add(**what):
         rule = msgspec.convert(what, RuleRequest)
         number = rules.number_for(rule)
         rules.set(number, rule)
         return number
 
-    def kept() -> dict[str, object]:
+    def kept():
         (*_, last) = outbox.take()
         assert isinstance(last, KeepRules)
         return msgspec.json.decode(msgspec.json.encode(last.rules))  # type: ignore[no-any-return]
@@ -213,12 +213,12 @@ def test_rules_are_kept() -> None:
         lambda inner: st.lists(inner) | st.dictionaries(st.text(max_size=5), inner),
     )
 )
-def test_a_file_with_anything_in_it_gives_no_rules(kept: object) -> None:
+def test_a_file_with_anything_in_it_gives_no_rules(kept):
     assert UserRules(Outbox(), kept).rules == {}
 
 
 @pytest.mark.parametrize("number", ["-7", "0", "x", "1.5"])
-def test_a_kept_rule_has_a_number_of_a_user_s_rule(number: str) -> None:
+def test_a_kept_rule_has_a_number_of_a_user_s_rule(number):
     """The daemon did not start with one of a portal's number for a name."""
     rule = {"host": "a.example", "port": None, "only": [], "never": ["lte0"], "addresses": []}
     assert UserRules(Outbox(), {number: rule}).rules == {}
@@ -236,12 +236,12 @@ def test_a_kept_rule_has_a_number_of_a_user_s_rule(number: str) -> None:
         {"host": "x.example", "never": ["lte0"], "more": 1},
     ],
 )
-def test_what_cannot_be_a_rule_is_refused(wrong: dict[str, object]) -> None:
+def test_what_cannot_be_a_rule_is_refused(wrong):
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, RuleRequest)
 
 
-def test_names_below_a_ruled_host_do_not_push_out_its_own_address() -> None:
+def test_names_below_a_ruled_host_do_not_push_out_its_own_address():
     rules = rules_of(RuleRequest(host="cloud.example", never=("lte0",)))
     rules.on_answer(told("cloud.example", "203.0.113.1"))
     for number in range(MOST_ADDRESSES + 1):
@@ -250,7 +250,7 @@ def test_names_below_a_ruled_host_do_not_push_out_its_own_address() -> None:
     assert len(rules.rules[1].addresses) == MOST_ADDRESSES
 
 
-def test_only_so_many_hosts_are_a_portals() -> None:
+def test_only_so_many_hosts_are_a_portals():
     rules = rules_of()
     rules.portals([("wlan0", [ip_address(0xC6336400 + n) for n in range(MOST + 9)])])
     assert len(rules.rules) == MOST
@@ -262,18 +262,18 @@ NOT_METERED = RuleRequest(host=str(SERVER), never=("metered",))
 
 
 @pytest.fixture
-def ruled() -> Script:
+def ruled():
     """Its server is never reached over LTE."""
     script = Script(rules={"1": msgspec.to_builtins(NOT_METERED)})
     script.steering()
     return script
 
 
-def steered(script: Script) -> list[object]:
+def steered(script):
     return [each for each in script.steering() if not isinstance(each, SetDefault)]
 
 
-def test_it_goes_to_the_best_of_what_is_allowed() -> None:
+def test_it_goes_to_the_best_of_what_is_allowed():
     script = Script(rules={"1": msgspec.to_builtins(NOT_METERED)})
     assert script.steering() == [SetRuled({PLACE: "wlan0"}), SetDefault("wlan0", {})]
     script.model.rtt_s["wifi"] = 0.5
@@ -289,7 +289,7 @@ def test_it_goes_to_the_best_of_what_is_allowed() -> None:
     assert script.steering() == [], "nothing changed"
 
 
-def test_without_an_allowed_network_it_is_refused(ruled: Script) -> None:
+def test_without_an_allowed_network_it_is_refused(ruled):
     ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0)
     assert ruled.steering()[0] == SetRuled({PLACE: NOWHERE})
     found = ruled.controller.ruled.by_version(1)[4]
@@ -301,7 +301,7 @@ def test_without_an_allowed_network_it_is_refused(ruled: Script) -> None:
     assert ruled.controller.ruled.may_use(elsewhere, "lte0")
 
 
-def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Script) -> None:
+def test_an_address_that_its_network_cannot_reach_is_refused(ruled):
     """By IPv6, that is, which only LTE has: the kernel would look for the next best way."""
     lte = replace(LTE, addresses=(*LTE.addresses, ip_interface("2001:db8::2/64")))
     ruled.networks(WLAN, lte, at_s=9.0)
@@ -309,7 +309,7 @@ def test_an_address_that_its_network_cannot_reach_is_refused(ruled: Script) -> N
     assert led(given) == {("2001:db8:7::/48", None): NOWHERE}
 
 
-def test_the_kernel_has_no_rule_for_the_last_port(script: Script) -> None:
+def test_the_kernel_has_no_rule_for_the_last_port(script):
     """The kernel refused such a rule, and with it all others, for good: of users, and learnt ones."""
     with pytest.raises(ConfigError, match="1 to 65534 would be right"):
         rules_of(RuleRequest(host="x.example", never=("lte0",), port=65_535))
@@ -320,7 +320,7 @@ def test_the_kernel_has_no_rule_for_the_last_port(script: Script) -> None:
         assert led(script.steering()).get((f"{SERVER}/32", port)) == where
 
 
-def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Script) -> None:
+def test_what_is_known_of_a_destination_leads_it_no_more(ruled):
     """LTE is quicker for what it sends; the rule counts."""
     ruled.connection()
     large = SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
@@ -338,7 +338,7 @@ def test_what_is_known_of_a_destination_leads_it_no_more(ruled: Script) -> None:
     assert led(steered(ruled)) == {PLACE: "wlan0", (f"{SERVER}/32", 80): None}
 
 
-def test_a_living_connection_leaves_a_network_that_it_may_not_use(script: Script) -> None:
+def test_a_living_connection_leaves_a_network_that_it_may_not_use(script):
     """It began before its name was known to lead there."""
     flow = script.connection(movable=True)
     script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0",))), at_s=10.0)
@@ -348,7 +348,7 @@ def test_a_living_connection_leaves_a_network_that_it_may_not_use(script: Script
     assert flow.strategy == ONLY_LTE
 
 
-def test_a_claimed_name_counts_for_its_connection_alone(script: Script) -> None:
+def test_a_claimed_name_counts_for_its_connection_alone(script):
     flow = script.connection(movable=True)
     script.tell(RuleSet(1, RuleRequest(host="updates.example", never=("wlan0",))), at_s=10.0)
     flow.server_name = "dl.updates.example"
@@ -359,14 +359,14 @@ def test_a_claimed_name_counts_for_its_connection_alone(script: Script) -> None:
     assert not script.controller.ruled.covers(SERVER, 443)
 
 
-def test_a_living_connection_stays_where_no_network_is_allowed(script: Script) -> None:
+def test_a_living_connection_stays_where_no_network_is_allowed(script):
     script.connection(movable=True)
     script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0", "lte0"))), at_s=10.0)
     script.decide(10.5)
     assert steered(script) == [SetRuled({PLACE: NOWHERE})]
 
 
-def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script: Script) -> None:
+def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script):
     rule = RuleRequest(host="updates.example", never=("wlan0",))
     assert led(script.tell(RuleSet(1, rule), at_s=10.0)) == {}
     reply = told("dl.updates.example", str(SERVER), "2001:db8::2")
@@ -383,7 +383,7 @@ def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script: Script) -> Non
     }
 
 
-def portal(script: Script, at_s: float, *addresses: str) -> None:
+def portal(script, at_s, *addresses):
     """Wi-Fi's test page is redirected by way of these hosts, and nothing else is answered there."""
     script.now_s = at_s
     hosts = {address: (ip_address(address),) for address in addresses}
@@ -392,7 +392,7 @@ def portal(script: Script, at_s: float, *addresses: str) -> None:
     script.decide(at_s)
 
 
-def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script: Script) -> None:
+def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script):
     portal(script, 10.0, str(SERVER), "198.51.100.2")
     given = script.steering()
     assert led(given) == {PLACE: "wlan0", ("198.51.100.2/32", None): "wlan0"}
@@ -412,7 +412,7 @@ def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script: Script
     assert script.given(KeepRules) == []
 
 
-def test_the_users_rule_counts_before_the_portals(script: Script) -> None:
+def test_the_users_rule_counts_before_the_portals(script):
     script.tell(RuleSet(1, RuleRequest(host=str(SERVER), only=("lte0",))), at_s=9.0)
     portal(script, 10.0, str(SERVER))
     decision = script.controller.ruled.decision(KEY)
@@ -425,7 +425,7 @@ def test_the_users_rule_counts_before_the_portals(script: Script) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["198.51.100.0/24", "198.51.100.1/32", "0.0.0.0/0"])
-def test_a_portal_takes_no_host_out_of_the_users_prefix(script: Script, prefix: str) -> None:
+def test_a_portal_takes_no_host_out_of_the_users_prefix(script, prefix):
     """The kernel takes the longest prefix: a portal may name any address."""
     script.tell(RuleSet(1, RuleRequest(host=prefix, never=("wlan0",))), at_s=9.0)
     portal(script, 10.0, str(SERVER), "2001:db8::1")
@@ -435,7 +435,7 @@ def test_a_portal_takes_no_host_out_of_the_users_prefix(script: Script, prefix: 
     assert list(found) == [("2001:db8::1/128", None)], "another host leads there as before"
 
 
-def test_a_rule_for_a_captive_network_alone_leads_there(script: Script) -> None:
+def test_a_rule_for_a_captive_network_alone_leads_there(script):
     portal(script, 10.0)
     script.tell(RuleSet(1, NOT_METERED))
     assert steered(script) == [SetRuled({PLACE: "wlan0"})]
@@ -451,7 +451,7 @@ def test_a_rule_for_a_captive_network_alone_leads_there(script: Script) -> None:
     assert found.decision.reason.endswith("wlan0 does not answer, so connections are refused")
 
 
-def test_a_host_is_explained_by_the_rule_that_applies(script: Script) -> None:
+def test_a_host_is_explained_by_the_rule_that_applies(script):
     """Of two rules the other one was named; of a refused host an old decision was shown."""
     ruled = script.controller.ruled
     for number, rule in enumerate(
@@ -466,7 +466,7 @@ def test_a_host_is_explained_by_the_rule_that_applies(script: Script) -> None:
         script.tell(RuleSet(number, rule))
     script.tell(AnswersRead(None, (told("updates.example", "198.51.100.7"),)))
 
-    def rule_of(asked: str) -> str | None:
+    def rule_of(asked):
         decision = ruled.about(asked)
         return None if decision is None else decision.reason.partition(":")[0]
 

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
@@ -21,7 +20,6 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import assign
 from cedos.storage import model_files
-from predictors.completion import CompletionModel
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
 ETHERNET = Network("eth0", "eth0", 4, NetworkKind.ETHERNET, False, (ip_interface("10.2.0.2/24"),))
@@ -43,13 +41,11 @@ KNOWN = Context(
 
 
 @pytest.fixture(scope="module")
-def model() -> CompletionModel:
+def model():
     return model_files.load()
 
 
-def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(
-    model: CompletionModel,
-) -> None:
+def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(model):
     alone = DONE.expected(KNOWN, model)
     assert alone is not None
     assert alone.lengthened == 1.0
@@ -65,7 +61,7 @@ def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(
     assert beside.expected["cellular"] == alone.expected["cellular"]
 
 
-def test_predictors_are_not_shown_this_hosts_own_queue(model: CompletionModel) -> None:
+def test_predictors_are_not_shown_this_hosts_own_queue(model):
     full = {
         "rtt_s": Indicator(0.13, 0.0),
         "delivery_down_bps": Indicator(1e7, 0.0),
@@ -83,9 +79,7 @@ KEPT = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 443)
 class Kept:
     """A connection over TLS that is looked at now and then; `took_s` when it has ended."""
 
-    def __init__(
-        self, key: FlowKey = KEPT, *, tls: bool = True, networks: Sequence[Network] = BOTH
-    ) -> None:
+    def __init__(self, key=KEPT, *, tls=True, networks=BOTH):
         self.key, self.networks = key, networks
         self.flows = LivingFlows()
         self.flows.networks_changed(networks)
@@ -93,19 +87,17 @@ class Kept:
         guess = SizeEstimate(30_000, 30_000, 30_000, "default")
         self.flows.on_size(SizeLearned(key, Direction.DOWN, guess, tls=tls))
 
-    def look(
-        self, at_s: float, down: int, up: int, quiet_s: float, unacknowledged: int = 0
-    ) -> None:
+    def look(self, at_s, down, up, quiet_s, unacknowledged=0):
         sample = FlowSample(
             self.key, at_s, 1, None, 0.02, 0.02, None, down, up, 0, quiet_s, unacknowledged, quiet_s
         )
         self.flows.on_samples([sample], at_s)
 
-    def took_s(self, at_s: float, down: int, up: int, quiet_s: float) -> float | None:
+    def took_s(self, at_s, down, up, quiet_s):
         finished = self.finished(at_s, down, up, quiet_s)
         return finished.time_s if finished is not None else None
 
-    def finished(self, at_s: float, down: int, up: int, quiet_s: float) -> FinishedTransfer | None:
+    def finished(self, at_s, down, up, quiet_s):
         closed = FlowClosed(
             self.key, at_s + 100.0, down, up, 0.02, 0.02,
             at_s=at_s, idle_down_s=quiet_s, idle_ack_s=quiet_s,
@@ -115,7 +107,7 @@ class Kept:
         return finished_transfer(self.flow, record, closed, self.networks)
 
 
-def test_a_kept_connection_that_asks_again_is_more_than_one_transfer() -> None:
+def test_a_kept_connection_that_asks_again_is_more_than_one_transfer():
     """30 kB in a minute: so slow was a Wi-Fi believed to be, for seconds, each time that one ended."""
     kept = Kept()
     kept.look(10.2, 20_000, 800, 0.05)
@@ -137,7 +129,7 @@ def test_a_kept_connection_that_asks_again_is_more_than_one_transfer() -> None:
     assert kept.took_s(60.0, 20_100, 840, 3.0) is None
 
 
-def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network() -> None:
+def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network():
     kept = Kept(tls=False)
     kept.look(12.0, 20_000, 800, 1.8)  # it stands still, and goes on
     kept.look(13.0, 25_000, 840, 0.1)  # a larger window was granted
@@ -148,12 +140,12 @@ def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network() -> None:
     assert kept.took_s(14.0, 30_000, 900, 0.5) == pytest.approx(3.5)
 
 
-def test_a_handshake_of_tls_is_no_part_of_what_predictors_know() -> None:
+def test_a_handshake_of_tls_is_no_part_of_what_predictors_know():
     assert Kept().took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.08)
     assert Kept(tls=False).took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
 
 
-def test_of_a_plain_request_nothing_is_taken_off_for_tls() -> None:
+def test_of_a_plain_request_nothing_is_taken_off_for_tls():
     """Until something was read of it a flow may be anything; each took a round trip too little then."""
     key, profiler = replace(KEPT, remote_port=80), Profiler()
     request = b"GET /a HTTP/1.1\r\nHost: example.org\r\n\r\n"
@@ -168,13 +160,13 @@ def test_of_a_plain_request_nothing_is_taken_off_for_tls() -> None:
     assert kept.took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)
 
 
-def test_what_came_from_a_host_before_the_router_is_not_judged() -> None:
+def test_what_came_from_a_host_before_the_router_is_not_judged():
     disk = replace(KEPT, remote=ip_address("10.0.0.9"))
     assert Kept(disk).took_s(10.5, 30_000, 800, 0.4) is None
 
 
 @pytest.mark.parametrize("network", ["eth0", "wlan0", "lte0"])
-def test_of_three_networks_each_is_judged(network: str, model: CompletionModel) -> None:
+def test_of_three_networks_each_is_judged(network, model):
     """Predictors know two: of Wi-Fi beside Ethernet and a phone nothing was learned."""
     all_three = (ETHERNET, WLAN, LTE)
     (local,) = (each.addresses[0].ip for each in all_three if each.name == network)

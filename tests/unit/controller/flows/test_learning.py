@@ -1,5 +1,4 @@
 from ipaddress import ip_address, ip_interface
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -23,7 +22,6 @@ from cedos.model import (
 from cedos.selector.decision.case import assign
 from cedos.selector.decision.features import features
 from cedos.storage import model_files
-from predictors.completion import CompletionModel
 from predictors.posterior import Posterior
 
 WLAN = Network(
@@ -45,22 +43,22 @@ KNOWN = Context(
 
 
 @pytest.fixture(scope="module")
-def model() -> CompletionModel:
+def model():
     return model_files.load()
 
 
 def finish(
-    learning: Learning,
-    took_s: float,
+    learning,
+    took_s,
     *,
-    carried: int = SIZE,
-    second: int = 0,
-    requests: int = 1,
-    exact: bool = True,
-    unread: bool = False,
-    lingered_s: float = 3.0,
-    began_unix_s: float = 100.0,
-) -> None:
+    carried=SIZE,
+    second=0,
+    requests=1,
+    exact=True,
+    unread=False,
+    lingered_s=3.0,
+    began_unix_s=100.0,
+):
     """A download of a megabyte that began at 0; its connection stayed open for a while after it."""
     flows = LivingFlows()
     flows.networks_changed(BOTH)
@@ -93,9 +91,7 @@ def finish(
         learning.on_transfer(transfer, KNOWN)
 
 
-def test_it_learns_what_came_of_predictions(
-    model: CompletionModel,
-) -> None:
+def test_it_learns_what_came_of_predictions(model):
     learning = Learning(model, Posterior())
     transfer = Transfer(SizeEstimate(SIZE, SIZE, SIZE, "hint"))
     # As they will be asked for again: what predictions favour is part of what is learnt.
@@ -107,9 +103,7 @@ def test_it_learns_what_came_of_predictions(
     assert learning.note == "Predictions are corrected by 20 earlier transfers"
 
 
-def test_what_came_of_predictions_is_kept_over_a_restart(
-    model: CompletionModel, tmp_path: Path
-) -> None:
+def test_what_came_of_predictions_is_kept_over_a_restart(model, tmp_path):
     transfer = Transfer(SizeEstimate(SIZE, SIZE, SIZE, "hint"))
     columns = features(KNOWN, transfer, assign(BOTH), model.features)
     learning = learned(model, tmp_path)
@@ -137,9 +131,7 @@ def test_what_came_of_predictions_is_kept_over_a_restart(
         b'{"seen": 1, "favoured": {"wifi": {"1": {}}}}',
     ],
 )
-def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(
-    model: CompletionModel, tmp_path: Path, nonsense: bytes
-) -> None:
+def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(model, tmp_path, nonsense):
     (tmp_path / POSTERIOR_FILE).write_bytes(nonsense)
     for number in (1, 2):
         with capture_logs() as said:
@@ -164,9 +156,7 @@ def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(
     ],
     ids=str,
 )
-def test_what_is_not_known_well_teaches_nothing(
-    model: CompletionModel, spoiled: dict[str, float]
-) -> None:
+def test_what_is_not_known_well_teaches_nothing(model, spoiled):
     learning = Learning(model, Posterior())
     finish(learning, **({"took_s": 3.0} | spoiled))
     assert learning.note == ""

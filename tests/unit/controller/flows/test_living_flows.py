@@ -29,7 +29,7 @@ SECOND = FlowKey(ip_address("10.1.0.2"), 4001, SERVER, 80)
 TOKEN = 77
 
 
-def sample(key: FlowKey, down: int = 0, up: int = 0, **changes: object) -> FlowSample:
+def sample(key, down=0, up=0, **changes):
     given = {"token": None, "idle_down_s": 0.01, "unacknowledged": 0} | changes
     given = {"at_s": 0.0, "state": 1} | given
     return FlowSample(
@@ -38,23 +38,23 @@ def sample(key: FlowKey, down: int = 0, up: int = 0, **changes: object) -> FlowS
     )  # fmt: skip
 
 
-def size(key: FlowKey, count: int, source: str = "content-length") -> SizeLearned:
+def size(key, count, source="content-length"):
     return SizeLearned(key, Direction.DOWN, SizeEstimate(count, count, count, source))
 
 
-def decision(choice: Strategy, at_s: float) -> Decision:
+def decision(choice, at_s):
     transfer = Transfer(SizeEstimate(3000, 3000, 3000, "default"))
     return Decision(1, 100.0 + at_s, transfer, Context(at_s, {}), (), choice, "max-s", "")
 
 
 @pytest.fixture
-def flows() -> LivingFlows:
+def flows():
     flows = LivingFlows()
     flows.networks_changed([WLAN, LTE])
     return flows
 
 
-def test_a_plain_flow_becomes_a_record_when_it_ends(flows: LivingFlows) -> None:
+def test_a_plain_flow_becomes_a_record_when_it_ends(flows):
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(size(FIRST, 5000))
     record = flows.on_close(FlowClosed(FIRST, 102.0, 5200, 80, rtt_s=0.03))
@@ -67,7 +67,7 @@ def test_a_plain_flow_becomes_a_record_when_it_ends(flows: LivingFlows) -> None:
     assert len(flows) == 0
 
 
-def test_subflows_are_one_flow_that_ends_with_the_last(flows: LivingFlows) -> None:
+def test_subflows_are_one_flow_that_ends_with_the_last(flows):
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_open(FlowOpened(SECOND, 1.1, 100.1))  # its token is told a moment later
     flow = flows.joined(TOKEN, FIRST, 1.1)
@@ -84,9 +84,7 @@ def test_subflows_are_one_flow_that_ends_with_the_last(flows: LivingFlows) -> No
     assert record.ended_unix_s == 104.0
 
 
-def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(
-    flows: LivingFlows,
-) -> None:
+def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(flows):
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(size(FIRST, 1_000_000))
     flows.on_samples([sample(FIRST, 100_000)], 2.0)
@@ -97,7 +95,7 @@ def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(
     assert flow.rate_bps == 0.0, "it has waited since the first look"
 
 
-def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: LivingFlows) -> None:
+def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows):
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(size(FIRST, 1_000_000, "history"))
     flows.on_samples([sample(FIRST, 100_000)], 2.0)
@@ -105,8 +103,8 @@ def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows: LivingFlo
     assert flow.rate_bps is None
 
 
-def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: LivingFlows) -> None:
-    def uploads(count: int, source: str = "content-length") -> int:
+def test_uploads_are_counted_where_the_uplinks_rate_matters(flows):
+    def uploads(count, source="content-length"):
         estimate = SizeEstimate(count, count, count, source)
         flows.on_size(SizeLearned(FIRST, Direction.UP, estimate))
         return flows.uploads
@@ -122,7 +120,7 @@ def test_uploads_are_counted_where_the_uplinks_rate_matters(flows: LivingFlows) 
     assert flows.upload.size.median_bytes == 20_000
 
 
-def test_networks_are_idle_since_bytes_last_moved_over_them(flows: LivingFlows) -> None:
+def test_networks_are_idle_since_bytes_last_moved_over_them(flows):
     assert flows.idle_s(1.0) == {}
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_samples([sample(FIRST, 1000)], 2.0)
@@ -132,7 +130,7 @@ def test_networks_are_idle_since_bytes_last_moved_over_them(flows: LivingFlows) 
     assert flows.idle_s(6.5) == {"wlan0": 0.5}
 
 
-def test_a_stall_is_known_between_two_samples_of_a_second(flows: LivingFlows) -> None:
+def test_a_stall_is_known_between_two_samples_of_a_second(flows):
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(size(FIRST, 1_000_000))
     rates = []
@@ -152,7 +150,7 @@ def test_a_stall_is_known_between_two_samples_of_a_second(flows: LivingFlows) ->
     assert 0.0 not in rates[:-2]
 
 
-def test_an_upload_without_acknowledgements_is_stalled(flows: LivingFlows) -> None:
+def test_an_upload_without_acknowledgements_is_stalled(flows):
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(SizeLearned(FIRST, Direction.UP, SizeEstimate(9, 10**6, 10**7, "history")))
     for tenths in range(5):
@@ -163,7 +161,7 @@ def test_an_upload_without_acknowledgements_is_stalled(flows: LivingFlows) -> No
     assert flow.rate_bps == 0.0
 
 
-def test_a_move_forgets_the_rate_of_the_way_before(flows: LivingFlows) -> None:
+def test_a_move_forgets_the_rate_of_the_way_before(flows):
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(size(FIRST, 1_000_000))
     flows.on_samples([sample(FIRST, 100_000)], 2.0)
@@ -174,7 +172,7 @@ def test_a_move_forgets_the_rate_of_the_way_before(flows: LivingFlows) -> None:
     assert flow.rate_bps is None, "too early to say"
 
 
-def test_what_has_bytes_to_come_shares_its_network(flows: LivingFlows) -> None:
+def test_what_has_bytes_to_come_shares_its_network(flows):
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     assert flows.competing(1.1) == {}
     flows.on_size(size(FIRST, 2_000_000))
@@ -189,14 +187,14 @@ def test_what_has_bytes_to_come_shares_its_network(flows: LivingFlows) -> None:
 @pytest.mark.parametrize(
     "last", [sample(FIRST, 1_995_000), sample(FIRST, 600_000, idle_down_s=3.0)]
 )
-def test_what_is_nearly_over_or_pauses_shares_nothing(last: FlowSample, flows: LivingFlows) -> None:
+def test_what_is_nearly_over_or_pauses_shares_nothing(last, flows):
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(size(FIRST, 2_000_000))
     flows.on_samples([last], 2.0)
     assert flows.competing(2.0) == {}
 
 
-def test_over_two_networks_each_has_half_of_it(flows: LivingFlows) -> None:
+def test_over_two_networks_each_has_half_of_it(flows):
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flow = flows.on_size(size(FIRST, 2_000_000))
     assert flow is not None
@@ -208,7 +206,7 @@ def test_over_two_networks_each_has_half_of_it(flows: LivingFlows) -> None:
     }
 
 
-def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows: LivingFlows) -> None:
+def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows):
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     nothing = Context(1.0, {})
     own = Context(1.0, {}, competing={"wlan0": {Direction.DOWN: (CompetingTransfer(FIRST, 9),)}})
@@ -220,7 +218,7 @@ def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows: LivingFlows
     assert not flow.alone_on("wlan0", nothing)
 
 
-def test_whether_a_flow_tried_fewer_networks_and_came_back(flows: LivingFlows) -> None:
+def test_whether_a_flow_tried_fewer_networks_and_came_back(flows):
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     both = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
     alone = Strategy(StrategyKind.SINGLE, ("wlan0",))
@@ -232,14 +230,12 @@ def test_whether_a_flow_tried_fewer_networks_and_came_back(flows: LivingFlows) -
     assert not flow.tried_since(7.0)
 
 
-def named(key: FlowKey, name: str = "a.example") -> SizeLearned:
+def named(key, name="a.example"):
     return replace(size(key, 3000, "default"), server_name=name)
 
 
 @pytest.mark.parametrize("told", ["opening", "sample", "connection", "subflow"])
-def test_a_first_packet_that_comes_before_its_flow_is_known_names_it(
-    flows: LivingFlows, told: str
-) -> None:
+def test_a_first_packet_that_comes_before_its_flow_is_known_names_it(flows, told):
     assert flows.on_size(named(FIRST)) is None
     flows.on_early_size(named(FIRST), 1.01)
     if told == "opening":
@@ -255,9 +251,7 @@ def test_a_first_packet_that_comes_before_its_flow_is_known_names_it(
     assert (flow.server_name, flow.transfers) == ("a.example", 1)
 
 
-def test_an_early_name_is_not_given_to_a_later_connection_of_the_same_ports(
-    flows: LivingFlows,
-) -> None:
+def test_an_early_name_is_not_given_to_a_later_connection_of_the_same_ports(flows):
     flows.on_early_size(named(FIRST), 1.0)
     assert flows.on_open(FlowOpened(FIRST, 9.0, 108.0)).server_name is None
     flows.on_early_size(named(SECOND), 9.0)
@@ -270,9 +264,7 @@ def test_an_early_name_is_not_given_to_a_later_connection_of_the_same_ports(
         strategies.tuples(strategies.booleans(), strategies.integers(0, 5)), max_size=40
     )
 )
-def test_the_order_of_openings_and_first_packets_does_not_matter(
-    events: list[tuple[bool, int]],
-) -> None:
+def test_the_order_of_openings_and_first_packets_does_not_matter(events):
     flows, opened, named_by_packet = LivingFlows(), set[int](), set[int]()
     for at, (opens, number) in enumerate(events):
         key = replace(FIRST, local_port=5000 + number)
@@ -291,7 +283,7 @@ def test_the_order_of_openings_and_first_packets_does_not_matter(
         assert flow.server_name == expected
 
 
-def test_of_many_early_names_the_last_ones_are_kept(flows: LivingFlows) -> None:
+def test_of_many_early_names_the_last_ones_are_kept(flows):
     keys = [replace(FIRST, local_port=port) for port in range(1000, 3000)]
     for key in keys:
         flows.on_early_size(named(key), 1.0)

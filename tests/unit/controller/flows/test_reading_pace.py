@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from cedos.controller.flows.reading_pace import ReadingPace
 
 
-def test_between_two_looks_at_a_full_socket_as_much_was_read_as_came() -> None:
+def test_between_two_looks_at_a_full_socket_as_much_was_read_as_came():
     pace = ReadingPace()
     pace.observe(0.0, 5_000_000, unread=False)
     pace.observe(0.2, 6_000_000, unread=True)
@@ -18,7 +18,7 @@ def test_between_two_looks_at_a_full_socket_as_much_was_read_as_came() -> None:
     assert pace.rate_bps(1.2) == 2_000_000
 
 
-def test_a_program_that_pauses_reads_nothing() -> None:
+def test_a_program_that_pauses_reads_nothing():
     pace = ReadingPace()
     for tenth in range(30):
         pace.observe(tenth / 10, 1_000_000, unread=True)
@@ -26,7 +26,7 @@ def test_a_program_that_pauses_reads_nothing() -> None:
     assert pace.rate_bps(2.9) == 0.0
 
 
-def test_one_that_stops_for_a_moment_now_and_then_is_no_slow_reader() -> None:
+def test_one_that_stops_for_a_moment_now_and_then_is_no_slow_reader():
     """Else its network's rate would be its pace, and no other network ever helped."""
     pace = ReadingPace()
     for fifth in range(200):
@@ -34,7 +34,7 @@ def test_one_that_stops_for_a_moment_now_and_then_is_no_slow_reader() -> None:
         assert fifth < 20 or not pace.sets(fifth / 5)
 
 
-def test_bursts_and_pauses_are_one_pace() -> None:
+def test_bursts_and_pauses_are_one_pace():
     """A limited rate: a megabyte at once, and then nothing for two seconds."""
     pace = ReadingPace()
     for fifth in range(100):
@@ -44,7 +44,7 @@ def test_bursts_and_pauses_are_one_pace() -> None:
     assert 3.5e6 < rate_bps < 4.5e6
 
 
-def test_who_reads_at_once_again_leaves_the_pace_to_the_network() -> None:
+def test_who_reads_at_once_again_leaves_the_pace_to_the_network():
     pace = ReadingPace()
     for second in range(8):
         pace.observe(float(second), 100_000 * second, unread=True)
@@ -57,7 +57,7 @@ def test_who_reads_at_once_again_leaves_the_pace_to_the_network() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 1 << 50), st.booleans()), max_size=50))
-def test_whatever_is_seen_the_pace_is_sane(looks: list[tuple[float, int, bool]]) -> None:
+def test_whatever_is_seen_the_pace_is_sane(looks):
     pace = ReadingPace()
     for at_s, carried, unread in sorted(looks):
         pace.observe(at_s, carried, unread=unread)

@@ -7,11 +7,11 @@ EXPECTED = {"wifi": (0.5, 1.0, 2.0, 1.2), "mptcp_wifi": (0.5, 1.0, 2.0, 1.2)}
 ONE = Prediction("wifi", "wlan0", Direction.DOWN, 3000, 1.0, 0.0, EXPECTED)
 
 
-def record(prediction: Prediction | None) -> FlowRecord:
+def record(prediction):
     return FlowRecord((), None, 1.0, 2.0, prediction=prediction)
 
 
-def test_a_network_is_judged_by_the_last_transfers_over_it_alone() -> None:
+def test_a_network_is_judged_by_the_last_transfers_over_it_alone():
     reliability = Reliability([record(replace(ONE, took_s=9.0))] * TRANSFERS)
     held = reliability.of("wlan0")
     assert held is not None
@@ -26,13 +26,13 @@ def test_a_network_is_judged_by_the_last_transfers_over_it_alone() -> None:
     assert reliability.of("lte0") is None
 
 
-def test_a_damaged_record_of_the_history_tells_nothing() -> None:
+def test_a_damaged_record_of_the_history_tells_nothing():
     """The daemon did not start any more after one letter on the disk had changed."""
     damaged = (replace(ONE, strategy="wigi"), replace(ONE, took_s=0.0), replace(ONE, took_s=-1.0))
     assert Reliability(map(record, damaged)).of("wlan0") is None
 
 
-def test_so_many_networks_are_remembered_and_no_more() -> None:
+def test_so_many_networks_are_remembered_and_no_more():
     reliability = Reliability(record(replace(ONE, network=f"usb{k}")) for k in range(40))
     assert reliability.of("usb39") is not None
     assert reliability.of("usb0") is None

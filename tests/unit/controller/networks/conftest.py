@@ -1,6 +1,5 @@
 """Two networks, a search for portals on them, and servers that do not answer."""
 
-from collections.abc import Callable
 from ipaddress import ip_address, ip_interface
 
 import pytest
@@ -12,44 +11,42 @@ from cedos.controller.events import (
     PageChecked,
     PortalFinding,
     PortalVerdict,
-    TlsAnswer,
 )
 from cedos.controller.networks.context import ContextKeeper
-from cedos.controller.networks.liveness import Liveness
 from cedos.controller.networks.portals import Portals
 from cedos.controller.outbox import Outbox
-from cedos.model import FlowKey, Network, NetworkKind, NetworkLife
+from cedos.model import FlowKey, Network, NetworkKind
 
 
 class Told:
     """A search whose commands are answered at once; `answers` is what a check of each network finds."""
 
-    def __init__(self, answers: dict[str, PortalFinding]) -> None:
+    def __init__(self, answers):
         self.answers = answers
-        self.manager: dict[str, bool] = {}  # what NetworkManager says of each network
-        self.tls: dict[str, TlsAnswer] = {}  # what a well-known host answers over each network
+        self.manager = {}  # what NetworkManager says of each network
+        self.tls = {}  # what a well-known host answers over each network
         self.keeper = ContextKeeper()
         # Network and time-out of every fetch of the test page.
-        self.checks: list[tuple[str, float]] = []
-        self.shaken: list[str] = []  # the networks over which that host was asked
+        self.checks = []
+        self.shaken = []  # the networks over which that host was asked
         self.now_s = 1000.0
         self._outbox = Outbox()
         self.watch = Portals(self._outbox, self.keeper)
 
     @property
-    def problems(self) -> list[str]:
+    def problems(self):
         return self.watch.problems(self.now_s)
 
-    def state(self, name: str) -> Liveness:
+    def state(self, name):
         return self.keeper.liveness(name)
 
-    def life(self, name: str = "home") -> NetworkLife:
+    def life(self, name="home"):
         return self.state(name).verdict(self.now_s).life
 
-    def networks(self, *networks: Network) -> None:
+    def networks(self, *networks):
         self.watch.networks_changed(networks, self.now_s)
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds):
         """Time passes: timers fire."""
         end_s = self.now_s + seconds
         while (at_s := self.watch.next_timer_s()) is not None and at_s <= end_s:
@@ -58,14 +55,14 @@ class Told:
             self._carry_out()
         self.now_s = end_s
 
-    def until(self, happened: Callable[[], bool], limit_s: float = 10.0) -> None:
+    def until(self, happened, limit_s=10.0):
         """Time passes until something has happened."""
         end_s = self.now_s + limit_s
         while not happened():
             assert self.now_s < end_s, "it does not happen"
             self.wait(0.01)
 
-    def _carry_out(self) -> None:
+    def _carry_out(self):
         while commands := self._outbox.take():
             for command in commands:
                 if isinstance(command, CheckPage):
@@ -76,7 +73,7 @@ class Told:
                     ended = HandshakeEnded(command.network, command.number, answer)
                     self.watch.on_handshake(ended, self.now_s)
 
-    def _check(self, command: CheckPage) -> None:
+    def _check(self, command):
         nothing = PortalFinding(PortalVerdict.UNCLEAR, "nothing can be told")
         self.checks.append((command.network, command.timeout_s))
         finding = self.answers.get(command.network, nothing)
@@ -93,14 +90,12 @@ class Desk:
     lte = Network("phone", "lte0", 2, NetworkKind.CELLULAR, True, (ip_interface("10.0.2.2/24"),))
 
     @staticmethod
-    def listen(answers: dict[str, PortalFinding] | None = None) -> Told:
+    def listen(answers=None):
         """Without answers no fetch of a page tells anything."""
         return Told(answers if answers is not None else {})
 
     @staticmethod
-    def flow(
-        network: Network, server: int, *, state: int = 1, down: int = 0, port: int = 443
-    ) -> FlowSample:
+    def flow(network, server, *, state=1, down=0, port=443):
         """A connection over a network to a server, given by the last number of its address."""
         local = network.addresses[0].ip
         key = FlowKey(local, 5000 + server, ip_address(f"198.51.100.{server}"), port)
@@ -108,5 +103,5 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Desk:
+def desk():
     return Desk()

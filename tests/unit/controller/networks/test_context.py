@@ -8,11 +8,11 @@ from cedos.controller.networks.rates import RateSample
 from cedos.model import Direction, Indicator, NetworkLife
 
 
-def value(keeper: ContextKeeper, name: str, now_s: float, network: str = "wlan0") -> float:
+def value(keeper, name, now_s, network="wlan0"):
     return keeper.snapshot(now_s).networks[network][name].value
 
 
-def test_rtt_is_the_median_of_the_last_moments_and_its_minimum_of_a_longer_window() -> None:
+def test_rtt_is_the_median_of_the_last_moments_and_its_minimum_of_a_longer_window():
     keeper = ContextKeeper(rtt_window_s=2.0, rtt_min_window_s=10.0)
     for at_s, rtt_s in ((1.0, 0.010), (8.0, 0.050), (9.0, 0.030), (9.5, 0.040)):
         keeper.observe_ping("wlan0", rtt_s, at_s)
@@ -24,13 +24,13 @@ def test_rtt_is_the_median_of_the_last_moments_and_its_minimum_of_a_longer_windo
 
 
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, math.nan, math.inf])
-def test_an_impossible_rtt_is_ignored(nonsense: float) -> None:
+def test_an_impossible_rtt_is_ignored(nonsense):
     keeper = ContextKeeper()
     keeper.observe_rtt("wlan0", nonsense, 1.0)
     assert keeper.snapshot(2.0).networks.get("wlan0", {}) == {}
 
 
-def test_available_is_what_is_up_and_not_condemned() -> None:
+def test_available_is_what_is_up_and_not_condemned():
     keeper = ContextKeeper(pings=3)
     keeper.observe_up("wlan0", True, 0.0)
     assert value(keeper, "available", 0.0) == 1.0
@@ -50,7 +50,7 @@ def test_available_is_what_is_up_and_not_condemned() -> None:
     assert value(keeper, "available", 7.0) == 1.0
 
 
-def test_a_radio_without_a_connection_is_dead_until_it_has_one() -> None:
+def test_a_radio_without_a_connection_is_dead_until_it_has_one():
     keeper = ContextKeeper()
     keeper.observe_up("lte0", True, 0.0)
     for at_s, available in ((1.0, 0.0), (2.0, 1.0)):
@@ -60,7 +60,7 @@ def test_a_radio_without_a_connection_is_dead_until_it_has_one() -> None:
         assert value(keeper, "available", at_s, "lte0") == available
 
 
-def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters() -> None:
+def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters():
     keeper = ContextKeeper()
     for second in range(4):
         keeper.observe_bytes("lte0", second * 1_000_000, second * 250_000, float(second))
@@ -91,9 +91,7 @@ def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters() -
         ({9.0: 0.05, 9.7: 0.085, 10.1: 0.05}, 0.2e6),
     ],
 )
-def test_who_carries_little_while_round_trips_are_short_does_not_set_the_pace(
-    rtts_s: dict[float, float], rate_bps: float
-) -> None:
+def test_who_carries_little_while_round_trips_are_short_does_not_set_the_pace(rtts_s, rate_bps):
     keeper = ContextKeeper()
     quick, slow = (
         {Direction.DOWN: RateSample(begin_s, begin_s + 0.2, carried, saturated=True)}
@@ -106,7 +104,7 @@ def test_who_carries_little_while_round_trips_are_short_does_not_set_the_pace(
     assert value(keeper, "past1_bps", 10.3, "lte0") == pytest.approx(rate_bps)
 
 
-def test_unsteady_round_trips_make_no_rate_of_a_network_of_few_slow_bytes() -> None:
+def test_unsteady_round_trips_make_no_rate_of_a_network_of_few_slow_bytes():
     """Replayed: four packets in 0.16 s, sent again, over a Wi-Fi that had just carried 18 Mbit/s."""
     keeper = ContextKeeper()
     for at_s, rtt_s in ((9.0, 0.0305), (9.6, 0.033), (10.1, 0.0377)):
@@ -122,7 +120,7 @@ def test_unsteady_round_trips_make_no_rate_of_a_network_of_few_slow_bytes() -> N
     assert value(keeper, "past1_bps", 10.5) == pytest.approx(4e6)
 
 
-def test_a_provider_is_preferred_until_it_falls_silent() -> None:
+def test_a_provider_is_preferred_until_it_falls_silent():
     keeper = ContextKeeper(grace_s=2.5)
     keeper.update("wlan0", {"past1_bps": Indicator(50e6, 10.0)})
     keeper.observe_delivery(
@@ -135,7 +133,7 @@ def test_a_provider_is_preferred_until_it_falls_silent() -> None:
     assert value(keeper, "past1_bps", 13.0) == pytest.approx(4e6)
 
 
-def test_of_two_given_values_the_newer_counts_and_nonsense_does_not() -> None:
+def test_of_two_given_values_the_newer_counts_and_nonsense_does_not():
     keeper = ContextKeeper()
     keeper.update("wlan0", {"rssi_dbm": Indicator(-60.0, 2.0)})
     keeper.update("wlan0", {"rssi_dbm": Indicator(-70.0, 1.0)})
@@ -145,7 +143,7 @@ def test_of_two_given_values_the_newer_counts_and_nonsense_does_not() -> None:
     assert value(keeper, "rssi_dbm", 3.0) == -65.0
 
 
-def test_networks_are_apart_and_a_lost_one_is_forgotten() -> None:
+def test_networks_are_apart_and_a_lost_one_is_forgotten():
     keeper = ContextKeeper()
     keeper.observe_ping("wlan0", 0.01, 1.0)
     keeper.observe_ping("lte0", 0.05, 1.0)

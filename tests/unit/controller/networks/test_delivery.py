@@ -21,25 +21,25 @@ SENDING = replace(RECEIVING, idle_ack_s=0.0, unacknowledged=20, bytes_down=0, by
 class Watched:
     """Looks every 0.2 s from second 1 on."""
 
-    def __init__(self, *opened: FlowKey) -> None:
+    def __init__(self, *opened):
         self.watch = DeliveryWatch()
         self.at_s = 0.8
         for key in opened:
             self.watch.on_open(key, 0.8)
 
-    def sample(self, *flows: FlowSample) -> dict[Direction, RateSample]:
+    def sample(self, *flows):
         self.at_s += 0.2
         samples = [replace(flow, at_s=self.at_s) for flow in flows]
         return dict(self.watch.observe(samples, [WIFI], self.at_s).get("home", {}))
 
-    def down(self, *flows: FlowSample) -> RateSample | None:
+    def down(self, *flows):
         return self.sample(*flows).get(Direction.DOWN)
 
-    def up(self, *flows: FlowSample) -> RateSample | None:
+    def up(self, *flows):
         return self.sample(*flows).get(Direction.UP)
 
 
-def end(flow: FlowSample, at_s: float, **more: float) -> FlowClosed:
+def end(flow, at_s, **more):
     """A flow's end at the instant of its last data, unless `more` says otherwise."""
     closed = FlowClosed(
         flow.key, 0.0, flow.bytes_down, flow.bytes_up, flow.rtt_s, flow.rtt_min_s, at_s=at_s,
@@ -48,7 +48,7 @@ def end(flow: FlowSample, at_s: float, **more: float) -> FlowClosed:
     return replace(closed, **more)
 
 
-def test_a_transfer_past_its_slow_start_shows_what_the_network_carries() -> None:
+def test_a_transfer_past_its_slow_start_shows_what_the_network_carries():
     watched = Watched(KEY)
     first = watched.down(replace(RECEIVING, bytes_down=75_000))
     assert first is not None
@@ -66,7 +66,7 @@ def test_a_transfer_past_its_slow_start_shows_what_the_network_carries() -> None
     assert found.rate_bps == pytest.approx(10e6)
 
 
-def test_a_slow_network_is_known_from_few_bytes() -> None:
+def test_a_slow_network_is_known_from_few_bytes():
     watched = Watched(KEY)
     watched.down(RECEIVING)
     found = watched.down(replace(RECEIVING, bytes_down=55_000))
@@ -76,7 +76,7 @@ def test_a_slow_network_is_known_from_few_bytes() -> None:
     assert watched.down(replace(RECEIVING, bytes_down=57_000)) is None, "too little to say anything"
 
 
-def test_small_answers_on_a_connection_that_is_kept_are_no_rate_of_the_network() -> None:
+def test_small_answers_on_a_connection_that_is_kept_are_no_rate_of_the_network():
     """Once the small answers of a browser over a gateway's session were taken for Wi-Fi's rate."""
     kept = replace(RECEIVING, bytes_down=500_000, receive_rtt_s=0.04)
     watched = Watched(KEY)
@@ -94,7 +94,7 @@ def test_small_answers_on_a_connection_that_is_kept_are_no_rate_of_the_network()
     assert not found.saturated
 
 
-def test_acknowledgements_of_a_session_and_an_upload_beside_are_no_requests() -> None:
+def test_acknowledgements_of_a_session_and_an_upload_beside_are_no_requests():
     slow = replace(RECEIVING, bytes_down=500_000, receive_rtt_s=0.3)
     watched = Watched(KEY)
     watched.down(slow)
@@ -104,7 +104,7 @@ def test_acknowledgements_of_a_session_and_an_upload_beside_are_no_requests() ->
         assert found.saturated, "its sender had 15 kB under way"
 
 
-def test_what_fits_on_the_path_is_told_by_its_least_round_trip() -> None:
+def test_what_fits_on_the_path_is_told_by_its_least_round_trip():
     # The others waited in a queue, which is no part of the path.
     queued = replace(RECEIVING, bytes_down=300_000, rtt_s=0.4)
     watched = Watched(KEY)
@@ -114,7 +114,7 @@ def test_what_fits_on_the_path_is_told_by_its_least_round_trip() -> None:
     assert found.saturated
 
 
-def test_who_pauses_does_not_show_what_the_network_carries() -> None:
+def test_who_pauses_does_not_show_what_the_network_carries():
     watched = Watched(KEY)
     watched.down(replace(RECEIVING, bytes_down=500_000))
     paused = watched.down(replace(RECEIVING, bytes_down=600_000, idle_down_s=0.11))
@@ -126,7 +126,7 @@ def test_who_pauses_does_not_show_what_the_network_carries() -> None:
     assert not resumed.saturated
 
 
-def test_who_stood_still_begins_anew() -> None:
+def test_who_stood_still_begins_anew():
     watched = Watched(KEY)
     watched.down(replace(RECEIVING, bytes_down=500_000))
     watched.down(replace(RECEIVING, bytes_down=500_000, idle_down_s=0.3))
@@ -139,7 +139,7 @@ def test_who_stood_still_begins_anew() -> None:
     assert found.saturated
 
 
-def test_what_ended_between_two_samples_counts() -> None:
+def test_what_ended_between_two_samples_counts():
     watched = Watched(KEY)
     watched.sample()
     watched.watch.on_open(OTHER, 1.05)
@@ -150,7 +150,7 @@ def test_what_ended_between_two_samples_counts() -> None:
     assert watched.down() is None, "it is counted once"
 
 
-def test_of_a_short_transfer_counts_what_came_past_its_slow_start() -> None:
+def test_of_a_short_transfer_counts_what_came_past_its_slow_start():
     """A Wi-Fi of 50 Mbit/s: the first three of five round trips of 14 ms carry a third of it."""
     took_s = naive_time_s(300_000, 0.014, 50e6)
     short = replace(RECEIVING, key=OTHER, bytes_down=300_000, rtt_min_s=0.014, rtt_s=0.03)
@@ -175,7 +175,7 @@ def test_of_a_short_transfer_counts_what_came_past_its_slow_start() -> None:
     assert found.rate_bps == pytest.approx(4e6)
 
 
-def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
+def test_the_end_of_a_long_transfer_is_as_good_as_its_middle():
     watched = Watched(KEY)
     watched.down(replace(RECEIVING, bytes_down=500_000))
     watched.watch.on_close(end(replace(RECEIVING, bytes_down=700_000), 1.19, idle_down_s=0.01))
@@ -192,7 +192,7 @@ def test_the_end_of_a_long_transfer_is_as_good_as_its_middle() -> None:
     assert found.saturated
 
 
-def test_what_ends_while_the_sockets_are_sampled_is_counted_once() -> None:
+def test_what_ends_while_the_sockets_are_sampled_is_counted_once():
     watched = Watched(KEY, OTHER)
     watched.down(RECEIVING)
     last, whole = (
@@ -207,7 +207,7 @@ def test_what_ends_while_the_sockets_are_sampled_is_counted_once() -> None:
     assert watched.down() is None
 
 
-def test_of_flows_that_are_older_or_not_counted_nothing_is_said() -> None:
+def test_of_flows_that_are_older_or_not_counted_nothing_is_said():
     watched = Watched()
     assert watched.down(replace(RECEIVING, bytes_down=10**9)) is None
     watched.watch.on_close(end(replace(RECEIVING, key=OTHER), 1.1))
@@ -231,9 +231,7 @@ def test_of_flows_that_are_older_or_not_counted_nothing_is_said() -> None:
         (0.021, 5_000, False),  # maybe from before
     ],
 )
-def test_a_download_whose_round_trips_are_short_has_no_queue(
-    receive_rtt_s: float | None, received: int, queue_empty: bool
-) -> None:
+def test_a_download_whose_round_trips_are_short_has_no_queue(receive_rtt_s, received, queue_empty):
     """Of MPTCP over two networks, the faster one waits for the other: its trickle is not its rate."""
     watched = Watched(KEY)
     watched.sample(RECEIVING)
@@ -243,7 +241,7 @@ def test_a_download_whose_round_trips_are_short_has_no_queue(
     assert found.queue_empty is queue_empty
 
 
-def test_the_least_round_trip_is_that_of_all_flows_of_a_network_and_of_a_minute() -> None:
+def test_the_least_round_trip_is_that_of_all_flows_of_a_network_and_of_a_minute():
     far = replace(RECEIVING, rtt_s=0.3, rtt_min_s=0.3)
     more = replace(far, bytes_down=300_000, receive_rtt_s=0.3)
     watched = Watched(KEY, OTHER)
@@ -257,7 +255,7 @@ def test_the_least_round_trip_is_that_of_all_flows_of_a_network_and_of_a_minute(
     assert found.queue_empty, "it may be far away by now"
 
 
-def test_an_upload_needs_something_under_way() -> None:
+def test_an_upload_needs_something_under_way():
     watched = Watched(KEY)
     watched.up(SENDING)
     found = watched.up(replace(SENDING, bytes_up=75_000))
@@ -272,7 +270,7 @@ def test_an_upload_needs_something_under_way() -> None:
     assert not after.saturated
 
 
-def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carries() -> None:
+def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carries():
     watched = Watched(KEY)
     watched.up(replace(SENDING, bytes_up=500_000))
     pausing = watched.up(replace(SENDING, bytes_up=525_000, idle_ack_s=0.11))
@@ -291,7 +289,7 @@ def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carri
     assert found.saturated
 
 
-def test_both_ways_are_apart_and_strangers_are_left_out() -> None:
+def test_both_ways_are_apart_and_strangers_are_left_out():
     watched = Watched(KEY, OTHER)
     stranger = replace(KEY, local=ip_address("172.17.0.2"))
     watched.watch.on_open(stranger, 0.8)
@@ -301,7 +299,7 @@ def test_both_ways_are_apart_and_strangers_are_left_out() -> None:
     assert found[Direction.DOWN].carried_bytes == 50_000
 
 
-def test_ended_flows_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ended_flows_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr(delivery, "_MOST_CLOSED", 10)
     watched = Watched()
     for port in range(6000, 6050):
@@ -320,7 +318,7 @@ def test_ended_flows_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> No
     assert not any(state)
 
 
-def test_a_program_that_reads_slowly_does_not_show_what_the_network_carries() -> None:
+def test_a_program_that_reads_slowly_does_not_show_what_the_network_carries():
     watched = Watched(KEY)
     slow = replace(RECEIVING, bytes_down=500_000, unread=True)
     watched.down(slow)

@@ -9,24 +9,24 @@ from cedos.model import FlowKey, Network, NetworkKind
 GATEWAY = ip_address("198.51.100.9")
 
 
-def helper(number: int) -> Network:
+def helper(number):
     own = ip_interface(f"169.254.1.{number}/32")
     return Network(
         f"helper-{number}", "wlan0", 2, NetworkKind.HELPER, True, (own,), leads_to=GATEWAY
     )
 
 
-def key(number: int, port: int = 4000) -> FlowKey:
+def key(number, port=4000):
     return FlowKey(ip_address(f"169.254.1.{number}"), port, GATEWAY, 443)
 
 
-def sample(number: int, down: int, up: int, port: int = 4000) -> FlowSample:
+def sample(number, down, up, port=4000):
     return FlowSample(
         key(number, port), 10.0, 1, None, 0.02, 0.02, None, down, up, 0, 0.01, 0, idle_ack_s=0.1
     )
 
 
-def counting(*there: int, at_the_start: bool = False) -> HelperBytes:
+def counting(*there, at_the_start=False):
     counted = HelperBytes()
     if not at_the_start:
         counted.networks_changed([])
@@ -34,14 +34,14 @@ def counting(*there: int, at_the_start: bool = False) -> HelperBytes:
     return counted
 
 
-def test_each_helper_has_the_bytes_of_its_address() -> None:
+def test_each_helper_has_the_bytes_of_its_address():
     counted = counting(1, 2)
     assert counted.on_samples([sample(1, 1000, 10), sample(2, 300, 3)]) == {"helper-1", "helper-2"}
     assert counted.on_samples([sample(1, 1500, 10), sample(2, 300, 3)]) == {"helper-1"}
     assert (counted.of("helper-1"), counted.of("helper-2")) == ((1500, 10), (300, 3))
 
 
-def test_connections_add_up_and_their_ends_count() -> None:
+def test_connections_add_up_and_their_ends_count():
     counted = counting(1)
     counted.on_samples([sample(1, 1000, 10), sample(1, 200, 2, port=4001)])
     counted.on_close(FlowClosed(key(1), 100.0, 1600, 20))
@@ -52,7 +52,7 @@ def test_connections_add_up_and_their_ends_count() -> None:
     assert counted.of("helper-1") == (1950, 28)
 
 
-def test_of_helpers_before_the_daemon_only_what_they_carry_from_now_on_counts() -> None:
+def test_of_helpers_before_the_daemon_only_what_they_carry_from_now_on_counts():
     counted = counting(1, at_the_start=True)
     counted.on_samples([sample(1, 1_000_000, 10_000)])
     assert counted.of("helper-1") == (0, 0)

@@ -22,7 +22,7 @@ WORDS = {
 }
 
 
-def played(script: str) -> tuple[Liveness, float]:
+def played(script):
     """Play lines such as `3.0 ping lost`, `4 page box`, `5 silent 1.5`; return also the last instant."""
     liveness, at_s = Liveness(), 0.0
     for line in filter(None, map(str.strip, script.splitlines())):
@@ -136,13 +136,13 @@ SCRIPTS = {
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
-def test_these_witnesses_make_this_state(name: str) -> None:
+def test_these_witnesses_make_this_state(name):
     script, life = SCRIPTS[name]
     liveness, at_s = played(script)
     assert liveness.verdict(at_s).life is life
 
 
-def test_a_verdict_says_why_and_since_when() -> None:
+def test_a_verdict_says_why_and_since_when():
     liveness, _ = played("0 ping heard\n9 ping lost 7 3\n10 name lost 8")
     verdict = liveness.verdict(10.0)
     assert verdict.why == "no answer to pings and look-ups"
@@ -152,7 +152,7 @@ def test_a_verdict_says_why_and_since_when() -> None:
     assert (verdict.why, verdict.page, verdict.since_s) == ("another page came", "http://gw/", 1.0)
 
 
-def test_pings_that_are_never_answered_are_not_sent_any_more() -> None:
+def test_pings_that_are_never_answered_are_not_sent_any_more():
     liveness = Liveness(3)
     for at_s in range(5):
         assert not liveness.drops_pings
@@ -164,7 +164,7 @@ def test_pings_that_are_never_answered_are_not_sent_any_more() -> None:
     assert not liveness.drops_pings
 
 
-def test_the_share_of_lost_pings_is_known_where_it_tells_something() -> None:
+def test_the_share_of_lost_pings_is_known_where_it_tells_something():
     liveness = Liveness(4)
     liveness.missed(Witness.PING, 0.5)
     assert liveness.ping_loss is None, "pings may be dropped"
@@ -191,7 +191,7 @@ EVENTS = st.lists(
 )
 
 
-def happened(events: list[tuple[str, Witness, float, float]]) -> tuple[Liveness, float]:
+def happened(events):
     liveness, now_s = Liveness(), 0.0
     for what, witness, later_s, lasted_s in events:
         now_s += later_s
@@ -209,18 +209,14 @@ def happened(events: list[tuple[str, Witness, float, float]]) -> tuple[Liveness,
 
 
 @given(EVENTS, WITNESSES.filter(lambda each: each is not Witness.RADIO))
-def test_no_single_kind_of_witness_condemns(
-    events: list[tuple[str, Witness, float, float]], alone: Witness
-) -> None:
+def test_no_single_kind_of_witness_condemns(events, alone):
     only = [(what, alone, later_s, lasted_s) for what, _, later_s, lasted_s in events]
     liveness, now_s = happened(only)
     assert not liveness.verdict(now_s).condemned
 
 
 @given(EVENTS, st.sampled_from([Witness.TRANSFER, Witness.PAGE, Witness.CONNECTION]))
-def test_a_fresh_success_never_leaves_a_network_dead(
-    events: list[tuple[str, Witness, float, float]], witness: Witness
-) -> None:
+def test_a_fresh_success_never_leaves_a_network_dead(events, witness):
     without_boxes = [each for each in events if each[0] != "box"]
     liveness, now_s = happened(without_boxes)
     liveness.on_heard(witness, now_s)
@@ -231,7 +227,7 @@ def test_a_fresh_success_never_leaves_a_network_dead(
 
 
 @given(EVENTS)
-def test_nothing_is_condemned_for_ever(events: list[tuple[str, Witness, float, float]]) -> None:
+def test_nothing_is_condemned_for_ever(events):
     liveness, now_s = happened(events)
     assert not liveness.verdict(now_s + BELIEVED_S + 5.1).condemned
     liveness.forget()
@@ -239,9 +235,7 @@ def test_nothing_is_condemned_for_ever(events: list[tuple[str, Witness, float, f
 
 
 @given(EVENTS)
-def test_a_network_lives_again_with_the_first_ping_after_an_outage(
-    events: list[tuple[str, Witness, float, float]],
-) -> None:
+def test_a_network_lives_again_with_the_first_ping_after_an_outage(events):
     """The host hears nothing in an outage, so that the outage explains each miss."""
     missed = [each for each in events if each[0] in ("missed", "silent")]
     liveness, now_s = happened([("carried", Witness.PING, 0.0, 0.0), *missed])

@@ -1,6 +1,5 @@
 """Observations of networks by flows, pings, counters and witnesses, by scripts of events."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from ipaddress import ip_address
 
@@ -12,7 +11,6 @@ from cedos.controller.events import (
     Attached,
     CommandDone,
     CountersRead,
-    Event,
     FlowClosed,
     FlowOpened,
     FlowSample,
@@ -23,33 +21,31 @@ from cedos.controller.events import (
     Witness,
     Witnessed,
 )
-from cedos.model import FlowKey, Indicator, NetworkLife
+from cedos.model import FlowKey, NetworkLife
 
 GATEWAY = ip_address("10.0.0.1")
 
 
 @pytest.fixture
-def script() -> Script:
+def script():
     """A flow over Wi-Fi began at 9 s."""
     script = Script(rescue=False)
     script.tell(FlowOpened(KEY, 9.0, 100.0), at_s=9.0)
     return script
 
 
-def known(script: Script, name: str, network: str = "wlan0") -> Indicator | None:
+def known(script, name, network="wlan0"):
     return script.controller.context(script.now_s).networks.get(network, {}).get(name)
 
 
-def test_another_access_point_is_another_place_that_is_asked_at_once(script: Script) -> None:
+def test_another_access_point_is_another_place_that_is_asked_at_once(script):
     for point, asked in (("a", []), ("a", []), ("b", [AskNetwork("wlan0")])):
         found = script.tell(Attached("wlan0", point, "home"))
         assert of_kind(AskNetwork, found) == asked
 
 
 @pytest.mark.parametrize("rescued", [False, True])
-def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flows_own(
-    script: Script, rescued: bool
-) -> None:
+def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flows_own(script, rescued):
     if rescued:
         script.tell(CommandDone(RescueFlow(KEY, "lte0", "no reply")))
     closed = FlowClosed(KEY, 0.0, 100_000, 500, at_s=9.4, idle_down_s=0.0, idle_ack_s=0.0)
@@ -59,9 +55,7 @@ def test_what_another_network_carried_is_not_held_to_the_credit_of_the_flows_own
 
 
 @pytest.mark.parametrize(("answered_s", "knows"), [(0.01, True), (5.0, False), (None, False)])
-def test_a_short_flow_tells_at_its_end_what_a_round_trip_took(
-    script: Script, answered_s: float | None, knows: bool
-) -> None:
+def test_a_short_flow_tells_at_its_end_what_a_round_trip_took(script, answered_s, knows):
     closed = FlowClosed(
         KEY, 0.0, 4_000, 500, rtt_s=0.012, at_s=9.4, idle_down_s=0.0, idle_ack_s=answered_s
     )
@@ -70,7 +64,7 @@ def test_a_short_flow_tells_at_its_end_what_a_round_trip_took(
     assert (found is not None and found.value == 0.012) is knows
 
 
-def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behind_it() -> None:
+def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behind_it():
     """A copy from a disk in the same Wi-Fi made it a network of 800 Mbit/s and a round trip of 0.3 ms."""
     script = Script(rescue=False)
     disk = replace(KEY, remote=ip_address("10.0.0.9"), remote_port=445)
@@ -103,9 +97,7 @@ def test_what_a_host_before_the_router_sends_says_nothing_of_what_is_behind_it()
     assert rate.value > 0.0
 
 
-def test_a_rest_without_looks_makes_nothing_of_what_a_host_before_the_router_sent_before_it() -> (
-    None
-):
+def test_a_rest_without_looks_makes_nothing_of_what_a_host_before_the_router_sent_before_it():
     script = Script(rescue=False)
     disk = replace(KEY, remote=ip_address("10.0.0.9"), remote_port=445)
     script.tell(FlowOpened(disk, 9.0, 100.0), at_s=9.0)
@@ -122,9 +114,7 @@ def test_a_rest_without_looks_makes_nothing_of_what_a_host_before_the_router_sen
     ("remote", "bytes_down", "lives"),
     [("198.51.100.1", 1200, True), ("198.51.100.1", 0, False), ("10.0.0.9", 1200, False)],
 )
-def test_who_drops_pings_and_answers_by_udp_lives(
-    script: Script, remote: str, bytes_down: int, lives: bool
-) -> None:
+def test_who_drops_pings_and_answers_by_udp_lives(script, remote, bytes_down, lives):
     key = FlowKey(ip_address("10.0.0.2"), 4000, ip_address(remote), 443, "udp")
     script.tell(FlowOpened(key, 9.0, 100.0), at_s=9.0)
     script.tell(FlowClosed(key, 0.0, bytes_down, 500, exact=False), at_s=200.0)
@@ -143,9 +133,7 @@ def test_who_drops_pings_and_answers_by_udp_lives(
         (None, NetworkLife.UNKNOWN),  # the resolver refuses: that tells nothing
     ],
 )
-def test_a_network_whose_pings_are_lost_is_asked_for_names(
-    answer: bool | None, life: NetworkLife
-) -> None:
+def test_a_network_whose_pings_are_lost_is_asked_for_names(answer, life):
     script = Script()
     for second in range(9, 16):
         lost = PingEnded("wlan0", None, second - 1.0, float(second))
@@ -159,17 +147,17 @@ def test_a_network_whose_pings_are_lost_is_asked_for_names(
     assert drops is (life is NetworkLife.ALIVE)
 
 
-def test_a_lost_ping_of_a_network_that_is_gone_asks_for_nothing(script: Script) -> None:
+def test_a_lost_ping_of_a_network_that_is_gone_asks_for_nothing(script):
     script.networks(LTE, at_s=9.5)
     assert script.tell(PingEnded("wlan0", None, 9.0, 10.0), at_s=10.0) == []
 
 
-def told(script: Script, at_s: float, *events: Event) -> Sequence[tuple[str, str]]:
+def told(script, at_s, *events):
     given = script.tell(*events, at_s=at_s)
     return [(each.life.value, each.before.value) for each in of_kind(TellVerdict, given)]
 
 
-def test_the_states_of_networks_that_are_up_are_told_when_they_change() -> None:
+def test_the_states_of_networks_that_are_up_are_told_when_they_change():
     script = Script()
     page, connection = Witness.PAGE, Witness.CONNECTION
     assert told(script, 10.0, Witnessed("wlan0", True, page, 10.0)) == []
@@ -194,9 +182,7 @@ def test_the_states_of_networks_that_are_up_are_told_when_they_change() -> None:
     ("how", "told"),
     [("as usual", False), ("rescued", True), ("on the link", True), ("not answered", False)],
 )
-def test_answers_of_other_networks_show_no_portal(
-    monkeypatch: pytest.MonkeyPatch, how: str, told: bool
-) -> None:
+def test_answers_of_other_networks_show_no_portal(monkeypatch, how, told):
     script, elsewhere = Script(), list[FlowKey]()
     monkeypatch.setattr(script.controller.portals, "answered_elsewhere", elsewhere.append)
     key = replace(KEY, remote=ip_address("10.0.0.9")) if how == "on the link" else KEY
@@ -208,10 +194,10 @@ def test_answers_of_other_networks_show_no_portal(
     assert elsewhere == ([key] if told else [])
 
 
-def test_what_another_network_carries_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_another_network_carries_is_told_apart(monkeypatch):
     script, told = Script(), []
 
-    def observe(here: list[FlowSample], elsewhere: list[FlowSample], now_s: float) -> bool:
+    def observe(here, elsewhere, now_s):
         told.append(([each.key for each in here], [each.key for each in elsewhere]))
         return False
 

@@ -11,7 +11,7 @@ KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)
 FIRST = FlowSample(KEY, 1.0, 1, None, 0.030, 0.020, None, 100_000, 1_000, 0, 0.01, 0)
 
 
-def test_an_rtt_counts_when_something_sent_was_acknowledged() -> None:
+def test_an_rtt_counts_when_something_sent_was_acknowledged():
     watch = PassiveWatch()
     watch.observe([FIRST], [WIFI])
     assert watch.observe([replace(FIRST, rtt_s=0.04)], [WIFI])["home"].rtts_s == []
@@ -21,7 +21,7 @@ def test_an_rtt_counts_when_something_sent_was_acknowledged() -> None:
     assert watch.observe([unknown], [WIFI])["home"].rtts_s == []
 
 
-def test_a_host_that_only_downloads_has_round_trips() -> None:
+def test_a_host_that_only_downloads_has_round_trips():
     watch = PassiveWatch()
     first = replace(FIRST, receive_rtt_s=0.06)
     watch.observe([first], [WIFI])
@@ -32,7 +32,7 @@ def test_a_host_that_only_downloads_has_round_trips() -> None:
     assert watch.observe([trickle], [WIFI])["home"].rtts_s == []
 
 
-def test_segments_sent_again() -> None:
+def test_segments_sent_again():
     watch = PassiveWatch()
     first = replace(FIRST, segments=100, retransmits=2, unacknowledged=10)
     watch.observe([first], [WIFI])
@@ -41,7 +41,7 @@ def test_segments_sent_again() -> None:
     assert (glimpse.segments, glimpse.segments_again) == (200, 10)
 
 
-def test_the_loss_rate_needs_segments_and_forgets() -> None:
+def test_the_loss_rate_needs_segments_and_forgets():
     losses = Losses()
     losses.observe(10, 5, 1.0)
     assert losses.indicators() == {}

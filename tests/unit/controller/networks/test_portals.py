@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 
@@ -19,7 +18,7 @@ NO_NAMES = PortalFinding(PortalVerdict.SILENT, "names are not answered", witness
 FILTERED = PortalFinding(PortalVerdict.FILTERED, "page.test leads to 0.0.0.0 there")
 
 
-def test_each_new_network_is_checked_once(desk: Any) -> None:
+def test_each_new_network_is_checked_once(desk):
     told = desk.listen({"home": FREE, "phone": FREE})
     watch = told.watch
     told.networks(desk.wifi, desk.lte, replace(desk.lte, name="off", up=False))
@@ -39,7 +38,7 @@ def test_each_new_network_is_checked_once(desk: Any) -> None:
     assert told.shaken == []
 
 
-def test_a_portal_needs_a_second_witness_and_its_hosts_are_known(desk: Any) -> None:
+def test_a_portal_needs_a_second_witness_and_its_hosts_are_known(desk):
     told = desk.listen({"home": PORTAL, "phone": FREE})
     told.tls = {"home": TlsAnswer.SILENT, "phone": TlsAnswer.PROVEN}
     watch = told.watch
@@ -76,9 +75,7 @@ def test_a_portal_needs_a_second_witness_and_its_hosts_are_known(desk: Any) -> N
         (None, TlsAnswer.PROVEN, NetworkLife.UNKNOWN),
     ],
 )
-def test_a_second_opinion_is_compared_with_the_other_network(
-    desk: Any, here: TlsAnswer | None, elsewhere: TlsAnswer, life: NetworkLife
-) -> None:
+def test_a_second_opinion_is_compared_with_the_other_network(desk, here, elsewhere, life):
     told = desk.listen({"home": PORTAL, "phone": FREE})
     told.tls = {"home": here, "phone": elsewhere}
     watch = told.watch
@@ -96,7 +93,7 @@ def test_a_second_opinion_is_compared_with_the_other_network(
     assert list(watch.on_the_way()) == ([] if proven else [("home", (ADDRESS,))])
 
 
-def test_a_filtered_page_is_told_and_asked_for_once(desk: Any) -> None:
+def test_a_filtered_page_is_told_and_asked_for_once(desk):
     told = desk.listen({"home": FILTERED, "phone": FREE})
     watch = told.watch
     told.networks(desk.wifi, desk.lte)
@@ -112,7 +109,7 @@ def test_a_filtered_page_is_told_and_asked_for_once(desk: Any) -> None:
     told.until(lambda: len(told.checks) == 3)
 
 
-def test_what_may_be_a_filter_is_not_asked_for_for_ever(desk: Any) -> None:
+def test_what_may_be_a_filter_is_not_asked_for_for_ever(desk):
     told = desk.listen({"home": PORTAL, "phone": FREE})
     told.networks(desk.wifi, desk.lte)
     told.wait(4000.0)
@@ -120,7 +117,7 @@ def test_what_may_be_a_filter_is_not_asked_for_for_ever(desk: Any) -> None:
     assert told.life() is NetworkLife.UNKNOWN
 
 
-def test_the_user_who_logs_in_is_let_back_soon(desk: Any) -> None:
+def test_the_user_who_logs_in_is_let_back_soon(desk):
     told = desk.listen({"home": PORTAL})
     told.tls = {"home": TlsAnswer.SILENT}
     watch = told.watch
@@ -134,7 +131,7 @@ def test_the_user_who_logs_in_is_let_back_soon(desk: Any) -> None:
     told.until(lambda: told.life() is NetworkLife.ALIVE)
 
 
-def test_what_a_log_in_page_loads_refutes_nothing(desk: Any) -> None:
+def test_what_a_log_in_page_loads_refutes_nothing(desk):
     told = desk.listen({"home": replace(PORTAL, hosts={"gw": (ip_address("198.51.100.3"),)})})
     told.tls = {"home": TlsAnswer.SILENT}
     watch = told.watch
@@ -147,7 +144,7 @@ def test_what_a_log_in_page_loads_refutes_nothing(desk: Any) -> None:
     assert told.life() is NetworkLife.ALIVE
 
 
-def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(desk: Any) -> None:
+def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(desk):
     told = desk.listen({"home": PORTAL, "phone": PORTAL})
     told.tls = {"home": TlsAnswer.SILENT, "phone": TlsAnswer.REFUSED}
     told.networks(desk.wifi)
@@ -168,9 +165,7 @@ def test_the_same_wrong_answer_on_two_networks_is_the_pages_fault(desk: Any) -> 
         ({}, 2.5),
     ],
 )
-def test_a_slow_network_is_given_time(
-    desk: Any, known: dict[str, float], patience_s: float
-) -> None:
+def test_a_slow_network_is_given_time(desk, known, patience_s):
     told = desk.listen({"home": FREE})
     told.keeper.update("home", {name: Indicator(each, told.now_s) for name, each in known.items()})
     told.networks(desk.wifi)
@@ -178,7 +173,7 @@ def test_a_slow_network_is_given_time(
     assert told.checks == [("home", pytest.approx(patience_s))]
 
 
-def test_networkmanager_is_one_witness_where_the_page_says_nothing(desk: Any) -> None:
+def test_networkmanager_is_one_witness_where_the_page_says_nothing(desk):
     told = desk.listen()
     told.manager = {"home": True}
     told.tls = {"home": TlsAnswer.SILENT, "phone": TlsAnswer.PROVEN}
@@ -189,7 +184,7 @@ def test_networkmanager_is_one_witness_where_the_page_says_nothing(desk: Any) ->
     told.until(lambda: told.life() is NetworkLife.ALIVE)
 
 
-def test_names_that_are_not_answered_need_a_second_witness_too(desk: Any) -> None:
+def test_names_that_are_not_answered_need_a_second_witness_too(desk):
     told = desk.listen({"home": NO_NAMES, "phone": FREE})
     watch = told.watch
     told.networks(desk.lte, desk.wifi)
@@ -206,9 +201,7 @@ def test_names_that_are_not_answered_need_a_second_witness_too(desk: Any) -> Non
 
 
 @pytest.mark.parametrize("answered_before", [True, False])
-def test_a_router_that_may_be_no_resolver_counts_once_it_was_one(
-    desk: Any, answered_before: bool
-) -> None:
+def test_a_router_that_may_be_no_resolver_counts_once_it_was_one(desk, answered_before):
     """Without a known resolver of a network its router is asked, and may be none."""
     guess = replace(NO_NAMES, guessed=True)
     told = desk.listen({"home": FREE if answered_before else guess, "phone": FREE})
@@ -223,9 +216,7 @@ def test_a_router_that_may_be_no_resolver_counts_once_it_was_one(
     assert told.state("home").misses(Witness.NAME) is answered_before
 
 
-def test_connections_in_vain_are_one_witness_and_other_networks_the_second(
-    desk: Any,
-) -> None:
+def test_connections_in_vain_are_one_witness_and_other_networks_the_second(desk):
     told = desk.listen()
     watch = told.watch
     told.networks(desk.wifi, desk.lte)
@@ -245,7 +236,7 @@ def test_connections_in_vain_are_one_witness_and_other_networks_the_second(
     assert told.life() is NetworkLife.ALIVE
 
 
-def test_connections_that_wait_have_the_page_asked_for(desk: Any) -> None:
+def test_connections_that_wait_have_the_page_asked_for(desk):
     told = desk.listen({"home": FREE, "phone": FREE})
     watch = told.watch
     told.networks(desk.wifi, desk.lte)

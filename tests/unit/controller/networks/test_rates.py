@@ -6,7 +6,7 @@ from cedos.controller.networks.rates import RateEstimator, RateSample
 from cedos.model import Direction, Indicator
 
 
-def fed(megabits: list[float], *, saturated: bool = True) -> RateEstimator:
+def fed(megabits, *, saturated=True):
     """Return an estimator that has seen one stretch a second, from second 0 on."""
     rates = RateEstimator()
     for second, rate in enumerate(megabits):
@@ -15,11 +15,11 @@ def fed(megabits: list[float], *, saturated: bool = True) -> RateEstimator:
     return rates
 
 
-def values(rates: RateEstimator) -> dict[str, float]:
+def values(rates):
     return {name: indicator.value for name, indicator in rates.indicators().items()}
 
 
-def test_the_mean_of_each_span() -> None:
+def test_the_mean_of_each_span():
     found = values(fed([*([2.0] * 5), *([4.0] * 4), 6.0]))
     assert found == pytest.approx(
         {
@@ -31,7 +31,7 @@ def test_the_mean_of_each_span() -> None:
     )
 
 
-def test_what_somebody_else_held_back_is_no_rate_and_leaves_the_last_one() -> None:
+def test_what_somebody_else_held_back_is_no_rate_and_leaves_the_last_one():
     rates = fed([8.0, 8.0])
     rates.observe(RateSample(2.0, 3.0, 10_000, saturated=False))
     rates.observe(RateSample(4.0, 5.0, 20_000, saturated=False))
@@ -40,7 +40,7 @@ def test_what_somebody_else_held_back_is_no_rate_and_leaves_the_last_one() -> No
     assert {ages[name] for name in ("past1_bps", "past5_bps", "past10_bps")} == {2.0}
 
 
-def test_at_least_what_was_delivered_is_the_best_of_twenty_seconds() -> None:
+def test_at_least_what_was_delivered_is_the_best_of_twenty_seconds():
     rates = fed([2.0, 9.0, 3.0, 1.0], saturated=False)
     rates.observe(RateSample(4.0, 21.9, 187_500, saturated=False))
     assert rates.indicators() == {"delivery_down_bps": Indicator(9e6, 2.0)}
@@ -48,7 +48,7 @@ def test_at_least_what_was_delivered_is_the_best_of_twenty_seconds() -> None:
     assert rates.indicators() == {"delivery_down_bps": Indicator(3e6, 3.0)}
 
 
-def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
+def test_a_counter_tells_the_least_and_nothing_after_it_began_anew():
     rates = RateEstimator(Direction.UP)
     rates.on_counter(10**9, 1.0)
     assert rates.indicators() == {}
@@ -63,7 +63,7 @@ def test_a_counter_tells_the_least_and_nothing_after_it_began_anew() -> None:
     }  # fmt: skip
 
 
-def test_pings_are_no_rate_and_do_not_displace_what_was_delivered() -> None:
+def test_pings_are_no_rate_and_do_not_displace_what_was_delivered():
     rates = RateEstimator()
     for second in range(5):
         rates.on_counter(second * 200, float(second))
@@ -74,7 +74,7 @@ def test_pings_are_no_rate_and_do_not_displace_what_was_delivered() -> None:
     assert rates.indicators() == {"delivery_down_bps": Indicator(8e6, 5.0)}
 
 
-def test_sleep_makes_all_older_and_joins_nothing_across_it() -> None:
+def test_sleep_makes_all_older_and_joins_nothing_across_it():
     rates = fed([8.0])
     rates.on_counter(0, 1.0)
     rates.slept(100.0)
@@ -92,9 +92,7 @@ def test_sleep_makes_all_older_and_joins_nothing_across_it() -> None:
         max_size=60,
     )
 )
-def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(
-    steps: list[tuple[float, float, int, bool]],
-) -> None:
+def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(steps):
     rates, at_s, fastest = RateEstimator(), 0.0, 0.0
     for pause_s, lasts_s, carried, saturated in steps:
         begin_s = at_s + pause_s
@@ -108,7 +106,7 @@ def test_no_rhythm_breaks_it_and_no_rate_is_beyond_the_fastest(
             assert indicator.measured_at_s <= at_s
 
 
-def test_a_trickle_without_a_queue_is_no_rate() -> None:
+def test_a_trickle_without_a_queue_is_no_rate():
     rates = fed([8.0])
     rates.observe(RateSample(1.0, 2.0, 550_000, saturated=True, queue_empty=True))
     assert values(rates)["past1_bps"] == pytest.approx(4.4e6), "more than half"
@@ -129,7 +127,7 @@ def test_a_trickle_without_a_queue_is_no_rate() -> None:
     assert values(new)["past1_bps"] == pytest.approx(0.2e6)
 
 
-def test_the_end_of_an_upload_over_an_empty_path_is_no_rate() -> None:
+def test_the_end_of_an_upload_over_an_empty_path_is_no_rate():
     """Seen live: 7.7 Mbit/s within the second before, and 1.3 then, over an uplink of 37."""
     rates = RateEstimator(Direction.UP)
     rates.observe(RateSample(0.0, 0.2, 190_000, saturated=False))

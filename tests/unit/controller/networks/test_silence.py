@@ -18,7 +18,7 @@ RTTS = {"wlan0": RoundTrips(0.03, 0.03), "lte0": RoundTrips(0.06, 0.06)}
 class World:
     """A download over Wi-Fi, which is sampled every 0.2 s."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.flows = LivingFlows()
         self.flows.networks_changed([WLAN, LTE])
         self.flows.on_open(FlowOpened(KEY, 0.0, 100.0))
@@ -30,14 +30,8 @@ class World:
         self.rtts = dict(RTTS)
 
     def check(
-        self,
-        *,
-        arrives: bool = True,
-        unacknowledged: int = 0,
-        done: bool = False,
-        answered_at_s: float | None = None,
-        **asked_at_s: float,
-    ) -> dict[str, float]:
+        self, *, arrives=True, unacknowledged=0, done=False, answered_at_s=None, **asked_at_s
+    ):
         self.now_s += 0.2
         if arrives:
             self.heard_s = self.now_s
@@ -56,15 +50,15 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
+def world():
     return World()
 
 
-def test_a_download_that_flows_is_not_silent(world: World) -> None:
+def test_a_download_that_flows_is_not_silent(world):
     assert [world.check() for _ in range(10)] == [{}] * 10
 
 
-def test_a_download_that_stops_tells_it_within_half_a_second(world: World) -> None:
+def test_a_download_that_stops_tells_it_within_half_a_second(world):
     for _ in range(5):
         world.check()
     silent = [world.check(arrives=False) for _ in range(3)]
@@ -74,7 +68,7 @@ def test_a_download_that_stops_tells_it_within_half_a_second(world: World) -> No
     assert world.check() == {}
 
 
-def test_a_request_after_a_long_rest_is_given_its_time(world: World) -> None:
+def test_a_request_after_a_long_rest_is_given_its_time(world):
     for _ in range(20):
         world.check(arrives=False, done=True)
     silent = [world.check(arrives=False, done=True, unacknowledged=1) for _ in range(3)]
@@ -82,7 +76,7 @@ def test_a_request_after_a_long_rest_is_given_its_time(world: World) -> None:
     assert silent[2] == {"wlan0": pytest.approx(0.4)}
 
 
-def test_a_ping_that_waits_tells_it_of_an_idle_network(world: World) -> None:
+def test_a_ping_that_waits_tells_it_of_an_idle_network(world):
     world.check(done=True)
     asked_s = world.now_s
     silent = [world.check(done=True, lte0=asked_s) for _ in range(3)]
@@ -91,9 +85,7 @@ def test_a_ping_that_waits_tells_it_of_an_idle_network(world: World) -> None:
     assert PATIENCE_S < 0.4
 
 
-def test_a_path_that_waits_while_its_network_answers_pings_waits_for_its_own_reasons(
-    world: World,
-) -> None:
+def test_a_path_that_waits_while_its_network_answers_pings_waits_for_its_own_reasons(world):
     for _ in range(5):
         world.check()
     silent = []
@@ -103,9 +95,7 @@ def test_a_path_that_waits_while_its_network_answers_pings_waits_for_its_own_rea
     assert silent[2:] == [{}] * 18
 
 
-def test_a_network_that_dies_while_a_path_waits_for_its_own_reasons_is_told_by_pings(
-    world: World,
-) -> None:
+def test_a_network_that_dies_while_a_path_waits_for_its_own_reasons_is_told_by_pings(world):
     for _ in range(10):
         world.check(arrives=False, answered_at_s=world.now_s)
     answered_at_s = world.now_s
@@ -125,9 +115,7 @@ def test_a_network_that_dies_while_a_path_waits_for_its_own_reasons_is_told_by_p
         (RoundTrips(0.55, 0.02), 0.55),  # a queue of our own making: it drains, or it is dead
     ],
 )
-def test_a_long_queue_does_not_hide_that_nothing_comes(
-    world: World, trips: RoundTrips, patience_s: float
-) -> None:
+def test_a_long_queue_does_not_hide_that_nothing_comes(world, trips, patience_s):
     world.rtts["wlan0"] = trips
     for _ in range(3):
         world.check()
@@ -136,7 +124,7 @@ def test_a_long_queue_does_not_hide_that_nothing_comes(
     assert patience_s < silent_after_s <= patience_s + 0.4
 
 
-def test_a_pause_between_two_transfers_is_no_silence(world: World) -> None:
+def test_a_pause_between_two_transfers_is_no_silence(world):
     world.check()
     # It ends, and nobody looks while there is nothing to look at; a second later the next one begins.
     world.flows = LivingFlows()
@@ -150,7 +138,7 @@ def test_a_pause_between_two_transfers_is_no_silence(world: World) -> None:
     assert world.silence.check(world.flows.path_waits(), {}, {}, RTTS, world.now_s) == {}
 
 
-def test_how_long_a_silence_lasted_is_remembered_for_a_while(world: World) -> None:
+def test_how_long_a_silence_lasted_is_remembered_for_a_while(world):
     world.check()
     for _ in range(4):
         world.check(arrives=False)
@@ -160,12 +148,10 @@ def test_how_long_a_silence_lasted_is_remembered_for_a_while(world: World) -> No
     assert world.silence.pauses(world.now_s + 700.0) == {}
 
 
-def test_a_host_before_the_router_neither_tells_that_a_network_lives_nor_that_it_is_silent(
-    world: World,
-) -> None:
+def test_a_host_before_the_router_neither_tells_that_a_network_lives_nor_that_it_is_silent(world):
     disk = replace(KEY, remote=ip_address("10.0.0.9"))
 
-    def copies(world: World, *, idle_s: float, unacknowledged: int) -> None:
+    def copies(world, *, idle_s, unacknowledged):
         sample = FlowSample(
             disk, world.now_s + 0.2, 1, None, 3e-4, 3e-4, 1e6, 10**6, 100, 0,
             idle_s, unacknowledged, idle_s,

@@ -1,12 +1,11 @@
 """Destinations at which connections wait in vain."""
 
 from dataclasses import replace
-from typing import Any
 
 from cedos.controller.networks.unanswered import Unanswered
 
 
-def test_servers_that_do_not_answer_count_where_nothing_is_carried(desk: Any) -> None:
+def test_servers_that_do_not_answer_count_where_nothing_is_carried(desk):
     watch, nets = Unanswered(), [desk.wifi, desk.lte]
     stuck = [desk.flow(desk.wifi, server, state=2) for server in (1, 2, 3)]
     for at_s, samples in ((1.0, stuck), (2.0, stuck[:1])):
@@ -33,7 +32,7 @@ def test_servers_that_do_not_answer_count_where_nothing_is_carried(desk: Any) ->
     assert watch.in_vain("phone", 9.0) is None
 
 
-def test_rescued_connections_speak_against_the_network_they_were_on(desk: Any) -> None:
+def test_rescued_connections_speak_against_the_network_they_were_on(desk):
     watch = Unanswered()
     remotes = {n: desk.flow(desk.wifi, n).key.remote for n in (1, 2)}
     for server in (1, 1, 2, 2):
@@ -50,7 +49,7 @@ def test_rescued_connections_speak_against_the_network_they_were_on(desk: Any) -
     assert watch.in_vain("home", 6.0) is None
 
 
-def test_a_server_that_answers_elsewhere_counts_alone(desk: Any) -> None:
+def test_a_server_that_answers_elsewhere_counts_alone(desk):
     watch, remote = Unanswered(), desk.flow(desk.wifi, 1).key.remote
     watch.answered_elsewhere("home", remote)
     watch.on_rescue("home", remote, 5.0)
@@ -63,7 +62,7 @@ def test_a_server_that_answers_elsewhere_counts_alone(desk: Any) -> None:
     assert (after.counts, after.elsewhere) == (True, 1)
 
 
-def test_what_came_since_clears_a_network_of_rescues_between_two_looks(desk: Any) -> None:
+def test_what_came_since_clears_a_network_of_rescues_between_two_looks(desk):
     """A slow network under load: first packets wait in its queue, and data trickles in."""
     watch = Unanswered()
     carrying = [desk.flow(desk.wifi, 3, down=500 * k) for k in range(4)]
@@ -79,7 +78,7 @@ def test_what_came_since_clears_a_network_of_rescues_between_two_looks(desk: Any
     assert watch.carrying.keys() == set()
 
 
-def test_only_what_no_box_would_answer_proves_that_a_network_carries(desk: Any) -> None:
+def test_only_what_no_box_would_answer_proves_that_a_network_carries(desk):
     watch = Unanswered()
     page = desk.flow(desk.wifi, 1, down=90_000, port=80)
     watch.observe([page, desk.flow(desk.wifi, 2, down=6_000)], [desk.wifi], 1.0)

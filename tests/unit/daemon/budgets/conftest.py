@@ -1,20 +1,15 @@
 """A host with budgets, over two networks, a clock and a battery that a test turns."""
 
-from collections.abc import Callable
 from datetime import datetime
 from ipaddress import ip_interface
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from cedos.api.budgets import BudgetMessage
 from cedos.config import Config
-from cedos.controller.budgets.keepers import BudgetKeepers
 from cedos.controller.commands import BarNetworks
 from cedos.controller.config import Choices
 from cedos.controller.controller import Controller
-from cedos.controller.events import BatteryRead, CommandDone, Event, NetworksChanged
+from cedos.controller.events import BatteryRead, CommandDone, NetworksChanged
 from cedos.daemon import state_file
 from cedos.daemon.api_backend import budget_messages
 from cedos.daemon.budgets.host_budgets import LEARNED, LEARNED_FILE, HostBudgets
@@ -22,7 +17,6 @@ from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.startup import controller_config, objective
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Network, NetworkKind
-from cedos.selector.budgets.keeper import Standing
 from cedos.storage.usage import Usage
 
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
@@ -33,17 +27,17 @@ NOW_S = datetime(2026, 11, 21, 9, 0).timestamp()
 class Power:
     """A battery of which a test says what it holds."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = BatteryRead(True, 0.5, True, 1e5)
 
-    async def read(self) -> BatteryRead:
+    async def read(self):
         return self.now
 
 
 class Host:
     """A daemon's part with a clock that a test turns."""
 
-    def __init__(self, state: Path, config: Config | None = None, boot: str = "boot-1") -> None:
+    def __init__(self, state, config=None, boot="boot-1"):
         self.config = config or Config()
         self.now_s = NOW_S
         self.steady_s = 1000.0
@@ -52,7 +46,7 @@ class Host:
         self.carried = {"wlan0": [10**10, 10**10], "lte0": [5 * 10**9, 10**9]}
         self.start(boot)
 
-    def start(self, boot: str = "boot-1") -> None:
+    def start(self, boot="boot-1"):
         """Another daemon begins."""
         self.usage = Usage(self.state / "usage.sqlite", boot)
         self.metering = Metering(
@@ -65,7 +59,7 @@ class Host:
         )
         settings = controller_config(self.config, choices, 1, dry_run=False)
         self.controller = Controller(settings, budgets=kept)
-        self.bars: list[tuple[str, ...]] = []
+        self.bars = []
         self.post(NetworksChanged((WLAN, LTE)))
         self.budgets = HostBudgets(
             self.config,
@@ -80,7 +74,7 @@ class Host:
         )
         self.tick()
 
-    def post(self, event: Event) -> None:
+    def post(self, event):
         """An event happens; networks are barred as the controller commands."""
         waiting = [event]
         while waiting:
@@ -91,29 +85,29 @@ class Host:
                     waiting.append(CommandDone(command))
 
     @property
-    def known(self) -> BudgetKeepers:
+    def known(self):
         return self.controller.budgets
 
     @property
-    def objective(self) -> Any:
+    def objective(self):
         return self.controller.decider.objective
 
-    def messages(self) -> list[BudgetMessage]:
+    def messages(self):
         return budget_messages(self.controller, self.budgets.source, self.now_s)
 
-    def standings(self) -> list[Standing]:
+    def standings(self):
         return self.known.standings(self.now_s)
 
-    def offered(self, size: int, chosen: int, joules: float = 1.0) -> None:
+    def offered(self, size, chosen, joules=1.0):
         """A choice came up: over Wi-Fi it would take nine seconds, over LTE one."""
         options = [("wlan0", 9.0, 1.0, size), ("lte0", 1.0, joules, size)]
         self.known.offered(options, chosen, self.steady_s)
 
-    def carry(self, name: str, received: int, sent: int = 0) -> None:
+    def carry(self, name, received, sent=0):
         self.carried[name][0] += received
         self.carried[name][1] += sent
 
-    def tick(self, after_s: float = 1.0) -> None:
+    def tick(self, after_s=1.0):
         self.now_s += after_s
         self.steady_s += after_s
         for network in (WLAN, LTE):
@@ -121,21 +115,21 @@ class Host:
             self.metering.on_counters(network, Counters(received, sent), self.steady_s)
         self.budgets.tick()
 
-    def spent(self, name: str = "data") -> float:
+    def spent(self, name="data"):
         self.budgets.tick()
         return self.known.keepers[name].spent
 
 
 @pytest.fixture
-def make_host(tmp_path: Path) -> Callable[..., Host]:
+def make_host(tmp_path):
     """Makes one by its configuration; what it keeps is in the test's folder."""
 
-    def make(config: Config | None = None) -> Host:
+    def make(config=None):
         return Host(tmp_path, config)
 
     return make
 
 
 @pytest.fixture
-def host(make_host: Callable[..., Host]) -> Host:
+def host(make_host):
     return make_host()

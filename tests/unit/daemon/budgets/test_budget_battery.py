@@ -1,18 +1,16 @@
 """Budgets of the battery: from charge to charge."""
 
 from dataclasses import replace
-from typing import Any
 
 from cedos.budget_kinds import Resource
 from cedos.controller.events import BatteryRead
 from cedos.model import Budget, Every
 
-Host = Any
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
 BATTERY = Budget("battery", Resource.ENERGY, 0.0, "2026-11-21T18:00:00", battery=True)
 
 
-async def test_a_battery_lasts_until_it_is_charged(host: Host) -> None:
+async def test_a_battery_lasts_until_it_is_charged(host):
     await host.budgets.set(BATTERY)
     keeper = host.known.keepers["battery"]
     assert keeper.budget.supply == 1e5
@@ -37,7 +35,7 @@ async def test_a_battery_lasts_until_it_is_charged(host: Host) -> None:
     assert keeper.spent == 0.0
 
 
-async def test_a_battery_that_was_charged_in_sleep_begins_anew(host: Host) -> None:
+async def test_a_battery_that_was_charged_in_sleep_begins_anew(host):
     """Both before and after it was being used up."""
     await host.budgets.set(BATTERY)
     host.power.now = BatteryRead(True, 0.8, True, 1.6e5)
@@ -50,7 +48,7 @@ async def test_a_battery_that_was_charged_in_sleep_begins_anew(host: Host) -> No
     assert host.spent("battery") == 2e4
 
 
-async def test_a_restart_in_the_middle_of_a_discharge_keeps_its_supply(host: Host) -> None:
+async def test_a_restart_in_the_middle_of_a_discharge_keeps_its_supply(host):
     await host.budgets.set(BATTERY)
     # What is kept of it stood under the key "supplies", as what this one has learned.
     await host.budgets.set(replace(DATA, name="supplies"))
@@ -65,7 +63,7 @@ async def test_a_restart_in_the_middle_of_a_discharge_keeps_its_supply(host: Hos
     assert host.spent("battery") == 4e4
 
 
-async def test_a_battery_that_tells_nothing_has_no_price(host: Host) -> None:
+async def test_a_battery_that_tells_nothing_has_no_price(host):
     host.power.now = BatteryRead(False)
     await host.budgets.set(BATTERY)
     host.tick()

@@ -3,18 +3,16 @@
 import asyncio
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import pytest
 
 from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every
 
-Host = Any
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
 
 
-async def test_a_new_month_begins_at_nothing_even_if_the_daemon_sleeps_over_it(host: Host) -> None:
+async def test_a_new_month_begins_at_nothing_even_if_the_daemon_sleeps_over_it(host):
     await host.budgets.set(DATA)
     host.carry("lte0", 300_000)
     host.tick()
@@ -25,7 +23,7 @@ async def test_a_new_month_begins_at_nothing_even_if_the_daemon_sleeps_over_it(h
     assert host.spent() == 0.0
 
 
-async def test_a_change_of_one_that_does_not_recur_keeps_what_was_spent(host: Host) -> None:
+async def test_a_change_of_one_that_does_not_recur_keeps_what_was_spent(host):
     once = replace(DATA, every=None)
     await host.budgets.set(once)
     host.carry("lte0", 2_150_000)
@@ -43,7 +41,7 @@ async def test_a_change_of_one_that_does_not_recur_keeps_what_was_spent(host: Ho
 
 
 @pytest.mark.jumping
-async def test_a_day_that_begins_at_any_minute_counts_from_that_minute(host: Host) -> None:
+async def test_a_day_that_begins_at_any_minute_counts_from_that_minute(host):
     every_day = replace(DATA, until="2026-11-21T09:07:00", every=Every.DAY)
     await host.budgets.set(every_day)
     running = asyncio.create_task(host.budgets.run())

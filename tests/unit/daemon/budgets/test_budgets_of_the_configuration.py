@@ -1,8 +1,6 @@
 """Budgets of the configuration that do not recur: they begin when the daemon first reads them."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,19 +9,17 @@ from cedos.config import BudgetConfig, Config
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every
 
-Host = Any
-MakeHost = Callable[..., Host]
 ONCE = Config(budgets={"trip": BudgetConfig(until="2026-12-24", data="1GB")})
 
 
-def again(host: Host, config: Config) -> None:
+def again(host, config):
     """Another daemon, or the same one with another configuration."""
     host.budgets.write()
     host.config = config
     host.start()
 
 
-async def test_what_was_used_before_is_none_of_its(make_host: MakeHost) -> None:
+async def test_what_was_used_before_is_none_of_its(make_host):
     host = make_host()
     host.carry("lte0", 50_000_000_000)
     host.tick(7200.0)
@@ -34,7 +30,7 @@ async def test_what_was_used_before_is_none_of_its(make_host: MakeHost) -> None:
     assert host.spent("trip") == pytest.approx(300e6, rel=1e-6)
 
 
-async def test_its_price_is_that_of_one_that_was_set(make_host: MakeHost) -> None:
+async def test_its_price_is_that_of_one_that_was_set(make_host):
     """1,798,070 s a megabyte were asked once a hundredth was used: a period since 1970."""
     host = make_host(ONCE)
     await host.budgets.set(Budget("set", Resource.DATA, 1e9, "2026-12-24T00:00:00"))
@@ -50,7 +46,7 @@ async def test_its_price_is_that_of_one_that_was_set(make_host: MakeHost) -> Non
     assert trip.forecast.likely == pytest.approx(other.forecast.likely, rel=0.01)
 
 
-async def test_a_restart_goes_on_and_another_end_too(make_host: MakeHost) -> None:
+async def test_a_restart_goes_on_and_another_end_too(make_host):
     host = make_host(ONCE)
     host.carry("lte0", 300_000_000)
     host.tick(3600.0)
@@ -63,7 +59,7 @@ async def test_a_restart_goes_on_and_another_end_too(make_host: MakeHost) -> Non
     assert host.spent("trip") < 100.0  # of something else nothing was used
 
 
-async def test_one_that_is_set_by_its_name_goes_on(make_host: MakeHost) -> None:
+async def test_one_that_is_set_by_its_name_goes_on(make_host):
     host = make_host()
     host.carry("lte0", 400_000_000)
     host.tick(7200.0)
@@ -74,7 +70,7 @@ async def test_one_that_is_set_by_its_name_goes_on(make_host: MakeHost) -> None:
     assert host.spent("trip") == pytest.approx(30e6, rel=1e-6)
 
 
-async def test_one_that_has_ended_limits_nothing_and_says_so(make_host: MakeHost) -> None:
+async def test_one_that_has_ended_limits_nothing_and_says_so(make_host):
     """The configuration, the command and the program interface say it alike."""
     host = make_host(
         Config(
@@ -95,12 +91,12 @@ async def test_one_that_has_ended_limits_nothing_and_says_so(make_host: MakeHost
     assert any('"noon" (2026-11-21 12:00) has passed' in line for line in host.budgets.problems)
 
 
-async def test_a_hard_one_stays_hard_unless_it_is_told_otherwise(make_host: MakeHost) -> None:
+async def test_a_hard_one_stays_hard_unless_it_is_told_otherwise(make_host):
     host = make_host(
         Config(budgets={"trip": BudgetConfig(until="2026-12-24", data="1GB", hard=True)})
     )
 
-    def hard() -> bool | None:
+    def hard():
         return host.known.keepers["trip"].budget.hard
 
     await host.budgets.set(Budget("trip", Resource.DATA, 2e9, "2026-12-24T00:00:00"))

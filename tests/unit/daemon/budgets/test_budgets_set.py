@@ -1,9 +1,7 @@
 """Sources of budgets: the configuration, and the file of those that were set, whole or damaged."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
@@ -15,12 +13,10 @@ from cedos.daemon.budgets.host_budgets import MOST
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, Every
 
-Host = Any
-MakeHost = Callable[..., Any]
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
 
 
-async def test_configured_ones_are_taken_out_where_they_are(make_host: MakeHost) -> None:
+async def test_configured_ones_are_taken_out_where_they_are(make_host):
     config = Config(plan=PlanConfig(metered_bytes=10**9, reset_day=31))
     host = make_host(config)
     assert host.budgets.source("plan") == "configuration"
@@ -46,12 +42,12 @@ async def test_configured_ones_are_taken_out_where_they_are(make_host: MakeHost)
         ({"battery": True}, "only energy"),
     ],
 )
-def test_what_cannot_be_a_budget_is_refused(wrong: dict[str, Any], why: str) -> None:
+def test_what_cannot_be_a_budget_is_refused(wrong, why):
     with pytest.raises(ValueError, match=why):
         replace(DATA, **wrong)
 
 
-async def test_nobody_fills_memory_or_disk_with_budgets(host: Host, tmp_path: Path) -> None:
+async def test_nobody_fills_memory_or_disk_with_budgets(host, tmp_path):
     """Set and remove budgets: the daemon kept their learnt state and readings of counters for ever."""
     for number in range(MOST):
         await host.budgets.set(replace(DATA, name=f"b{number}"))
@@ -72,9 +68,7 @@ async def test_nobody_fills_memory_or_disk_with_budgets(host: Host, tmp_path: Pa
     await host.budgets.set(replace(DATA, name="b1", supply=2e9))
 
 
-async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(
-    tmp_path: Path, make_host: MakeHost
-) -> None:
+async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(tmp_path, make_host):
     (tmp_path / "budgets.json").write_text('[{"name": 3}]')
     (tmp_path / "pacing.json").write_text(
         '{"data": {"learned": {"x": []}}, "batteries\' supplies": 3}'
@@ -97,12 +91,12 @@ async def test_a_damaged_file_is_kept_said_and_the_daemon_goes_on(
 
 
 async def test_a_file_that_cannot_even_be_kept_is_never_written_over(
-    tmp_path: Path, make_host: MakeHost, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    tmp_path, make_host, monkeypatch
+):
     file = tmp_path / "budgets.json"
     file.write_text("[")
 
-    def refuse(self: Path, target: Path) -> Path:
+    def refuse(self, target):
         raise OSError(30, "Read-only file system")
 
     with monkeypatch.context() as patched, capture_logs() as logs:
@@ -117,9 +111,7 @@ async def test_a_file_that_cannot_even_be_kept_is_never_written_over(
     assert (tmp_path / "budgets.json.aside-1").read_text() == "["
 
 
-async def test_where_nothing_can_be_written_nothing_changes(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_where_nothing_can_be_written_nothing_changes(host, monkeypatch):
     await host.budgets.set(DATA)
     with monkeypatch.context() as patched:
         patched.setattr("cedos.storage.budget_file.write", fails)
@@ -131,11 +123,11 @@ async def test_where_nothing_can_be_written_nothing_changes(
     assert list(host.known.keepers) == ["data"]
 
 
-def fails(*_: object) -> None:
+def fails(*_):
     raise ConfigError("No space left on device")
 
 
-async def test_a_budget_of_a_day_that_becomes_one_of_a_month_is_priced_as_such(host: Host) -> None:
+async def test_a_budget_of_a_day_that_becomes_one_of_a_month_is_priced_as_such(host):
     """999 MB of 1 GB were \"nearly used up\": a minute of use, reckoned as a day's, for 35 days."""
     day = Budget("data", Resource.DATA, 5e6, "2026-11-22T00:00:00", every=Every.DAY)
     await host.budgets.set(day)

@@ -1,24 +1,21 @@
 """Hard budgets with the daemon's odometers, files and calendar: what the controller is told of them."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 from cedos.budget_kinds import Resource
 from cedos.config import BudgetConfig, Config, NetworkConfig, PlanConfig
 from cedos.model import Budget, Every
 
-from .conftest import Host
-
 DAY_S = 86_400.0
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH, hard=True)
 
 
-def spend(host: Host, size: int = 0, after_s: float = 1.0) -> None:
+def spend(host, size=0, after_s=1.0):
     host.carry("lte0", size)
     host.tick(after_s)
 
 
-async def test_a_new_period_and_softness_lift_it(host: Host) -> None:
+async def test_a_new_period_and_softness_lift_it(host):
     budgets = host.budgets
     for lift in ("period", "soft"):
         await budgets.set(DATA)
@@ -34,9 +31,7 @@ async def test_a_new_period_and_softness_lift_it(host: Host) -> None:
         assert host.bars[-1] == (), lift
 
 
-async def test_a_clock_that_is_set_into_the_next_month_and_back_opens_nothing(
-    host: Host,
-) -> None:
+async def test_a_clock_that_is_set_into_the_next_month_and_back_opens_nothing(host):
     await host.budgets.set(DATA)
     spend(host, 1_000_000_000)
     host.budgets.write()
@@ -46,7 +41,7 @@ async def test_a_clock_that_is_set_into_the_next_month_and_back_opens_nothing(
         assert host.bars == [("lte0",)]
 
 
-async def test_a_restart_bars_again_and_a_killed_one_too(host: Host) -> None:
+async def test_a_restart_bars_again_and_a_killed_one_too(host):
     await host.budgets.set(DATA)
     spend(host, 1_000_000_000)
     host.budgets.write()
@@ -54,7 +49,7 @@ async def test_a_restart_bars_again_and_a_killed_one_too(host: Host) -> None:
     assert host.bars == [("lte0",)]
 
 
-async def test_money_and_configured_ones(make_host: Callable[..., Host]) -> None:
+async def test_money_and_configured_ones(make_host):
     config = Config(
         networks={"lte0": NetworkConfig(money_per_mb=0.02)},
         plan=PlanConfig(metered_bytes=10**9, hard=True),

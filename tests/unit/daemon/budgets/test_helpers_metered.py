@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from typing import Any
 
 import pytest
 
@@ -19,11 +18,11 @@ PLAN = Budget("plan", Resource.DATA, 1e9, "2026-12-01T00:00:00")
 NEIGHBOURS = Budget("neighbours", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=("helper-1",))
 
 
-def helped(host: Any, received: int, sent: int = 0) -> None:
+def helped(host, received, sent=0):
     host.metering.on_counters(HELPER, Counters(received, sent), host.steady_s)
 
 
-async def test_a_budget_counts_it_only_where_it_names_it(host: Any) -> None:
+async def test_a_budget_counts_it_only_where_it_names_it(host):
     await host.budgets.set(PLAN)
     await host.budgets.set(NEIGHBOURS)
     helped(host, 1000, 10)
@@ -34,7 +33,7 @@ async def test_a_budget_counts_it_only_where_it_names_it(host: Any) -> None:
     assert host.spent("plan") == 300
 
 
-async def test_a_budget_of_money_counts_what_it_is_paid(host: Any) -> None:
+async def test_a_budget_of_money_counts_what_it_is_paid(host):
     await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
     assert host.messages()[0].suspended
     host.post(NetworksChanged((), helpers=(HELPER,)))
@@ -51,7 +50,7 @@ async def test_a_budget_of_money_counts_what_it_is_paid(host: Any) -> None:
     assert host.known.amount(budget, 0.0, [("helper-1", 1e6)]) == pytest.approx(0.0005)
 
 
-async def test_its_link_has_what_is_left(host: Any) -> None:
+async def test_its_link_has_what_is_left(host):
     host.tick()
     host.carry("wlan0", 5000, 100)
     helped(host, 4000, 40)

@@ -1,28 +1,21 @@
 """Counts of budgets and the prices that follow: data, joules, money, units."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from cedos.budget_kinds import Resource
-from cedos.config import (
-    Config,
-    EnergyConfig,
-)
+from cedos.config import Config, EnergyConfig
 from cedos.daemon.budgets import used
 from cedos.daemon.budgets.metering import radios_of
 from cedos.errors import ConfigError
 from cedos.model import Budget, Every, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
 
-Host = Any
-MakeHost = Callable[..., Any]
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
 
 
-async def test_a_budgets_price_stands_instead_of_the_fixed_one(host: Host) -> None:
+async def test_a_budgets_price_stands_instead_of_the_fixed_one(host):
     await host.budgets.set(DATA)
     host.tick()
     objective = host.objective
@@ -31,7 +24,7 @@ async def test_a_budgets_price_stands_instead_of_the_fixed_one(host: Host) -> No
     assert objective.prices.data_rate("lte0") > 0.0
 
 
-async def test_a_budget_of_a_network_that_is_away_prices_nothing(host: Host) -> None:
+async def test_a_budget_of_a_network_that_is_away_prices_nothing(host):
     """`At the prices that your budgets set` was said, and that a megabyte over it is almost free."""
     away = Budget("away", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=("lte7",))
     await host.budgets.set(away)
@@ -41,7 +34,7 @@ async def test_a_budget_of_a_network_that_is_away_prices_nothing(host: Host) -> 
     assert objective.s_per_metered_byte > 0.0
 
 
-async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host) -> None:
+async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host):
     await host.budgets.set(DATA)
     host.carry("lte0", 200_000, 50_000)
     host.carry("wlan0", 999_999)
@@ -55,7 +48,7 @@ async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host: Host)
     assert 'budget "data": 1 GB of 1 GB left for 10 days' in objective.note
 
 
-async def test_a_spent_budget_is_prohibitive_and_said(host: Host) -> None:
+async def test_a_spent_budget_is_prohibitive_and_said(host):
     await host.budgets.set(replace(DATA, supply=1e6))
     host.carry("lte0", 2_000_000)
     host.tick()
@@ -66,7 +59,7 @@ async def test_a_spent_budget_is_prohibitive_and_said(host: Host) -> None:
     assert "lte0 is used only where nothing else works" in host.objective.note
 
 
-async def test_joules_of_the_radios_are_counted(host: Host) -> None:
+async def test_joules_of_the_radios_are_counted(host):
     await host.budgets.set(Budget("energy", Resource.ENERGY, 100.0, "2026-11-21T18:00:00"))
     for _ in range(5):
         host.carry("lte0", 100_000)
@@ -77,7 +70,7 @@ async def test_joules_of_the_radios_are_counted(host: Host) -> None:
     assert host.spent("energy") == pytest.approx(4 * 1.674 + 6.5, rel=0.01)
 
 
-async def test_money_without_any_price_is_said(host: Host) -> None:
+async def test_money_without_any_price_is_said(host):
     await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
     assert any("money_per_mb" in problem for problem in host.budgets.problems)
     host.tick()
@@ -86,7 +79,7 @@ async def test_money_without_any_price_is_said(host: Host) -> None:
     assert message.suspended == "no network has a money_per_mb"
 
 
-async def test_choices_teach_and_are_accounted_for(host: Host) -> None:
+async def test_choices_teach_and_are_accounted_for(host):
     await host.budgets.set(DATA)
     host.offered(10**6, 1, 5.0)
     host.offered(10**6, 0, 5.0)
@@ -97,12 +90,12 @@ async def test_choices_teach_and_are_accounted_for(host: Host) -> None:
 
 
 @pytest.mark.parametrize("name", ["device", "cellular"])
-def test_unknown_radios_are_named(name: str) -> None:
+def test_unknown_radios_are_named(name):
     with pytest.raises(ConfigError, match=r"pigeon.*(delphi|lte)"):
         radios_of(Config(energy=EnergyConfig(**{name: "pigeon"})))
 
 
-async def test_what_was_used_is_told_by_network(host: Host) -> None:
+async def test_what_was_used_is_told_by_network(host):
     host.carry("lte0", 4_000_000)
     host.carry("wlan0", 9_000_000)
     host.tick(60.0)
@@ -115,10 +108,10 @@ async def test_what_was_used_is_told_by_network(host: Host) -> None:
     assert lte.radio_j + wifi.radio_j == pytest.approx(told.radio_j)
 
 
-async def test_what_the_phone_is_for_can_be_said_and_is_kept(make_host: MakeHost) -> None:
+async def test_what_the_phone_is_for_can_be_said_and_is_kept(make_host):
     host = make_host()
 
-    def price() -> tuple[float, float]:
+    def price():
         objective = host.objective
         return objective.s_per_metered_byte * 1e6, objective.noticeable_s
 

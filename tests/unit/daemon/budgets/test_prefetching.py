@@ -1,6 +1,5 @@
 """Answers to programs that prefetch, what people are shown of them, and what is refused."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -26,7 +25,7 @@ ENERGY = Budget("energy", Resource.ENERGY, 1e4, "2026-11-22T09:00:00")
 class Asked(Host):
     """A host with a budget of a day, which programs that prefetch ask."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state):
         super().__init__(state, Config(networks={"lte0": NetworkConfig(money_per_mb=0.01)}))
         self.there = [WLAN, LTE]
         driver = SimpleNamespace(
@@ -36,19 +35,19 @@ class Asked(Host):
             *(cast(Any, driver), self.metering, radios_of(self.config)), lambda: self.now_s
         )
 
-    def ask(self, *, uid: int = 1000, **fields: Any) -> Any:
+    def ask(self, *, uid=1000, **fields):
         request = PrefetchingRequest(
             **{"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"], **fields}
         )
         known = [NetworkMessage.of(network, None, 0.0) for network in self.there]
         return self.programs.on_request(request, known, uid)
 
-    def rate(self) -> float:
+    def rate(self):
         return self.known.keepers["data"].quote(self.now_s).rate
 
 
 @pytest.fixture
-async def host(tmp_path: Path) -> Asked:
+async def host(tmp_path):
     host = Asked(tmp_path)
     await host.budgets.set(DATA)
     await host.budgets.set(ENERGY)
@@ -56,7 +55,7 @@ async def host(tmp_path: Path) -> Asked:
     return host
 
 
-async def test_programs_are_told_prices_by_amount_and_the_radios_states(host: Asked) -> None:
+async def test_programs_are_told_prices_by_amount_and_the_radios_states(host):
     host.carry("lte0", 1000)
     host.tick(1.0)
     host.tick(3.0)
@@ -75,7 +74,7 @@ async def test_programs_are_told_prices_by_amount_and_the_radios_states(host: As
     assert host.rate() >= PROHIBITIVE
 
 
-async def test_one_user_leaves_places_to_programs_of_others(host: Asked) -> None:
+async def test_one_user_leaves_places_to_programs_of_others(host):
     for pid in range(100, 120):
         assert host.ask(pid=pid, uid=1001).prices
     host.ask(pid=7)
@@ -87,7 +86,7 @@ async def test_one_user_leaves_places_to_programs_of_others(host: Asked) -> None
     assert [each.pid for each in host.programs.messages()] == [119]
 
 
-async def test_people_are_shown_what_it_said(host: Asked) -> None:
+async def test_people_are_shown_what_it_said(host):
     item = ItemMessage(title="page", cls="news", size_bytes=1e5, likely=0.5, why="waits")
     host.ask(counts={"waiting": 1}, items=[item])
     host.tick(2.0)
@@ -109,7 +108,7 @@ async def test_people_are_shown_what_it_said(host: Asked) -> None:
         ({"waiting": [[]] * 401}, "400"),
     ],
 )
-def test_nonsense_is_refused_in_words(message: dict[str, Any], why: str) -> None:
+def test_nonsense_is_refused_in_words(message, why):
     known = {"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"]}
     with pytest.raises(ConfigError, match=why):
         parse(msgspec.json.encode(known | message), PrefetchingRequest, "prefetching")

@@ -4,7 +4,6 @@ import asyncio
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_interface
-from typing import Any
 
 import pytest
 
@@ -13,13 +12,12 @@ from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Every, Network, NetworkKind
 from cedos.storage.usage import Usage
 
-Host = Any
 ONCE = Budget("once", Resource.DATA, 1e9, "2026-11-24T11:00:00")
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 
 
-async def test_a_restart_and_a_reboot_lose_nothing(host: Host) -> None:
+async def test_a_restart_and_a_reboot_lose_nothing(host):
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
     host.tick()
@@ -33,7 +31,7 @@ async def test_a_restart_and_a_reboot_lose_nothing(host: Host) -> None:
     assert host.spent() == 1600
 
 
-async def test_a_killed_daemon_counts_what_it_had_not_written(host: Host) -> None:
+async def test_a_killed_daemon_counts_what_it_had_not_written(host):
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
     host.tick()
@@ -42,8 +40,8 @@ async def test_a_killed_daemon_counts_what_it_had_not_written(host: Host) -> Non
 
 
 async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_loses_it(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    host, monkeypatch
+):
     monkeypatch.setattr("cedos.daemon.budgets.host_budgets._TICK_S", 0.01)
     running = asyncio.create_task(host.budgets.run())
     try:
@@ -64,7 +62,7 @@ async def test_what_a_new_interface_carries_is_written_at_once_lest_a_crash_lose
 
 
 @pytest.mark.parametrize("days", [-1, -40, -400])
-async def test_a_clock_that_is_set_back_gives_no_budget_anew(host: Host, days: int) -> None:
+async def test_a_clock_that_is_set_back_gives_no_budget_anew(host, days):
     """A time server does, once and again."""
     await host.budgets.set(DATA)
     host.carry("lte0", 1000)
@@ -82,9 +80,7 @@ async def test_a_clock_that_is_set_back_gives_no_budget_anew(host: Host, days: i
 
 
 @pytest.mark.parametrize("by_s", [3600.0, 86_400.0, -86_400.0])
-async def test_a_clock_that_is_set_counts_nothing_from_before_the_budget(
-    host: Host, by_s: float
-) -> None:
+async def test_a_clock_that_is_set_counts_nothing_from_before_the_budget(host, by_s):
     """Once the bytes since the host's start counted, too: 440 MB instead of 40."""
     host.carry("lte0", 400_000_000)
     host.tick(7200.0)
@@ -104,9 +100,7 @@ async def test_a_clock_that_is_set_counts_nothing_from_before_the_budget(
     assert host.spent("once") == 40_000_000
 
 
-async def test_a_clock_that_is_set_where_no_budget_can_be_and_back_changes_nothing(
-    host: Host,
-) -> None:
+async def test_a_clock_that_is_set_where_no_budget_can_be_and_back_changes_nothing(host):
     host.carry("lte0", 400_000_000)
     host.tick(7200.0)
     await host.budgets.set(ONCE)

@@ -1,8 +1,5 @@
 """The bytes of servers: directly, through gateways, and of the gateways themselves."""
 
-from collections.abc import Mapping
-from pathlib import Path
-
 from cedos.api.budgets import NetworkUsage, UsageMessage
 from cedos.daemon.budgets import used
 from cedos.model import CarriedConnection
@@ -13,23 +10,19 @@ METERED = UsageMessage(
 )
 
 
-def carried(
-    server: str, gateway: str, addresses: tuple[str, ...], **sizes: int
-) -> CarriedConnection:
+def carried(server, gateway, addresses, **sizes):
     return CarriedConnection(
         server=server, port=443, gateway=gateway, addresses=addresses,
         bytes_up=sum(sizes.values()), bytes_by_network=sizes,
     )  # fmt: skip
 
 
-def shown(
-    tmp_path: Path, living: Mapping[str, Mapping[str, int]], *through: CarriedConnection
-) -> dict[tuple[str, str | None], dict[str, int]]:
+def shown(tmp_path, living, *through):
     message = used.by_server(METERED, tmp_path / "none.sqlite", living, through)
     return {(each.server, each.gateway): each.bytes_by_network for each in message.servers}
 
 
-def test_a_gateways_own_entry_is_without_what_it_carried(tmp_path: Path) -> None:
+def test_a_gateways_own_entry_is_without_what_it_carried(tmp_path):
     living = {
         "198.51.100.7": {"wlan0": 1000, "lte0": 300},
         "2001:db8::7": {"wlan0": 10},
@@ -51,7 +44,7 @@ def test_a_gateways_own_entry_is_without_what_it_carried(tmp_path: Path) -> None
     }
 
 
-def test_a_gateway_with_two_names_is_one(tmp_path: Path) -> None:
+def test_a_gateway_with_two_names_is_one(tmp_path):
     assert shown(
         tmp_path,
         {"198.51.100.7": {"wlan0": 1000}, "198.51.100.8": {"wlan0": 1}},

@@ -3,20 +3,17 @@
 import asyncio
 import time
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from kit.controller import LTE, WLAN, Script
 
-from cedos.api.transfers import TransferReport, TurnMessage
-from cedos.controller.commands import Command, KeepAwake, KeepTransfers, SetAlarm, TurnsChanged
-from cedos.controller.controller import Controller
+from cedos.api.transfers import TransferReport
+from cedos.controller.commands import KeepAwake, KeepTransfers, SetAlarm, TurnsChanged
 from cedos.controller.events import (
     BatteryRead,
     ClockRead,
     DecisionMade,
-    Event,
     NetworksChanged,
     TransferReported,
 )
@@ -33,35 +30,35 @@ pytestmark = pytest.mark.jumping
 class Host:
     """A daemon's table whose networks a test sets; its controller is handed the time."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
-        self.decided: list[str] = []  # the networks of each decision that was recorded
+        self.decided = []  # the networks of each decision that was recorded
         self.awake = False  # whether the host is kept awake; `alarm`: when it is woken
         self.alarm = 0.0
         self.begin()
 
-    def begin(self) -> None:
+    def begin(self):
         kept = state_file.read(self.folder / FILE, WHAT)
         choices = Script().controller.config.choices
         choices = replace(choices, objective=WeightedCost(0.01, 2e-7))
         script = Script(transfers=kept, choices=choices, wake_above_percent=40)
-        self.controller: Controller = script.controller
+        self.controller = script.controller
         self.transfers = Transfers(self.folder, cast(ControllerDriver, self))
         self.post(ClockRead(time.time()))
         self.post(BatteryRead(True))
         self.networks(wifi=False)
 
-    def networks(self, *, wifi: bool) -> None:
+    def networks(self, *, wifi):
         wlan = replace(WLAN, name="wifi", up=wifi)
         self.post(NetworksChanged((wlan, replace(LTE, name="phone", up=True))))
 
-    def post(self, event: Event) -> None:
+    def post(self, event):
         if isinstance(event, DecisionMade):
             self.decided.append("+".join(event.choice.networks))
         self.controller.handle(event, time.monotonic())
         self.carry_out(self.controller.commands())
 
-    def carry_out(self, commands: list[Command]) -> None:
+    def carry_out(self, commands):
         for command in commands:
             match command:
                 case TurnsChanged(keys):
@@ -73,7 +70,7 @@ class Host:
                 case SetAlarm(at_unix_s):
                     self.alarm = at_unix_s
 
-    async def pass_s(self, seconds: float) -> None:
+    async def pass_s(self, seconds):
         """Time passes, and the table is planned as often as it wants."""
         known, end_s = self.controller.transfers, time.monotonic() + seconds
         while (now_s := time.monotonic()) < end_s:
@@ -87,17 +84,17 @@ class Host:
 
 
 @pytest.fixture
-async def host(tmp_path: Path) -> Host:
+async def host(tmp_path):
     return Host(tmp_path)
 
 
-def report(number: int = 1, **more: Any) -> TransferReport:
+def report(number=1, **more):
     wanted = {"name": "song", "server": "there", "size_bytes": 1_000_000} | more
     wanted = {"deadline_unix_s": time.time() + 3600.0, "said_s": time.monotonic()} | wanted
     return TransferReport(key=f"{number:032x}", **wanted)
 
 
-async def test_it_waits_and_is_told_by_the_names_of_interfaces(host: Host) -> None:
+async def test_it_waits_and_is_told_by_the_names_of_interfaces(host):
     turn = await host.transfers.report(report(), 0)
     assert turn.networks == ()
     assert turn.spare == ("lte0",)
@@ -105,7 +102,7 @@ async def test_it_waits_and_is_told_by_the_names_of_interfaces(host: Host) -> No
     assert host.decided == [""]
 
 
-async def test_a_waiting_program_is_told_at_once_when_wifi_comes(host: Host) -> None:
+async def test_a_waiting_program_is_told_at_once_when_wifi_comes(host):
     transfers = host.transfers
     turn = await transfers.report(report(), 0)
     waiting = asyncio.ensure_future(transfers.report(report(seen=turn.serial, wait_s=30.0), 0))
@@ -117,13 +114,11 @@ async def test_a_waiting_program_is_told_at_once_when_wifi_comes(host: Host) -> 
     assert host.decided == ["", "wifi"], "decisions name networks, and turns interfaces"
 
 
-async def test_reports_in_a_large_table_wait_for_its_plan(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_reports_in_a_large_table_wait_for_its_plan(host, monkeypatch):
     """Report many transfers: each report had all planned anew, and 1,000 held the daemon for good."""
     plans, plan = [], TransferTable.plan
 
-    def planned(table: TransferTable, *more: Any) -> bool:
+    def planned(table, *more):
         plans.append(len(table))
         return plan(table, *more)
 
@@ -141,21 +136,19 @@ async def test_reports_in_a_large_table_wait_for_its_plan(
     assert len(await host.transfers.listed()) == 201, "the next beat has the table kept"
 
 
-async def test_a_large_table_leaves_the_daemon_time_for_its_other_work(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_large_table_leaves_the_daemon_time_for_its_other_work(host, monkeypatch):
     """The daemon listed 1,000 transfers in 0.5 s, and woke those that wait, without a pause."""
     transfers, work, turn_of, post = host.transfers, [0], Transfers._turn, host.post
 
-    def turn(self: Transfers, *more: Any) -> TurnMessage:
+    def turn(self, *more):
         work[-1] += 1
         return turn_of(self, *more)
 
-    def counted(event: Event) -> None:
+    def counted(event):
         work[-1] += isinstance(event, TransferReported)
         post(event)
 
-    async def turns_of_the_loop(count: int) -> None:
+    async def turns_of_the_loop(count):
         work.append(0)
         for _ in range(count):
             await asyncio.sleep(0)
@@ -186,7 +179,7 @@ async def test_a_large_table_leaves_the_daemon_time_for_its_other_work(
         each.cancel()
 
 
-async def test_the_table_survives_the_daemon(host: Host) -> None:
+async def test_the_table_survives_the_daemon(host):
     await host.transfers.report(report(), 1000)  # and is killed
     host.begin()
     (kept,) = await host.transfers.listed()
@@ -196,7 +189,7 @@ async def test_the_table_survives_the_daemon(host: Host) -> None:
     assert await host.transfers.listed() == []
 
 
-async def test_what_carried_it_is_known_after_a_kill_of_both(host: Host) -> None:
+async def test_what_carried_it_is_known_after_a_kill_of_both(host):
     """The program counts from zero, the daemon from what it had kept: the .part's note knows."""
     host.networks(wifi=True)
     before = host.transfers
@@ -215,10 +208,10 @@ async def test_what_carried_it_is_known_after_a_kill_of_both(host: Host) -> None
     assert (listed.bytes_by_network, listed.earlier_bytes) == ({"wifi": 9000, "phone": 400}, 600)
 
 
-async def test_a_transfer_in_a_pause_is_listed_and_the_others_have_its_turn(host: Host) -> None:
+async def test_a_transfer_in_a_pause_is_listed_and_the_others_have_its_turn(host):
     host.networks(wifi=True)
     transfers = host.transfers
-    urgent: dict[str, Any] = {"deadline_unix_s": time.time() + 600.0, "size_bytes": 9_000_000}
+    urgent = {"deadline_unix_s": time.time() + 600.0, "size_bytes": 9_000_000}
     assert (await transfers.report(report(1, **urgent), 0)).networks
     waits = await transfers.report(report(2), 0)
     assert waits.networks == ()
@@ -243,7 +236,7 @@ async def test_a_transfer_in_a_pause_is_listed_and_the_others_have_its_turn(host
     assert (kept.why, kept.again_unix_s, kept.running) == (again["why"], None, False)
 
 
-async def test_a_host_is_not_kept_awake_in_a_pause_and_decides_anew_after_it(host: Host) -> None:
+async def test_a_host_is_not_kept_awake_in_a_pause_and_decides_anew_after_it(host):
     transfers = host.transfers
     for _ in range(2):  # it waits for Wi-Fi before and after: no turn changes
         await transfers.report(report(), 0)
@@ -253,7 +246,7 @@ async def test_a_host_is_not_kept_awake_in_a_pause_and_decides_anew_after_it(hos
     assert (host.awake, host.alarm) == (False, 0.0)
 
 
-async def test_only_its_user_ends_a_transfer(host: Host) -> None:
+async def test_only_its_user_ends_a_transfer(host):
     transfers = host.transfers
     await transfers.report(report(), 1000)
     await transfers.report(report(ended=True), 0)
@@ -264,7 +257,7 @@ async def test_only_its_user_ends_a_transfer(host: Host) -> None:
     assert await transfers.listed() == []
 
 
-async def test_what_was_said_before_the_end_comes_too_late(host: Host) -> None:
+async def test_what_was_said_before_the_end_comes_too_late(host):
     """An episode that was here was listed as coming: its last words arrived after its end."""
     transfers = host.transfers
     turn = await transfers.report(report(said_s=1.0), 1000)
@@ -282,7 +275,7 @@ async def test_what_was_said_before_the_end_comes_too_late(host: Host) -> None:
     assert len(await transfers.listed()) == 1
 
 
-async def test_the_host_stays_awake_only_while_a_transfer_can_move(host: Host) -> None:
+async def test_the_host_stays_awake_only_while_a_transfer_can_move(host):
     transfers = host.transfers
     await transfers.report(report(), 0)
     await host.pass_s(2.5)
@@ -295,7 +288,7 @@ async def test_the_host_stays_awake_only_while_a_transfer_can_move(host: Host) -
     assert (host.awake, host.alarm) == (False, 0.0)
 
 
-async def test_what_waits_is_listed_with_when_the_host_wakes_for_it(host: Host) -> None:
+async def test_what_waits_is_listed_with_when_the_host_wakes_for_it(host):
     transfers = host.transfers
     await transfers.report(report(2, deadline_unix_s=time.time() + 7200.0), 0)
     await transfers.report(report(1), 0)

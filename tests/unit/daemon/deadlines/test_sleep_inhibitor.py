@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
@@ -19,12 +18,12 @@ from cedos.host.monitor.bus import SystemBus
 class Logind:
     """Gives locks as logind does: a pipe, whose end of ours tells when the lock is given back."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.refuses = False
-        self.asked: list[list[str]] = []
-        self.locks: list[int] = []
+        self.asked = []
+        self.locks = []
 
-    def answer(self, message: Message) -> Message | None:
+    def answer(self, message):
         if message.message_type is not MessageType.METHOD_CALL or message.member != "Inhibit":
             return None
         self.asked.append(message.body)
@@ -36,7 +35,7 @@ class Logind:
         self._given = theirs
         return Message.new_method_return(message, "h", [0], unix_fds=[theirs])
 
-    async def given_back(self) -> bool:
+    async def given_back(self):
         """Return whether all are given back within a second: the bus keeps a copy for a moment."""
         for _ in range(100):
             if not self.held():
@@ -44,7 +43,7 @@ class Logind:
             await asyncio.sleep(0.01)
         return False
 
-    def held(self) -> int:
+    def held(self):
         """Return how many of the locks that were given are still held."""
         with suppress(AttributeError, OSError):
             os.close(self._given)  # it has been sent
@@ -59,7 +58,7 @@ class Logind:
 
 
 @pytest.fixture
-async def logind(address: str) -> AsyncIterator[Logind]:
+async def logind(address):
     played = Logind()
     bus = await MessageBus(address, negotiate_unix_fd=True).connect()
     bus.add_message_handler(played.answer)
@@ -71,7 +70,7 @@ async def logind(address: str) -> AsyncIterator[Logind]:
         os.close(each)
 
 
-async def test_the_lock_is_held_while_something_moves(address: str, logind: Logind) -> None:
+async def test_the_lock_is_held_while_something_moves(address, logind):
     bus = SystemBus(address)
     awake = StayAwake(bus, None)
     try:
@@ -94,7 +93,7 @@ async def test_the_lock_is_held_while_something_moves(address: str, logind: Logi
         await bus.close()
 
 
-async def test_a_refusal_is_reported_and_logged_once(address: str, logind: Logind) -> None:
+async def test_a_refusal_is_reported_and_logged_once(address, logind):
     logind.refuses = True
     bus = SystemBus(address)
     awake = StayAwake(bus, None)
@@ -120,10 +119,10 @@ async def test_a_refusal_is_reported_and_logged_once(address: str, logind: Login
         (None, ""),
     ],
 )
-async def test_why_there_is_no_alarm_is_said(error: Exception | None, words: str) -> None:
-    told: list[float] = []
+async def test_why_there_is_no_alarm_is_said(error, words):
+    told = []
 
-    def set_alarm(at_unix_s: float) -> None:
+    def set_alarm(at_unix_s):
         if error is not None:
             raise error
         told.append(at_unix_s)
@@ -136,7 +135,7 @@ async def test_why_there_is_no_alarm_is_said(error: Exception | None, words: str
     assert told == ([5.0, 0.0] if error is None else []), "the end takes the alarm away"
 
 
-async def test_a_lid_has_a_lock_of_its_own(address: str, logind: Logind) -> None:
+async def test_a_lid_has_a_lock_of_its_own(address, logind):
     bus = SystemBus(address)
     awake = StayAwake(bus, None, idle=False)
     try:

@@ -1,10 +1,9 @@
 """The configured method of taking uncertainty reaches every decision, and is told with it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import resources
 from ipaddress import ip_interface
-from pathlib import Path
 
 import pytest
 
@@ -17,13 +16,7 @@ from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.outbox import Outbox
 from cedos.daemon.startup import choices
 from cedos.errors import ConfigError
-from cedos.model import (
-    Context,
-    Network,
-    NetworkKind,
-    SizeEstimate,
-    Transfer,
-)
+from cedos.model import Context, Network, NetworkKind, SizeEstimate, Transfer
 from cedos.selector.objective import WeightedCost
 from cedos.selector.uncertainty import METHODS
 from predictors.base import Distribution
@@ -39,14 +32,14 @@ class Gamble:
 
     features: Sequence[str] = ()
 
-    def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+    def predict(self, features):
         return {name: Distribution((0.1,) * 9 + (10.0,)) for name in ("wifi", "cellular")}
 
 
-def configured(tmp_path: Path, text: str) -> Choices:
+def configured(tmp_path, text):
     file = tmp_path / "cedos.toml"
     file.write_text(f"[decision]\n{text}\n")
-    problems: list[str] = []
+    problems = []
     found = choices(config.load(file), tmp_path, problems)
     assert problems == []
     return found
@@ -54,15 +47,15 @@ def configured(tmp_path: Path, text: str) -> Choices:
 
 @pytest.mark.parametrize("key", ["features", "inputs"])
 def test_a_model_trained_with_other_features_is_refused_and_the_rule_of_thumb_decides(
-    tmp_path: Path, key: str
-) -> None:
+    tmp_path, key
+):
     data = json.loads(resources.files("predictors").joinpath("shipped.json").read_bytes())
     data[key].append("wifi_moon_phase")
     model = tmp_path / "model.json"
     model.write_text(json.dumps(data))
     file = tmp_path / "cedos.toml"
     file.write_text(f'[predictors]\nmodel = "{model}"\n')
-    problems: list[str] = []
+    problems = []
     found = choices(config.load(file), tmp_path, problems)
     assert found.model is None
     (said,) = problems
@@ -76,9 +69,7 @@ def test_a_model_trained_with_other_features_is_refused_and_the_rule_of_thumb_de
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_method_other_than_the_default_is_told_with_every_decision(
-    tmp_path: Path, method: str
-) -> None:
+def test_a_method_other_than_the_default_is_told_with_every_decision(tmp_path, method):
     chosen = configured(tmp_path, f'method = "{method}"')
     assert isinstance(chosen.model, Learning) is (method == "bayesian")
     gambling = Choices(
@@ -97,6 +88,6 @@ def test_a_method_other_than_the_default_is_told_with_every_decision(
         assert (chosen.method.words in decision.reason) is (method != "brute-force")
 
 
-def test_a_method_that_nobody_knows_is_refused_with_those_there_are(tmp_path: Path) -> None:
+def test_a_method_that_nobody_knows_is_refused_with_those_there_are(tmp_path):
     with pytest.raises(ConfigError, match=r"(?s)method.*"):
         configured(tmp_path, 'method = "dice"')

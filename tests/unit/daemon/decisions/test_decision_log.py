@@ -1,9 +1,7 @@
 """The decision log: a flow is explained by its own decision, however many came after it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -12,25 +10,25 @@ from cedos.controller.events import FlowOpened
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon import decision_log
 from cedos.daemon.decision_log import DecisionLog
-from cedos.model import Decision, FlowKey, Strategy, StrategyKind
+from cedos.model import FlowKey, Strategy, StrategyKind
 from cedos.storage.history import History
 
 HERE, THERE = ip_address("192.0.2.1"), ip_address("198.51.100.1")
 KEY = FlowKey(HERE, 1111, THERE, 443)
 
 
-def about(decision: Decision, key: FlowKey | None, name: str | None = None) -> Decision:
+def about(decision, key, name=None):
     return replace(decision, transfer=replace(decision.transfer, flow=key, server_name=name))
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
+def history(tmp_path):
     return History(tmp_path / "history.sqlite")
 
 
 async def test_a_living_flow_has_the_decision_that_led_it_though_many_came_after(
-    history: History, make_decision: Callable[[int], Decision], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    history, make_decision, monkeypatch
+):
     monkeypatch.setattr(decision_log, "_RECENT", 3)
     log, flows = DecisionLog(history), LivingFlows()
     flow = flows.on_open(FlowOpened(KEY, 1.0, 1.0))
@@ -47,9 +45,7 @@ async def test_a_living_flow_has_the_decision_that_led_it_though_many_came_after
     history.close()
 
 
-async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(
-    history: History, make_decision: Callable[[int], Decision]
-) -> None:
+async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(history, make_decision):
     before = DecisionLog(history)
     before.record(about(make_decision(1), KEY))
     history.flush()
@@ -63,15 +59,13 @@ async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(
     history.close()
 
 
-async def test_a_number_that_no_history_can_have_is_about_nothing(history: History) -> None:
+async def test_a_number_that_no_history_can_have_is_about_nothing(history):
     log = DecisionLog(history)
     assert await log.find("9" * 19, LivingFlows()) is None
     history.close()
 
 
-async def test_the_log_has_changes_at_the_usual_level(
-    make_decision: Callable[[int], Decision],
-) -> None:
+async def test_the_log_has_changes_at_the_usual_level(make_decision):
     log = DecisionLog(None)
     first, second = make_decision(1), make_decision(2)
     other = replace(second, choice=Strategy(StrategyKind.SINGLE, ("lte0",)))

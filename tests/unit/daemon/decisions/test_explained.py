@@ -1,16 +1,13 @@
 """Explanations of a flow of this host, or of a connection through a gateway, that a person names."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 
-from cedos.api.messages import CarriedReport, DecisionMessage, NowMessage
+from cedos.api.messages import CarriedReport, NowMessage
 from cedos.commands import explain
 from cedos.controller.events import FlowOpened, FlowSample
-from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.decision_log import DecisionLog, Explanations
 from cedos.daemon.told_connections import ToldConnections
@@ -18,7 +15,6 @@ from cedos.errors import NotFoundError
 from cedos.model import (
     CarriedConnection,
     Context,
-    Decision,
     FlowKey,
     Indicator,
     Network,
@@ -38,36 +34,29 @@ MADE = 1.7e9
 
 
 class Daemon:
-    def __init__(self, path: Path, make_decision: Callable[[int], Decision]) -> None:
+    def __init__(self, path, make_decision):
         self.history = History(path)
         self.make_decision = make_decision
         self.context = Context(100.0, {})
         self.begins()
 
-    def begins(self) -> None:
+    def begins(self):
         self.log = DecisionLog(self.history)
         self.flows = LivingFlows()
         self.carried = ToldConnections(list, self.log.choice, self.history)
 
-    def decides(self, number: int, key: FlowKey | None = None, name: str | None = None) -> Decision:
+    def decides(self, number, key=None, name=None):
         decision = self.make_decision(number)
         transfer = replace(decision.transfer, flow=key, server_name=name)
         decision = replace(decision, transfer=transfer)
         self.log.record(decision)
         return decision
 
-    def silences(self, network: str, silence_s: float) -> None:
+    def silences(self, network, silence_s):
         known = {network: {"silence_s": Indicator(silence_s, 100.0)}}
         self.context = Context(100.0, known)
 
-    def hears(
-        self,
-        decision: int | None,
-        *,
-        after_s: float = 5.0,
-        ended: bool = False,
-        by: dict[str, int] | None = None,
-    ) -> None:
+    def hears(self, decision, *, after_s=5.0, ended=False, by=None):
         news = CarriedConnection(
             number=1, server="github.com", port=443, age_s=1.0, decision=decision,
             bytes_down=sum(by.values()) if by else 9, bytes_by_network=by or {},
@@ -76,21 +65,21 @@ class Daemon:
         report = CarriedReport(program="0" * 32, gateway="gw.example", connections=(news,))
         self.carried.on_report(report, 1000, 0.0, MADE + after_s)
 
-    async def explains(self, flow: str | None) -> DecisionMessage:
+    async def explains(self, flow):
         known = Explanations(self.log, self.flows, self.carried)
         return await known.of(flow, MADE + 10.0, self.context, NETWORKS)
 
-    async def explanation(self, flow: str) -> tuple[int, str | None]:
+    async def explanation(self, flow):
         decision = await self.explains(flow)
         return decision.number, decision.gateway
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, make_decision: Callable[[int], Decision]) -> Daemon:
+def daemon(tmp_path, make_decision):
     return Daemon(tmp_path / "history.sqlite", make_decision)
 
 
-async def test_a_connection_through_a_gateway_leads_to_its_decision(daemon: Daemon) -> None:
+async def test_a_connection_through_a_gateway_leads_to_its_decision(daemon):
     daemon.decides(1)
     daemon.decides(2)
     daemon.hears(1)
@@ -104,7 +93,7 @@ async def test_a_connection_through_a_gateway_leads_to_its_decision(daemon: Daem
     assert await daemon.explanation("github.com") == (2, "gw.example"), "the newest word"
 
 
-async def test_one_that_is_over_is_explained_still_and_by_the_next_daemon(daemon: Daemon) -> None:
+async def test_one_that_is_over_is_explained_still_and_by_the_next_daemon(daemon):
     daemon.decides(1)
     daemon.hears(1, ended=True)
     assert await daemon.explanation("github.com") == (1, "gw.example")
@@ -114,7 +103,7 @@ async def test_one_that_is_over_is_explained_still_and_by_the_next_daemon(daemon
     daemon.history.close()
 
 
-async def test_a_flow_of_this_host_that_lives_comes_first(daemon: Daemon) -> None:
+async def test_a_flow_of_this_host_that_lives_comes_first(daemon):
     daemon.decides(1)
     daemon.hears(1)
     flow = daemon.flows.on_open(FlowOpened(KEY, 1.0, 1.0))
@@ -129,16 +118,14 @@ async def test_a_flow_of_this_host_that_lives_comes_first(daemon: Daemon) -> Non
 
 
 @pytest.mark.parametrize(("after_s", "expected"), [(-5.0, (2, None)), (5.0, (1, "gw.example"))])
-async def test_of_what_is_over_the_newest_is_explained(
-    daemon: Daemon, after_s: float, expected: tuple[int, str | None]
-) -> None:
+async def test_of_what_is_over_the_newest_is_explained(daemon, after_s, expected):
     daemon.decides(1)
     daemon.decides(2, KEY, "github.com")
     daemon.hears(1, after_s=after_s, ended=True)
     assert await daemon.explanation("github.com") == expected
 
 
-async def test_a_connection_without_a_decision_says_where_it_goes(daemon: Daemon) -> None:
+async def test_a_connection_without_a_decision_says_where_it_goes(daemon):
     daemon.hears(None)
     with pytest.raises(
         NotFoundError, match=r"github\.com is reached through gw\.example; nothing was decided"
@@ -151,7 +138,7 @@ async def test_a_connection_without_a_decision_says_where_it_goes(daemon: Daemon
         await daemon.explains("github.com")
 
 
-async def test_what_nobody_knows_of_is_refused(daemon: Daemon) -> None:
+async def test_what_nobody_knows_of_is_refused(daemon):
     daemon.hears(1)
     with pytest.raises(NotFoundError, match=r"no decision about hub\.com is known"):
         await daemon.explains("hub.com")
@@ -159,7 +146,7 @@ async def test_what_nobody_knows_of_is_refused(daemon: Daemon) -> None:
         await daemon.explains(None)
 
 
-def heard(daemon: Daemon, *paths: tuple[FlowKey, str, float]) -> LivingFlow:
+def heard(daemon, *paths):
     """A living flow with these paths: each by its network, and when its peer was last heard."""
     flow = daemon.flows.on_open(FlowOpened(KEY, 1.0, 1.0))
     assert flow is not None
@@ -172,7 +159,7 @@ def heard(daemon: Daemon, *paths: tuple[FlowKey, str, float]) -> LivingFlow:
     return flow
 
 
-async def test_a_flow_that_moved_says_where_it_is_and_how_it_began(daemon: Daemon) -> None:
+async def test_a_flow_that_moved_says_where_it_is_and_how_it_began(daemon):
     other = replace(KEY, local_port=2222)
     flow = heard(daemon, (KEY, "wlan0", 14.0), (other, "lte0", 0.1))
     flow.note_mptcp(7)
@@ -187,9 +174,7 @@ async def test_a_flow_that_moved_says_where_it_is_and_how_it_began(daemon: Daemo
     assert found.began.number == 1
 
 
-async def test_a_flow_that_the_kernel_moved_says_what_is_wrong_with_the_chosen_network(
-    daemon: Daemon,
-) -> None:
+async def test_a_flow_that_the_kernel_moved_says_what_is_wrong_with_the_chosen_network(daemon):
     flow = heard(daemon, (KEY, "wlan0", 14.0), (replace(KEY, local_port=2222), "lte0", 0.1))
     flow.note_mptcp(7)
     flow.on_decision(daemon.decides(1))
@@ -203,7 +188,7 @@ async def test_a_flow_that_the_kernel_moved_says_what_is_wrong_with_the_chosen_n
     )
 
 
-async def test_a_plain_connection_on_a_silent_network_waits(daemon: Daemon) -> None:
+async def test_a_plain_connection_on_a_silent_network_waits(daemon):
     heard(daemon, (KEY, "wlan0", 14.0)).on_decision(daemon.decides(1))
     daemon.silences("wlan0", 14.0)
     found = await daemon.explains("198.51.100.1:443")
@@ -215,9 +200,7 @@ async def test_a_plain_connection_on_a_silent_network_waits(daemon: Daemon) -> N
     assert next(explain.lines(found, MADE)).startswith("Now: no data came lately. wlan0 has not")
 
 
-async def test_a_connection_through_a_gateway_says_where_its_last_bytes_went(
-    daemon: Daemon,
-) -> None:
+async def test_a_connection_through_a_gateway_says_where_its_last_bytes_went(daemon):
     daemon.decides(1)
     daemon.decides(2)
     daemon.hears(1, by={"wlan0": 100})

@@ -2,19 +2,18 @@
 
 import struct
 from ipaddress import ip_address, ip_interface
-from typing import Any
 
 import pytest
 
 from cedos.controller.commands import LookUpName
-from cedos.controller.events import AnswersRead, Event, NameLookedUp
+from cedos.controller.events import AnswersRead, NameLookedUp
 from cedos.daemon import answer_watch
 from cedos.daemon.answer_watch import AnswerWatch
 from cedos.daemon.lookup_watch import datagram
 from cedos.host.monitor import dns_message as dns
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
-from cedos.model import Address, FlowKey, Network, NetworkKind
+from cedos.model import FlowKey, Network, NetworkKind
 
 HOST = "updates.example"
 OWN, STRANGER = ip_address("192.0.2.53"), ip_address("198.51.100.53")
@@ -26,7 +25,7 @@ WLAN = Network(
 )
 
 
-def answer(name: str, address: str) -> bytes:
+def answer(name, address):
     question = dns.question(7, name)
     record = b"\xc0\x0c" + struct.pack("!HHIH", 1, 1, 60, 4) + ip_address(address).packed
     return question[:2] + b"\x81\x80\0\x01\0\x01\0\0\0\0" + question[12:] + record
@@ -35,28 +34,28 @@ def answer(name: str, address: str) -> bytes:
 class Watch(AnswerWatch):
     """A watch whose events are `posted`, and whose verdicts are `passed`, by number."""
 
-    def __init__(self) -> None:
-        self.posted: list[Event] = []
-        self.passed: dict[int, bool] = {}
+    def __init__(self):
+        self.posted = []
+        self.passed = {}
         self.may_be_captured = False
-        queue: Any = self
+        queue = self
         super().__init__(self.posted.append, lambda: [WLAN], queue, self.held, self.on_look)
 
-    def on_look(self) -> None:
+    def on_look(self):
         if self.may_be_captured:
             self.asks()
 
-    async def held(self, on: bool) -> None: ...
+    async def held(self, on): ...
 
-    def decide(self, number: int, *, passes: bool) -> None:
+    def decide(self, number, *, passes):
         assert number not in self.passed
         self.passed[number] = passes
 
-    def asks(self, name: str = HOST, key: FlowKey | None = None) -> None:
+    def asks(self, name=HOST, key=None):
         key = key or FlowKey(LOCAL, 4000, OWN, 53, "udp")
         self.on_captured(CapturedPacket(key, True, dns.question(7, name)))
 
-    def comes(self, number: int, payload: bytes, source: Address = OWN) -> AnswersRead | None:
+    def comes(self, number, payload, source=OWN):
         """Have an answer held; return what is told of it."""
         before = len(self.posted)
         key = FlowKey(LOCAL, 4000, source, 53, "udp")
@@ -65,7 +64,7 @@ class Watch(AnswerWatch):
         assert told is None or isinstance(told, AnswersRead)
         return told
 
-    def comes_by_tcp(self, number: int, at: int, payload: bytes) -> list[Event]:
+    def comes_by_tcp(self, number, at, payload):
         head = struct.pack("!HHIIBBHHH", 53, 4000, at, 1, 5 << 4, 0x18, 1000, 0, 0)
         length = 20 + len(head) + len(payload)
         ends = OWN.packed + LOCAL.packed
@@ -76,11 +75,11 @@ class Watch(AnswerWatch):
 
 
 @pytest.fixture
-def watch() -> Watch:
+def watch():
     return Watch()
 
 
-def test_only_answers_of_own_resolvers_to_questions_are_believed(watch: Watch) -> None:
+def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
     """A neighbour's datagrams in the resolver's name pushed the true addresses out of a rule."""
     content = answer(HOST, "203.0.113.1")
     reply = dns.parse(content)
@@ -99,7 +98,7 @@ def test_only_answers_of_own_resolvers_to_questions_are_believed(watch: Watch) -
 
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
-def test_an_answer_on_its_way_is_told_if_it_was_asked_for(watch: Watch, protocol: str) -> None:
+def test_an_answer_on_its_way_is_told_if_it_was_asked_for(watch, protocol):
     content = answer(HOST, "198.18.0.1")
     key = FlowKey(LOCAL, 4000, OWN, 53, protocol)
     if protocol == "tcp":
@@ -114,7 +113,7 @@ def test_an_answer_on_its_way_is_told_if_it_was_asked_for(watch: Watch, protocol
     assert [each.name for each in told.believed] == [HOST]
 
 
-def test_a_dropped_segment_is_read_again_when_it_comes_again(watch: Watch) -> None:
+def test_a_dropped_segment_is_read_again_when_it_comes_again(watch):
     content = answer(HOST, "203.0.113.1")
     content = struct.pack("!H", len(content)) + content
     assert watch.comes_by_tcp(1, 100, content[:20]) == []
@@ -127,12 +126,10 @@ def test_a_dropped_segment_is_read_again_when_it_comes_again(watch: Watch) -> No
     assert watch.passed == {1: True, 2: False, 3: False, 4: True}
 
 
-async def test_resolvers_are_asked_one_after_the_other(
-    watch: Watch, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Address] = []
+async def test_resolvers_are_asked_one_after_the_other(watch, monkeypatch):
+    asked = []
 
-    async def ask(network: Network, resolver: Address, question: bytes) -> bytes | None:
+    async def ask(network, resolver, question):
         asked.append(resolver)
         name = dns.asked(question)
         if resolver != OWN or name is None or name[1] != dns.A:

@@ -14,7 +14,7 @@ ENDS = {4: ("192.168.43.2", "192.168.43.1"), 6: ("2001:db8::2", "2001:db8::1")}
 
 @pytest.mark.parametrize("version", [4, 6])
 @pytest.mark.parametrize("size", [0, 11, 512, 1231])
-def test_it_is_a_right_one(version: int, size: int) -> None:
+def test_it_is_a_right_one(version, size):
     local, remote = map(ip_address, ENDS[version])
     payload = bytes(number % 251 for number in range(size))
     packet = datagram(FlowKey(local, 40_000, remote, 53, "udp"), payload)

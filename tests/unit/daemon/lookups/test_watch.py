@@ -5,57 +5,57 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.controller.commands import AnswerLookup, AskResolver
-from cedos.controller.events import Event, LookupAnswered, LookupAsked, ResolverReplied
+from cedos.controller.events import LookupAnswered, LookupAsked, ResolverReplied
 from cedos.daemon import lookup_watch
 from cedos.daemon.lookup_watch import LookupWatch, is_local
 from cedos.host.monitor import dns_message as dns
 from cedos.host.profiler.frame import CapturedPacket
-from cedos.model import Address, FlowKey, Network, NetworkKind
+from cedos.model import FlowKey, Network, NetworkKind
 
 RESOLVER = ip_address("192.168.43.1")
 KEY = FlowKey(ip_address("192.168.43.2"), 5353, RESOLVER, 53, "udp")
 LTE0 = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, True, ())
 
 
-def answer_to(question: bytes, code: int = 0) -> bytes:
+def answer_to(question, code=0):
     return question[:2] + bytes((0x81, 0x80 | code)) + question[4:]
 
 
 class World:
     """A watch; the other resolver echoes the question, or says what `forged` says."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.posted: list[Event] = []
-        self.delivered: list[tuple[FlowKey, bytes]] = []
-        self.numbers: set[bytes] = set()
-        self.forged: bytes | None = None
+    def __init__(self, monkeypatch):
+        self.posted = []
+        self.delivered = []
+        self.numbers = set()
+        self.forged = None
         self.code = 0
         self.watch = LookupWatch(
             self.posted.append, {"lte0": LTE0}.get, lambda *given: self.delivered.append(given)
         )
         monkeypatch.setattr(lookup_watch, "ask", self._ask)
 
-    async def _ask(self, network: Network, resolver: Address, question: bytes) -> bytes:
+    async def _ask(self, network, resolver, question):
         self.numbers.add(question[:2])
         return self.forged or answer_to(question, self.code)
 
-    def question(self, name: str = "example.org") -> bytes:
+    def question(self, name="example.org"):
         question = dns.question(7, name)
         self.watch.observe(CapturedPacket(KEY, True, question, interface="wlan0"))
         return question
 
-    async def ask(self, attempt: int = 1) -> Event:
+    async def ask(self, attempt=1):
         await self.watch._ask(AskResolver(KEY, 7, attempt, "lte0", RESOLVER))
         return self.posted[-1]
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> World:
+def world(monkeypatch):
     return World(monkeypatch)
 
 
 @pytest.mark.parametrize(("code", "failed"), [(0, False), (2, True), (3, False), (5, True)])
-def test_questions_and_answers_are_events(world: World, code: int, failed: bool) -> None:
+def test_questions_and_answers_are_events(world, code, failed):
     answer = answer_to(world.question(), code)
     world.watch.observe(CapturedPacket(KEY, False, answer, interface="wlan0"))
     asked = LookupAsked(KEY, 7, "example.org", "wlan0", public=False)
@@ -65,16 +65,14 @@ def test_questions_and_answers_are_events(world: World, code: int, failed: bool)
 @pytest.mark.parametrize(
     "name", ["printer", "nas.local", "router.lan", "1.43.168.192.in-addr.arpa", "a.internal"]
 )
-def test_names_of_a_local_network_are_left_alone(world: World, name: str) -> None:
+def test_names_of_a_local_network_are_left_alone(world, name):
     world.question(name)
     assert world.posted == []
     assert is_local(name)
 
 
 @pytest.mark.parametrize(("code", "refused"), [(0, False), (2, True), (3, True), (5, True)])
-async def test_an_answer_is_kept_until_the_controller_wants_it_given(
-    world: World, code: int, refused: bool
-) -> None:
+async def test_an_answer_is_kept_until_the_controller_wants_it_given(world, code, refused):
     question, world.code = world.question(), code
     assert await world.ask() == ResolverReplied(KEY, 7, 1, refused)
     assert world.delivered == []
@@ -82,7 +80,7 @@ async def test_an_answer_is_kept_until_the_controller_wants_it_given(
     assert world.delivered == [(KEY, answer_to(question, code))]
 
 
-def test_a_failure_is_given_where_no_resolver_has_the_name(world: World) -> None:
+def test_a_failure_is_given_where_no_resolver_has_the_name(world):
     world.question("nothere.example")
     world.watch.answer(AnswerLookup(KEY, 7, None))
     reply = dns.parse(world.delivered[0][1])
@@ -90,7 +88,7 @@ def test_a_failure_is_given_where_no_resolver_has_the_name(world: World) -> None
     assert (reply.number, reply.code, reply.name, reply.addresses) == (7, 2, "nothere.example", ())
 
 
-async def test_each_question_has_a_number_of_its_own(world: World) -> None:
+async def test_each_question_has_a_number_of_its_own(world):
     """A host that saw the program's question in one network could forge its answer in the other."""
     question = world.question()
     for attempt in range(30):
@@ -100,10 +98,10 @@ async def test_each_question_has_a_number_of_its_own(world: World) -> None:
     assert await world.ask() == ResolverReplied(KEY, 7, 1, None)
 
 
-async def test_an_answer_to_another_question_is_none(world: World) -> None:
+async def test_an_answer_to_another_question_is_none(world):
     world.question()
 
-    async def other(network: Network, resolver: Address, question: bytes) -> bytes:
+    async def other(network, resolver, question):
         return answer_to(question[:2] + dns.question(7, "evil.example")[2:])
 
     with pytest.MonkeyPatch.context() as patched:
@@ -111,7 +109,7 @@ async def test_an_answer_to_another_question_is_none(world: World) -> None:
         assert await world.ask() == ResolverReplied(KEY, 7, 1, None)
 
 
-def test_what_is_kept_is_bounded(world: World) -> None:
+def test_what_is_kept_is_bounded(world):
     for number in range(3000):
         question = dns.question(number, "example.org")
         world.watch.observe(CapturedPacket(KEY, True, question, interface="wlan0"))

@@ -4,7 +4,6 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,7 +11,7 @@ from cedos.daemon.privileged.wire import PartChannel
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[PartChannel, socket.socket, PartChannel]]:
+def ends():
     one, other = socket.socketpair()
     near, far = PartChannel(one), PartChannel(other)
     yield near, one, far
@@ -20,7 +19,7 @@ def ends() -> Iterator[tuple[PartChannel, socket.socket, PartChannel]]:
     far.close()
 
 
-def test_large_messages_come_whole(ends: tuple[PartChannel, socket.socket, PartChannel]) -> None:
+def test_large_messages_come_whole(ends):
     near, _, far = ends
     message = ["tracked", [[256, bytes(1000)]] * 3000]
     sending = threading.Thread(target=near.send, args=(message,))
@@ -29,9 +28,7 @@ def test_large_messages_come_whole(ends: tuple[PartChannel, socket.socket, PartC
     sending.join()
 
 
-def test_an_open_file_comes_with_its_message(
-    ends: tuple[PartChannel, socket.socket, PartChannel],
-) -> None:
+def test_an_open_file_comes_with_its_message(ends):
     near, _, far = ends
     reading, writing = os.pipe()
     near.send(["file", None], writing)
@@ -45,7 +42,7 @@ def test_an_open_file_comes_with_its_message(
     os.close(reading)
 
 
-def test_the_other_ends_end(ends: tuple[PartChannel, socket.socket, PartChannel]) -> None:
+def test_the_other_ends_end(ends):
     near, _, far = ends
     near.close()
     with pytest.raises(EOFError):
@@ -54,16 +51,14 @@ def test_the_other_ends_end(ends: tuple[PartChannel, socket.socket, PartChannel]
         far.send("x" * 1000)
 
 
-def test_a_length_that_cannot_be(ends: tuple[PartChannel, socket.socket, PartChannel]) -> None:
+def test_a_length_that_cannot_be(ends):
     _, raw, far = ends
     raw.sendall(b"\xff\xff\xff\xff")
     with pytest.raises(ValueError, match="message of"):
         far.receive()
 
 
-def test_a_message_that_the_other_end_would_not_take_is_not_begun(
-    ends: tuple[PartChannel, socket.socket, PartChannel],
-) -> None:
+def test_a_message_that_the_other_end_would_not_take_is_not_begun(ends):
     """The rest of it was read as the answers to later questions."""
     near, _, far = ends
     with pytest.raises(OSError, match="an answer of") as raised:

@@ -6,11 +6,9 @@ import random
 import socket
 import time
 import weakref
-from collections.abc import Iterator
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
-from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 import pytest
 from kit.steer_kernel import MemoryKernel
@@ -26,7 +24,6 @@ from cedos.host.steer.journal.records import (
     ROUTING,
     TCP_RMEM,
     HostRecord,
-    Record,
     SysctlRecord,
     journal_line,
 )
@@ -47,29 +44,29 @@ KEY = FlowKey(ip_address("192.0.2.9"), 4000, ip_address("192.0.2.1"), 53, "udp")
 class Asked:
     """A part on a kernel in memory; `ask` goes over the wire."""
 
-    def __init__(self, state: Path) -> None:
+    def __init__(self, state):
         self.kernel = MemoryKernel()
         self.part = PrivilegedPart(state)
         self.ask("open_journal")
 
-    def ask(self, name: str, *arguments: object) -> list[object]:
+    def ask(self, name, *arguments):
         found = answered(self.part, name, wire.plain(arguments))
         assert isinstance(found, list)
         return found
 
-    def refuses(self, name: str, *arguments: object) -> bool:
+    def refuses(self, name, *arguments):
         before = list(self.kernel.log)
         kind = self.ask(name, *arguments)[0]
         assert self.kernel.log == before or kind == "done"
         return kind == "refused"
 
-    def knows(self, *records: Record) -> None:
+    def knows(self, *records):
         for record in records:
             assert self.ask("append_to_journal", journal_line(record))[0] == "done"
 
 
 @pytest.fixture
-def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+def asked(tmp_path, monkeypatch):
     kernel = MemoryKernel()
     monkeypatch.setattr(module, "LinuxKernel", lambda: kernel)
     made = Asked(tmp_path)
@@ -78,7 +75,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
     made.ask("close_journal")
 
 
-def test_what_the_journal_does_not_know_is_not_begun(asked: Asked) -> None:
+def test_what_the_journal_does_not_know_is_not_begun(asked):
     assert asked.refuses("add_rules", (RULE,))
     assert asked.refuses("add_routes", (ROUTE,))
     assert asked.refuses("track_flows")
@@ -110,20 +107,20 @@ def test_what_the_journal_does_not_know_is_not_begun(asked: Asked) -> None:
         replace(RULE, preference=0, table=None),
     ],
 )
-def test_rules_of_others_stay(asked: Asked, rule: Rule) -> None:
+def test_rules_of_others_stay(asked, rule):
     asked.knows(ROUTING)
     assert asked.refuses("add_rules", (rule,))
     assert asked.refuses("delete_rules", (rule,))
 
 
-def test_routes_of_others_stay(asked: Asked) -> None:
+def test_routes_of_others_stay(asked):
     asked.knows(ROUTING)
     for route in (replace(ROUTE, table=MAIN_TABLE), replace(ROUTE, metrics=bytes(600))):
         assert asked.refuses("add_routes", (route,))
         assert asked.refuses("delete_routes", (route,))
 
 
-def test_the_one_route_with_a_source_is_the_one_that_refuses(asked: Asked) -> None:
+def test_the_one_route_with_a_source_is_the_one_that_refuses(asked):
     asked.knows(ROUTING)
     right = REFUSING_ROUTE
     for route in (
@@ -142,7 +139,7 @@ def test_the_one_route_with_a_source_is_the_one_that_refuses(asked: Asked) -> No
     assert asked.ask("delete_routes", (right,)) == ["done", None]
 
 
-def test_other_sysctls_stay(asked: Asked) -> None:
+def test_other_sysctls_stay(asked):
     asked.knows(SysctlRecord(CONNTRACK_ACCOUNTING, "0", "1"))
     assert asked.refuses("write_sysctl", "kernel.core_pattern", "|/tmp/x")
     assert asked.refuses("write_sysctl", "net.ipv4.ip_forward", "1")
@@ -157,7 +154,7 @@ def test_other_sysctls_stay(asked: Asked) -> None:
         *("../x", "a/b", "a\0b", "\0", "wlan0\0", "é", "a\tb", "!a", "$(id)", "a;b", "#", "a,b"),
     ],
 )
-def test_interfaces_are_names(asked: Asked, name: str) -> None:
+def test_interfaces_are_names(asked, name):
     asked.knows(FILTER, ROUTING)
     assert asked.refuses("bar", (name,))
     assert asked.refuses("repair_filter", FilterPlan(barred=(name,)))
@@ -165,19 +162,19 @@ def test_interfaces_are_names(asked: Asked, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["wlan%0", "wlän0", "-j", "a,b", "#", "$(id)", "ééééééé"])
-def test_rules_take_all_names_that_the_kernel_allows(asked: Asked, name: str) -> None:
+def test_rules_take_all_names_that_the_kernel_allows(asked, name):
     """A network with such a name kept all others from being followed."""
     asked.knows(ROUTING)
     assert asked.ask("add_rules", (replace(RULE, interface=name),)) == ["done", None]
 
 
 @pytest.mark.parametrize("name", ["", "x" * 16, "éééééééé", "a b", "a\n", "a\0", "../x", ".."])
-def test_rules_take_no_other_names(asked: Asked, name: str) -> None:
+def test_rules_take_no_other_names(asked, name):
     asked.knows(ROUTING)
     assert asked.refuses("add_rules", (replace(RULE, interface=name),))
 
 
-def test_only_what_cedos_listens_to_is_opened(asked: Asked) -> None:
+def test_only_what_cedos_listens_to_is_opened(asked):
     assert asked.refuses("open_packets", PacketSocket(b"\x06\0\0\0\xff\xff\0\0", None))
     assert asked.refuses("open_events", EventSocket(9, (1,), 1 << 16))  # NETLINK_AUDIT
     assert asked.refuses("open_events", EventSocket(NETLINK_ROUTE, (1,), 1 << 30))
@@ -186,7 +183,7 @@ def test_only_what_cedos_listens_to_is_opened(asked: Asked) -> None:
     found.close()
 
 
-def test_answers_are_for_look_ups_of_this_host(asked: Asked) -> None:
+def test_answers_are_for_look_ups_of_this_host(asked):
     here = replace(KEY, local=ip_address("127.0.0.1"))
     assert asked.refuses("answer_lookup", KEY, b"x")  # nobody's address
     link = replace(KEY, local=ip_address("fe80::1:2:3"), remote=ip_address("fe80::1"))
@@ -196,12 +193,12 @@ def test_answers_are_for_look_ups_of_this_host(asked: Asked) -> None:
     assert asked.refuses("answer_lookup", here, bytes(5000))
 
 
-def test_time_outs_are_of_first_packets(asked: Asked) -> None:
+def test_time_outs_are_of_first_packets(asked):
     for timeout_s in (0.0, -1.0, 1e9, float("nan")):
         assert asked.refuses("rescue_set_first_timeouts", ((KEY.local, timeout_s),))
 
 
-def test_garbage_in_circles_goes_when_memory_is_given_back(asked: Asked) -> None:
+def test_garbage_in_circles_goes_when_memory_is_given_back(asked):
     """Left by what reads netlink: 4 MB an hour, in a process with few objects and so seldom a look."""
 
     class Circle:
@@ -220,21 +217,19 @@ def test_garbage_in_circles_goes_when_memory_is_given_back(asked: Asked) -> None
         gc.enable()
 
 
-def test_a_full_table_of_connections_is_not_told(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_table_of_connections_is_not_told(asked, monkeypatch):
     """An answer of 262,144 flows was too long: all later ones were garbage, those of walls too."""
     there = 1_000
 
     class Played:
-        def __init__(self, _protocol: int) -> None:
+        def __init__(self, _protocol):
             pass
 
-        def dump(self, _kind: int, _body: bytes, keeps: Any) -> list[NetlinkMessage]:
+        def dump(self, _kind, _body, keeps):
             entries = (NetlinkMessage(conntrack.GET - 1, 0, 0, bytes(400)) for _ in range(there))
             return [each for each in entries if keeps(each)]
 
-        def close(self) -> None:
+        def close(self):
             pass
 
     monkeypatch.setattr(module, "Requester", Played)
@@ -244,7 +239,7 @@ def test_a_full_table_of_connections_is_not_told(
     assert (kind, number) == ("refused", errno.EMSGSIZE)
 
 
-def test_the_journal_takes_records_alone(asked: Asked, tmp_path: Path) -> None:
+def test_the_journal_takes_records_alone(asked, tmp_path):
     asked.ask("append_to_journal", b'{"undo":"sysctl","key":"kernel.core_pattern","before":"|x"}\n')
     asked.ask("append_to_journal", b"rubbish\n" * 10)
     assert asked.ask("read_journal") == ["done", [[], [], False]]
@@ -252,14 +247,14 @@ def test_the_journal_takes_records_alone(asked: Asked, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["__init__", "_kernel", "nothing", "", None, 7, ["bar"]])
-def test_what_there_is_not_is_refused(asked: Asked, name: Any) -> None:
+def test_what_there_is_not_is_refused(asked, name):
     assert answered(asked.part, name, [])[0] == "refused"  # type: ignore[index]
 
 
-def test_it_goes_on_whatever_it_is_asked(asked: Asked) -> None:
+def test_it_goes_on_whatever_it_is_asked(asked):
     chance = random.Random(16)
     names = [name for name in vars(PrivilegedPart) if not name.startswith("open_")]
-    values: list[Any] = [None, 0, -1, 2**70, "", "wlan0", b"x", True, [], [[]], 1e400]
+    values = [None, 0, -1, 2**70, "", "wlan0", b"x", True, [], [[]], 1e400]
     values += [wire.plain(each) for each in (RULE, ROUTE, KEY, (RULE,), (ROUTE,), FilterPlan())]
     for _ in range(3000):
         given = chance.choices(values, k=chance.randrange(4))
@@ -274,10 +269,8 @@ def test_it_goes_on_whatever_it_is_asked(asked: Asked) -> None:
     }
 
 
-def test_an_alarm_is_neither_at_once_nor_beyond_a_month(
-    asked: Asked, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told: list[float] = []
+def test_an_alarm_is_neither_at_once_nor_beyond_a_month(asked, monkeypatch):
+    told = []
     monkeypatch.setattr(WakeTimer, "set", lambda _, at_unix_s: told.append(at_unix_s))
     now = time.time()
     for within_s in (-3600.0, 0.0, 5.0, 40 * 86_400.0, float("nan"), float("inf")):
@@ -289,7 +282,7 @@ def test_an_alarm_is_neither_at_once_nor_beyond_a_month(
     assert told == [now + 60.0, 0.0]
 
 
-def test_an_operation_with_more_than_a_flow_to_name_has_a_check_of_its_own() -> None:
+def test_an_operation_with_more_than_a_flow_to_name_has_a_check_of_its_own():
     """Marked operations are passed on as they are, so that a new one with a plan must be checked."""
     for interface, prefix in ((SteeringKernel, ""), (RescueKernel, "rescue_")):
         for operation, _ in operations(interface):

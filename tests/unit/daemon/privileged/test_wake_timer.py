@@ -6,8 +6,6 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -15,7 +13,7 @@ from cedos.daemon.privileged.part import WakeTimer
 
 
 @pytest.fixture
-def rtcs(tmp_path: Path) -> Path:
+def rtcs(tmp_path):
     power = tmp_path / "rtc0" / "device" / "power"
     power.mkdir(parents=True)
     (power / "wakeup").write_text("enabled\n")
@@ -23,7 +21,7 @@ def rtcs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def timer(rtcs: Path) -> Iterator[WakeTimer]:
+def timer(rtcs):
     made = WakeTimer(rtcs)
     try:
         made.set(time.time() + 60.0)
@@ -33,11 +31,11 @@ def timer(rtcs: Path) -> Iterator[WakeTimer]:
     made.close()
 
 
-def gone_off(timer: WakeTimer, within_s: float) -> bool:
+def gone_off(timer, within_s):
     return bool(select.select([timer.fileno()], [], [], within_s)[0])
 
 
-def test_the_kernel_takes_it_moves_it_and_takes_it_away(timer: WakeTimer) -> None:
+def test_the_kernel_takes_it_moves_it_and_takes_it_away(timer):
     assert not gone_off(timer, 0.02)
     begun_s = time.monotonic()
     timer.set(time.time() + 0.15)
@@ -48,7 +46,7 @@ def test_the_kernel_takes_it_moves_it_and_takes_it_away(timer: WakeTimer) -> Non
     assert not gone_off(timer, 0.15)
 
 
-def test_without_a_clock_that_wakes_it_refuses(rtcs: Path, tmp_path: Path) -> None:
+def test_without_a_clock_that_wakes_it_refuses(rtcs, tmp_path):
     for made in (WakeTimer(tmp_path / "none"), WakeTimer(rtcs)):
         (rtcs / "rtc0/device/power/wakeup").write_text("disabled\n")
         with pytest.raises(OSError, match="no clock") as raised:
@@ -60,7 +58,7 @@ def test_without_a_clock_that_wakes_it_refuses(rtcs: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives capabilities up")
-def test_without_the_capability_the_kernel_refuses(rtcs: Path) -> None:
+def test_without_the_capability_the_kernel_refuses(rtcs):
     program = (
         "import sys, pathlib, time; from cedos.kernel import privileges;"
         "from cedos.daemon.privileged.part import WakeTimer; privileges.give_up();"

@@ -3,7 +3,6 @@
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +35,7 @@ CREATE = CreateSubflow(7, KEY.local, 1, 3, KEY.remote, 443, True)
         (bytes, b"\0\xff"),
     ],
 )
-def test_values_come_back_as_they_were(kind: Any, value: Any) -> None:
+def test_values_come_back_as_they_were(kind, value):
     if value is None and kind != ConnectingSocket | None:
         with pytest.raises(ValueError, match="type"):
             wire.typed(kind, wire.plain(value))
@@ -57,7 +56,7 @@ def test_values_come_back_as_they_were(kind: Any, value: Any) -> None:
         (dict[str, int], {}),
     ],
 )
-def test_what_is_not_of_its_type_is_refused(kind: Any, value: Any) -> None:
+def test_what_is_not_of_its_type_is_refused(kind, value):
     with pytest.raises(ValueError, match=r"type|none of|wire|address"):
         wire.typed(kind, value)
 
@@ -70,7 +69,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_any_value_is_taken_or_refused(value: Any) -> None:
+def test_any_value_is_taken_or_refused(value):
     for kind in (tuple[Rule, ...], FlowKey, PathManagerCommand, FilterPlan):
         with suppress(ValueError):
             wire.typed(kind, value)

@@ -20,7 +20,7 @@ def test_each_bench_can_be_run():
 CASE = Case("some", slow_s=12.0)
 
 
-def fetches(*networks: str) -> list[Fetch]:
+def fetches(*networks):
     """Return one fetch each second from second 10 on."""
     return [Fetch(10.0 + at, 0.2, NetworkKind(network)) for at, network in enumerate(networks)]
 

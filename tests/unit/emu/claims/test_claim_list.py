@@ -1,8 +1,5 @@
 """The list is read strictly; numbers in braces are compared at the digits that they show."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from cedos.errors import ConfigError
@@ -29,10 +26,10 @@ ours = "{0.67} [{-0.10}, {2.00}] of {4,092}"
 from = ["/v", "/v_ci95", "/n"]
 
 """
-FILE: dict[str, Any] = {"v": 0.6666, "v_ci95": [-0.1, 1.999], "n": 4092}
+FILE = {"v": 0.6666, "v_ci95": [-0.1, 1.999], "n": 4092}
 
 
-def claims(tmp_path: Path, text: str) -> claim_list.Claims:
+def claims(tmp_path, text):
     file = tmp_path / "claims.toml"
     file.write_text(text)
     return claim_list.read(file)

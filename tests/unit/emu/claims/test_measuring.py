@@ -47,7 +47,7 @@ ours = "1"
 
 
 @pytest.fixture
-def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def clone(tmp_path, monkeypatch):
     """A clone with a list and one commit, in place of this one."""
     (tmp_path / "claims.toml").write_text(LIST)
     (tmp_path / "s.json").write_text('{"v": 1}')

@@ -1,13 +1,11 @@
 """Ratios by place and by group of places, of runs made by hand."""
 
-from typing import Any
-
 import pytest
 
 from emu.claims import expressions
 
 
-def run(place: str, **means: float) -> dict[str, Any]:
+def run(place, **means):
     policies = {
         name.replace("_", "-"): {"mean_s": value, "n": 10, "energy_j": 1.0}
         for name, value in means.items()

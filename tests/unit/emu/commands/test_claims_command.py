@@ -1,12 +1,12 @@
 """`cedos-emu claims` lists, shows, filters and checks."""
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from emu.commands import cedos_emu
 
 
-def claims(*arguments: str, columns: int = 80) -> Result:
+def claims(*arguments, columns=80):
     return CliRunner().invoke(
         cedos_emu.group, ["claims", *arguments], env={"COLUMNS": str(columns)}
     )

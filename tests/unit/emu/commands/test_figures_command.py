@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -18,7 +17,7 @@ LOAD = scenario.Load("x", "198.51.100.2", Direction.DOWN, 1000, 1000, slot_s=1.0
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Path:
+def run(tmp_path):
     """A finished run of one transfer for each policy: 4 s by Wi-Fi, 1 s by cedos."""
     wanted = scenario.Scenario(load=(LOAD,), place="walk-away-s7", policies=POLICIES)
     environment = {"duration_s": 8.0, "synthetic": True, "kernel": "6.1", "cores": 2, "git": {}}
@@ -95,7 +94,7 @@ def test_runs_of_one_place_are_repeats(run, tmp_path, name):
 
 
 def test_what_runs_lack_is_named(run, tmp_path):
-    def refused(*arguments: str) -> str:
+    def refused(*arguments):
         done = CliRunner().invoke(command, list(arguments))
         assert isinstance(done.exception, DataSetError)
         return str(done.exception)

@@ -1,5 +1,4 @@
 from ipaddress import ip_address
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -13,7 +12,7 @@ KEY = FlowKey(ip_address("192.0.2.2"), 40_000, ip_address("198.51.100.7"), 80)
 EXPECTED = {"wifi": (0.1, 0.2, 0.4, 0.2)}
 
 
-def flow(took_s: float) -> FlowRecord:
+def flow(took_s):
     prediction = Prediction(
         *("wifi", "wlan0", Direction.DOWN, 3000, took_s, 2.0, EXPECTED),
         columns={"size_bytes": 3000.0, "wifi_rtt_s": 0.02, "wifi_rate_age_s": 2.0},
@@ -24,7 +23,7 @@ def flow(took_s: float) -> FlowRecord:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> Path:
+def history(tmp_path):
     path = tmp_path / "history.sqlite"
     kept = History(path)
     for took_s in (0.2, 0.4):

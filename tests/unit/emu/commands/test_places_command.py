@@ -1,10 +1,9 @@
 """`cedos-emu places`: tables, checks that name every problem, pictures, and no matplotlib but there."""
 
 import json
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from cedos.errors import PlaceError
 from emu.commands.places import command
@@ -14,13 +13,13 @@ from emu.places.synth import generate
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     generate("walk-away", 7, 20, tmp_path)
     generate("static", 7, 15, tmp_path)
     return tmp_path
 
 
-def run(*arguments: str) -> Result:
+def run(*arguments):
     return CliRunner().invoke(command, arguments)
 
 
@@ -90,7 +89,7 @@ def test_check_refuses_traces_that_cannot_work(folder, text, complaint):
     assert f"{trace}{complaint}" in result.stdout.replace(f"{trace}: ", f"{trace}")
 
 
-def described(folder: Path, **cells: str) -> Path:
+def described(folder, **cells):
     """A collection whose one place has these cells in places.csv."""
     row = {"place": "here", "wifi": "static-s7-wifi", "cellular": "static-s7-cellular"} | cells
     (folder / "places.csv").write_text(f"{','.join(row)}\n{','.join(row.values())}\n")

@@ -3,7 +3,6 @@
 import csv
 import random
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,7 @@ from emu.commands import cedos_emu
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
 
 
-def data(path: Path, *measured: str) -> Path:
+def data(path, *measured):
     """Forty rows of four places, of which the first column alone may be there and empty."""
     draw = random.Random(path.name)
     columns = ["place", "size_bytes", "direction", *(f"t_{name}_s" for name in STRATEGIES)]
@@ -29,7 +28,7 @@ def data(path: Path, *measured: str) -> Path:
     return path
 
 
-def cedos_emu_status(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
+def cedos_emu_status(monkeypatch, *arguments):
     monkeypatch.setattr(sys, "argv", ["cedos-emu", *map(str, arguments)])
     with pytest.raises(SystemExit) as stopped:
         cedos_emu.main()

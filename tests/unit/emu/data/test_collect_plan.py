@@ -2,7 +2,6 @@
 
 import json
 import math
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -15,13 +14,13 @@ from emu.data.collect import ComputedRows
 from emu.data.derived import MOST_LENGTHENED, observed
 from emu.data.measure import Row, history
 from emu.places import places, synth
-from emu.places.places import Places, load
+from emu.places.places import load
 from emu.places.traces import Trace
 from emu.repository import ROOT
 
 
 @pytest.fixture(scope="module")
-def few_places(tmp_path_factory: pytest.TempPathFactory) -> Places:
+def few_places(tmp_path_factory):
     directory = tmp_path_factory.mktemp("places")
     for seed in (1, 2):
         synth.generate("walk-away", seed, 60, directory)
@@ -58,7 +57,7 @@ def test_finished_rows_are_not_measured_again(tmp_path):
     partial = tmp_path / "x.partial"
     lines = [json.dumps({"key": row.key, "place": "a", "start_s": row.start_s}) for row in rows]
     partial.write_text("\n".join(lines) + "\n" + '{"key": "a/3.000')  # killed while it wrote
-    told: list[tuple[int, int]] = []
+    told = []
     found = collect.collect(
         rows, tmp_path, partial, jobs=2, done=lambda done, total: told.append((done, total))
     )
@@ -91,7 +90,7 @@ def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction():
         ("a/1.000", *base),
         ("a/2.000", *base),
     ]
-    entries: list[dict[str, Any]] = [
+    entries = [
         {
             "place": row.place,
             "start_s": row.start_s,
@@ -114,7 +113,7 @@ def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction():
 SYNTHETIC = ROOT / "traces"
 
 
-def rows(place: str) -> list[dict[str, object]]:
+def rows(place):
     return [
         {
             "place": place, "group": place, "start_s": 20.0, "size_bytes": size, "direction": "down",
@@ -159,7 +158,7 @@ def test_the_decision_sees_how_old_a_rows_rates_are():
     assert "rate_age_s" not in known
 
 
-SEEN: dict[str, Any] = {
+SEEN = {
     "ended_s": 12.5, "took_s": 0.5, "lengthened": 1.25, "strategy": "wifi", "direction": "down",
     "size_bytes": 30_000,
     "columns": [("size_bytes", 30_000.0), ("direction_up", 0.0), ("wifi_rtt_s", 0.02),

@@ -2,10 +2,7 @@
 
 import json
 import tracemalloc
-from collections.abc import Mapping, Sequence
 from math import isnan
-from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -25,7 +22,7 @@ HEAD = "place,group,start_s,size_bytes,direction,t_wifi_s,censored_wifi,t_cellul
 GOOD = f"{HEAD}\na-1,a,0.5,3000,down,0.2,0,0.4,0.02\na-2,,1,30000,up,30,1,,\n"
 
 
-def csv(tmp_path: Path, text: str) -> Path:
+def csv(tmp_path, text):
     path = tmp_path / "data.csv"
     path.write_text(text)
     return path
@@ -127,7 +124,7 @@ def test_files_that_are_no_data_set_are_refused(tmp_path, content):
         datasets.read(path)
 
 
-def _table(rows: int, **more: Any) -> pa.Table:
+def _table(rows, **more):
     columns = {"place": pa.array(["a"] * rows), "direction": pa.array(["up"] * rows)}
     numbers = {name: pa.array([1.0] * rows) for name in ("size_bytes", "t_wifi_s")}
     return pa.table({**columns, **numbers, **more})
@@ -137,7 +134,7 @@ def test_a_small_file_makes_no_large_data_set(tmp_path):
     """A file of 300 kB may declare 60 million rows, or a long text in each: both took all memory."""
     path = tmp_path / "data.parquet"
 
-    def refusal(table: pa.Table, times: int = 1) -> str:
+    def refusal(table, times=1):
         with pq.ParquetWriter(path, table.schema) as writer:
             for _ in range(times):
                 writer.write_table(table)
@@ -183,7 +180,7 @@ STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
 COUNT = 12
 
 
-def columns(places: int = 3) -> dict[str, list[Any]]:
+def columns(places=3):
     drawn = np.random.default_rng(1).uniform(0.5, 2.0, (COUNT, 4))
     return {
         "place": [f"p{k % places}" for k in range(COUNT)],
@@ -196,7 +193,7 @@ def columns(places: int = 3) -> dict[str, list[Any]]:
     }
 
 
-def judged(tmp_path: Path, raw: Mapping[str, Sequence[Any]], *options: str) -> dict[str, Any]:
+def judged(tmp_path, raw, *options):
     data, out = tmp_path / "data.parquet", tmp_path / "f.json"
     pq.write_table(pa.table(dict(raw)), data)
     options = options or ("--model", "shipped")
@@ -206,14 +203,13 @@ def judged(tmp_path: Path, raw: Mapping[str, Sequence[Any]], *options: str) -> d
     if found.exception is not None:
         raise found.exception
 
-    def refuse(word: str) -> None:
+    def refuse(word):
         raise AssertionError(f"{word} is no JSON")
 
-    figures: dict[str, Any] = json.loads(out.read_text(), parse_constant=refuse)
-    return figures
+    return json.loads(out.read_text(), parse_constant=refuse)
 
 
-WITHOUT: list[tuple[str, ...]] = [
+WITHOUT = [
     ("start_s",),
     ("wifi_rtt_s", "cellular_past1_bps"),
     ("t_mptcp_wifi_s", "t_mptcp_cellular_s"),

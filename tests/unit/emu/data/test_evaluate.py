@@ -3,8 +3,6 @@
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +20,7 @@ from predictors.completion import CompletionModel
 from predictors.training.examples import Settings
 
 # Power of Delphi, Table 4, receiving: Wi-Fi 0.428 W, LTE 1.674 W and 6.5 J after it.
-ROWS: list[dict[str, Any]] = [
+ROWS = [
     # Wi-Fi is fast: 0.1 s, all others are slower.
     {"place": "a", "size_bytes": 3000, "t": (0.1, 0.2, 0.1, 0.2), "rtt": (0.02, 0.05)},
     # MPTCP wins: 2 s; Wi-Fi alone 2.1 s, within 10 %.
@@ -35,8 +33,8 @@ ROWS: list[dict[str, Any]] = [
 STRATEGIES = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
 
 
-def data_set(rows: list[dict[str, Any]] = ROWS) -> DataSet:
-    columns: dict[str, list[Any]] = {
+def data_set(rows=ROWS):
+    columns = {
         "place": [row["place"] for row in rows],
         "size_bytes": [row["size_bytes"] for row in rows],
         "direction": ["down"] * len(rows),
@@ -51,11 +49,11 @@ def data_set(rows: list[dict[str, Any]] = ROWS) -> DataSet:
     return datasets.from_columns(columns, "by hand")
 
 
-def constant(times_s: Mapping[str, float], error: tuple[float, ...] = (0.5, 1.0, 2.0)) -> Any:
+def constant(times_s, error=(0.5, 1.0, 2.0)):
     """A model that always says the same (naive time 1 s: 1 byte, RTT 0.5 s, endless rate)."""
 
     class Constant(CompletionModel):
-        def predict(self, features: Mapping[str, float]) -> dict[str, Distribution]:
+        def predict(self, features):
             return {
                 name: Distribution(tuple(time_s * each for each in error))
                 for name, time_s in times_s.items()
@@ -90,7 +88,7 @@ def constant(times_s: Mapping[str, float], error: tuple[float, ...] = (0.5, 1.0,
     return Constant(base.features, base.typical, base.parts, base.errors)
 
 
-def leaf(value: list[float]) -> dict[str, Any]:
+def leaf(value):
     return {
         "feature": [-1],
         "threshold": [0.0],
@@ -172,7 +170,7 @@ def test_prediction_error_and_coverage_by_hand():
 
 def test_cedos_goes_through_the_daemons_decision():
     """Wi-Fi, whose pings are all lost, takes no part, whatever the model says of it."""
-    choose: Callable[..., str] = cedos_choice
+    choose = cedos_choice
     columns = {"size_bytes": 3000.0, "direction_up": 0.0}
     model, objective = constant(WIFI_BEST), OBJECTIVES["max_s"]
     assert choose(columns, model, objective, STRATEGIES) == "wifi"
@@ -184,7 +182,7 @@ def test_cedos_goes_through_the_daemons_decision():
     )
 
 
-def walks(seed: int, places: int = 6, each: int = 12) -> list[dict[str, Any]]:
+def walks(seed, places=6, each=12):
     """Rows in which the network with the lower ping is the faster one."""
     draw = np.random.default_rng(seed)
     rows = []
@@ -206,7 +204,7 @@ def walks(seed: int, places: int = 6, each: int = 12) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("group_by", ["group", "place", "row"])
 def test_without_a_model_each_group_is_judged_by_the_others(group_by):
-    told: list[float] = []
+    told = []
     found = evaluate(
         data_set(walks(1)),
         group_by=group_by,
@@ -286,7 +284,7 @@ def test_commands_train_a_model_and_judge_it(tmp_path):
     assert 0.8 <= figures["prediction"]["completion"]["wifi"]["coverage90"] <= 1.0
 
 
-def outcomes() -> Outcomes:
+def outcomes():
     return Outcomes(
         cost=np.array([1.0, 2.0, 3.3, 8.0]),
         best_cost=np.array([1.0, 2.0, 3.0, 4.0]),

@@ -7,7 +7,6 @@ from cedos.model import Every
 from cedos.selector.budgets.pacer import Pacer
 from emu.experiments.budgets.months import (
     ODD_MONTHS,
-    Outcome,
     figures,
     live,
     lives,
@@ -17,11 +16,9 @@ from emu.experiments.budgets.months import (
 )
 from emu.experiments.budgets.plans import DAY_S, PLANS, data, energy
 
-Found = dict[str, dict[str, list[Outcome]]]
-
 
 @pytest.fixture(scope="module")
-def found() -> Found:
+def found():
     return simulate(seed=5, months=4)
 
 
@@ -76,12 +73,12 @@ def test_a_controller_that_breaks_budgets_is_found_out():
     """The simulation can fail: a keeper whose price is always nothing exceeds every tight plan."""
 
     class Careless(Pacer):
-        def quote(self, now_s: float) -> object:
+        def quote(self, now_s):
             return self
 
         rate = 0.0
 
-        def rate_for(self, amount: float, duration_s: float) -> float:
+        def rate_for(self, amount, duration_s):
             return 0.0
 
     worlds = data(*next(lives(5, 1)))

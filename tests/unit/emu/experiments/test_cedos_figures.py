@@ -19,7 +19,7 @@ RESULTS = ROOT / "notebooks" / "results"
 
 
 def test_files_say_how_many_days_they_are_of(tmp_path, monkeypatch):
-    asked: list[int] = []
+    asked = []
     monkeypatch.setattr(program, "many_days", lambda count, *_: asked.append(count) or {})
     monkeypatch.setattr(studies, "table6", lambda count, seed: asked.append(count) or {})
     monkeypatch.setattr(studies, "figure8", dict)
@@ -75,7 +75,7 @@ def test_who_sleeps_is_woken_in_time_and_for_less_than_who_stays_awake():
 SECONDS = 12
 
 
-def drawn(seed: int) -> World:
+def drawn(seed):
     random = Random(seed)
     wifi = [random.choice([0.0, 0.0, 8e6, 24e6]) for _ in range(SECONDS)]
     cellular = [random.choice([0.0, 8e6, 16e6]) for _ in range(SECONDS)]
@@ -87,7 +87,7 @@ def drawn(seed: int) -> World:
     return World(wifi, cellular, sorted(flows))
 
 
-def linear_program(world: World) -> float | None:
+def linear_program(world):
     """Most bytes over Wi-Fi with all in time, by linear programming; None: not all can be."""
     flows, slots = world.flows, 2 * SECONDS
     count = len(flows) * slots

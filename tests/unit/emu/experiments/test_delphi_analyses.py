@@ -2,8 +2,6 @@
 
 import csv
 import random
-from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -11,7 +9,7 @@ import pytest
 
 from cedos.selector.probing.rules import FixedRate, PassiveChange
 from emu.data import datasets
-from emu.data.datasets import TIMES, DataSet, from_columns
+from emu.data.datasets import TIMES, from_columns
 from emu.data.probe_replay import load, replay
 from emu.data.probe_series import COLUMNS
 from emu.experiments.delphi import floor, prediction
@@ -19,7 +17,7 @@ from emu.experiments.delphi import floor, prediction
 SECONDS = 30
 
 
-def series(folder: Path, rssi: bool) -> Path:
+def series(folder, rssi):
     """Return a place: Wi-Fi at 10 Mbit/s that falls to 1 after ten seconds, cellular at 5."""
     rows = []
     for network, fast, slow in (("wifi", 10e6, 1e6), ("cellular", 5e6, 5e6)):
@@ -69,7 +67,7 @@ def test_delphis_rule_asks_when_the_signal_falls(tmp_path):
     assert asked.known[12]["wifi_rssi_dbm"] == -75.0
 
 
-def data(rows: int = 120) -> DataSet:
+def data(rows=120):
     draw = random.Random(1)
     rates = [draw.uniform(1e6, 50e6) for _ in range(rows)]
     return from_columns(
@@ -109,7 +107,7 @@ WIFI_BEST = (1.0, 2.0, 3.0, 4.0)
 CELLULAR_BEST = (3.0, 1.5, 4.0, 4.0)
 
 
-def written(file: Path, times_s: list[tuple[float, ...]], first_start_s: float = 0.0) -> Path:
+def written(file, times_s, first_start_s=0.0):
     with file.open("w", newline="") as out:
         rows = csv.writer(out)
         rows.writerow(["place", "group", "start_s", "size_bytes", "direction", *TIMES])
@@ -121,12 +119,12 @@ def written(file: Path, times_s: list[tuple[float, ...]], first_start_s: float =
 class Steady:
     """A model of networks that do as they promise."""
 
-    def naive(self, row: Any) -> dict[str, float]:
+    def naive(self, row):
         return {"wifi": 1.5, "cellular": 1.5}
 
 
 @pytest.fixture(autouse=True)
-def always_wifi(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_wifi(monkeypatch):
     monkeypatch.setattr(floor, "models_by_group", lambda data, *_, **__: [Steady()] * len(data))
     monkeypatch.setattr(floor, "cedos_choices", lambda rows, *_: ["wifi"] * len(rows))
 

@@ -10,7 +10,7 @@ from cedos.storage.model_files import radios
 from emu.experiments.imp import grid, workload
 from emu.experiments.imp.demand import Budgets
 from emu.experiments.imp.grid import drive
-from emu.experiments.imp.simulate import Outcome, Trial
+from emu.experiments.imp.simulate import Trial
 from emu.experiments.imp.workload import simple
 from emu.experiments.replayed_network import ReplayedNetwork
 from emu.places import places
@@ -23,7 +23,7 @@ TRACES = ROOT / "traces"
 RADIOS = {name: radios()["nexus-one"][of] for name, of in (("wifi", "wifi"), ("cellular", "3g"))}
 
 
-def networks(wifi_from_s: int = 60, wifi_s: int = 120) -> dict[str, ReplayedNetwork]:
+def networks(wifi_from_s=60, wifi_s=120):
     """2 Mbit/s of cellular for ever, and once in ten minutes a contact with 20 Mbit/s of Wi-Fi."""
     wifi = Trace.constant(20e6, wifi_s)
     wifi = Trace(wifi.times_ms + wifi_from_s * 1000, 600_000)
@@ -36,7 +36,7 @@ def networks(wifi_from_s: int = 60, wifi_s: int = 120) -> dict[str, ReplayedNetw
     }
 
 
-def play(queue: Queue, budgets: Budgets, seed: int = 1) -> Outcome:
+def play(queue, budgets, seed=1):
     averages = {
         "wifi": Average(0.2, 1 / 20e6, 0.02, 480.0),
         "cellular": Average(1.0, 1 / 2e6, 0.08, 0.0),

@@ -1,7 +1,6 @@
 """Small exchanges: races, policies, the simulated driver, the analyses."""
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from emu.experiments.meatballs.exchange_policy import (
 )
 from emu.experiments.meatballs.exchanges import simulate
 from emu.experiments.meatballs.offload import SharedProcessor
-from emu.experiments.meatballs.trial import SETTINGS, Cancel, Chosen, Race, Record, Start, Usage
+from emu.experiments.meatballs.trial import SETTINGS, Cancel, Chosen, Race, Start, Usage
 from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
@@ -33,7 +32,7 @@ from emu.testbed.access import Access
 BOTH = frozenset({"wifi", "cellular"})
 
 
-def always(*ways: str, again: float | None = None):
+def always(*ways, again=None):
     return lambda now, usable, silent: Chosen(frozenset(ways), again)
 
 
@@ -47,7 +46,7 @@ def test_the_first_answer_wins_and_the_other_is_cancelled():
 
 
 def test_silence_begins_the_other_and_keeps_the_first():
-    def choose(now: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
+    def choose(now, usable, silent):
         late = silent.get("wifi", 0.0) > 0.3
         return Chosen(frozenset({"cellular"} if late else {"wifi"}), 0.2)
 
@@ -68,7 +67,7 @@ def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data):
     ways = ["a", "b", "c"]
     subsets = st.frozensets(st.sampled_from(ways))
 
-    def choose(now: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
+    def choose(now, usable, silent):
         assert all(seconds >= 0 for seconds in silent.values())
         return Chosen(data.draw(subsets), data.draw(st.none() | st.floats(0.01, 2)))
 
@@ -102,7 +101,7 @@ def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data):
 TASK = Request(0, 0.0, 1000, 4000)
 
 
-def deciding(style: str, setting: str) -> ExchangePolicy:
+def deciding(style, setting):
     known = radios()["nexus-one"]
     of = {"wifi": known["wifi"], "cellular": known["3g"]}
     usage = Usage(of)
@@ -114,7 +113,7 @@ def deciding(style: str, setting: str) -> ExchangePolicy:
     return policy
 
 
-def used(policy: ExchangePolicy, count: int = 15, wifi_s: float = 0.022) -> float:
+def used(policy, count=15, wifi_s=0.022):
     """Some quiet exchanges over both; returns the time after them."""
     now_s = 10.0
     for _ in range(count):
@@ -124,7 +123,7 @@ def used(policy: ExchangePolicy, count: int = 15, wifi_s: float = 0.022) -> floa
     return now_s
 
 
-def reevaluate_after_s(chosen: Chosen) -> float:
+def reevaluate_after_s(chosen):
     assert callable(chosen.reevaluate_after_s)
     found = chosen.reevaluate_after_s()
     assert found is not None
@@ -181,7 +180,7 @@ class Both(Preferring):
         return Chosen(usable)
 
 
-def network(kind: str, rtt_s: float, *gaps: tuple[int, int]) -> ReplayedNetwork:
+def network(kind, rtt_s, *gaps):
     times = np.arange(1, 100_001)
     for first, past in gaps:
         times = times[(times <= first * 1000) | (times > past * 1000)]
@@ -189,7 +188,7 @@ def network(kind: str, rtt_s: float, *gaps: tuple[int, int]) -> ReplayedNetwork:
     return ReplayedNetwork(Access(NetworkKind(kind), up=trace, down=trace, rtt_s=rtt_s))
 
 
-def trial(policy: Preferring, at_s: float, *wifi_gaps: tuple[int, int]) -> tuple[Record, Usage]:
+def trial(policy, at_s, *wifi_gaps):
     networks = {"wifi": network("wifi", 0.02, *wifi_gaps), "cellular": network("cellular", 0.06)}
     usage = Usage(dict.fromkeys(networks, WIFI))
     found = simulate([Request(0, at_s, 1000, 4000)], networks, policy, usage, duration_s=50.0)
@@ -240,7 +239,7 @@ HERE = ROOT / "traces"
 
 
 @pytest.fixture(scope="module")
-def found() -> dict:
+def found():
     return exchanges.run(
         places.load(HERE),
         walking=["walk-away-s7"],

@@ -36,7 +36,7 @@ def test_what_no_unmetered_network_can_bring_is_paid():
 @given(st.integers(0, 2**32), st.integers(5, 40), st.integers(5, 60))
 def test_ours_never_stalls_where_the_phone_is_steady_and_pays_little_more(seed, contact_s, gap_s):
     chance = random.Random(seed)
-    wifi: list[float] = []
+    wifi = []
     while len(wifi) < 300:
         wifi += [chance.uniform(3e6, 20e6)] * chance.randint(3, contact_s)
         wifi += [0.0] * chance.randint(3, gap_s)

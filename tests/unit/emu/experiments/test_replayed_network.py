@@ -15,11 +15,11 @@ from emu.repository import ROOT
 from emu.testbed.access import Access
 
 
-def network(down: Trace, rtt_s: float = 0.04, **more: float) -> ReplayedNetwork:
+def network(down, rtt_s=0.04, **more):
     return ReplayedNetwork(Access(NetworkKind.WIFI, up=down, down=down, rtt_s=rtt_s), **more)
 
 
-def with_gaps(seconds: int, *gaps: tuple[int, int]) -> Trace:
+def with_gaps(seconds, *gaps):
     """A packet per millisecond but in the gaps (first second, last second + 1)."""
     times = np.arange(1, seconds * 1000 + 1)
     for first, past in gaps:

@@ -20,7 +20,7 @@ from emu.experiments.sessions.apps.link import (
     TcpLink,
     answer,
 )
-from emu.experiments.sessions.world import VIRTUAL, Ready, ideal, in_batches, real
+from emu.experiments.sessions.world import VIRTUAL, ideal, in_batches, real
 from emu.places.traces import Trace
 from emu.testbed.access import LTE, WLAN, Access
 from emu.testbed.counters import Sample
@@ -28,9 +28,7 @@ from emu.testbed.counters import Sample
 DELAY_S = 0.010
 
 
-def link(
-    times: list[int], period_ms: int, queue: int = 1000, delay_s: float = DELAY_S
-) -> Direction:
+def link(times, period_ms, queue=1000, delay_s=DELAY_S):
     return Direction(times, period_ms, queue, [(0.0, delay_s)])
 
 
@@ -62,7 +60,7 @@ def test_a_loaded_link_carries_its_rate(rate, delay_ms):
     assert got == sorted(got)
 
 
-def access(kind: NetworkKind, rates_mbps: list[float], rtt_s: float) -> Access:
+def access(kind, rates_mbps, rtt_s):
     """Return an access network with one rate a second."""
     times = [
         1000 * second + round(1000 * (k + 0.5) / max(1, round(1e6 * rate / 12_000)))
@@ -79,7 +77,7 @@ BOTH = {
 }
 
 
-def rates(trace: Trace) -> list[float]:
+def rates(trace):
     return [round(rate / 1e6, 1) for rate in trace.bins(1.0)]
 
 
@@ -107,7 +105,7 @@ def test_the_client_learns_late_that_a_network_is_gone():
     assert (-1.0, 2.5) in [tuple(each) for each in found.carrier]
 
 
-def quiet(share: float, what: str) -> None:
+def quiet(share, what):
     """No bar."""
 
 
@@ -128,7 +126,7 @@ async def test_over_tcp_an_urgent_answer_waits_for_those_asked_before():
     client, server = TcpLink(near), TcpLink(far)
     serving = asyncio.ensure_future(answer(server))
     asking = Asking(client)
-    order: list[str] = []
+    order = []
     for name, size, label in (
         ("large", 3_000_000, BACKGROUND_LARGE),
         ("urgent", 10, FOREGROUND_SMALL),
@@ -147,10 +145,10 @@ async def test_over_tcp_an_urgent_answer_waits_for_those_asked_before():
 
 
 def test_nobody_begins_before_all_are_ready():
-    begun: list[str] = []
+    begun = []
     arrived = threading.Event()
 
-    def task(name: str, ready: Ready) -> str:
+    def task(name, ready):
         if name == "late":
             arrived.wait(20)
         else:

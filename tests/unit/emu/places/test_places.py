@@ -2,7 +2,6 @@
 
 import gzip
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -15,14 +14,14 @@ HEADER = "place,scenario,simultaneous,wifi,cellular,common_s,note\n"
 SERIES = "t_s,down_mbps,rtt_ms,rssi_dbm,available,link_mbps,chan_util_pct,mood\n"
 
 
-def even(rate_mbps: float, seconds: int) -> str:
+def even(rate_mbps, seconds):
     step_ms = 12 / rate_mbps
     count = int(seconds * 1000 / step_ms)
     return "\n".join(str(max(1, round((i + 1) * step_ms))) for i in range(count)) + "\n"
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     """Two places: `hall-1` of one direction with a series, `yard` with both directions, no series."""
     for kind in ("wifi", "cellular"):
         (tmp_path / kind).mkdir()
@@ -46,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def rewrite(folder: Path, text: str) -> None:
+def rewrite(folder, text):
     (folder / "places.csv").write_text(text)
 
 
@@ -164,7 +163,7 @@ def test_mistakes_in_a_series_are_named(folder, text, message):
         _ = load(folder)["hall-1"].wifi.series
 
 
-def exercise(folder: Path) -> None:
+def exercise(folder):
     """Reads all there is to read; only the errors that are meant for users may come out."""
     try:
         for place in load(folder).values():

@@ -2,7 +2,6 @@
 
 import gzip
 import statistics
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from cedos.errors import PlaceError
 from emu.places.check import check
 from emu.places.places import load
 from emu.places.stats import rates_bps
-from emu.places.synth import KINDS, Drawn, draw, generate
+from emu.places.synth import KINDS, draw, generate
 from emu.repository import ROOT
 
 SHIPPED = ROOT / "traces"
@@ -19,14 +18,12 @@ SEEDS = range(100, 140)
 # As long as the real ones of their kind.
 SECONDS = {"walk-away": 100, "drive-past": 300, "static": 200, "station": 300}
 
-Columns = dict[str, np.ndarray]
-
 
 @pytest.fixture(scope="module")
-def drawn() -> dict[str, list[Columns]]:
+def drawn():
     """Forty places of each kind: rates `wifi`, `cellular`, `up`, and the indicators."""
 
-    def columns(place: Drawn) -> Columns:
+    def columns(place):
         found = {
             "wifi": place.wifi.rate_mbps,
             "rssi_dbm": place.wifi.rssi_dbm,
@@ -43,21 +40,21 @@ def drawn() -> dict[str, list[Columns]]:
     }
 
 
-def ranks(values: np.ndarray) -> np.ndarray:
+def ranks(values):
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     return (np.cumsum(counts) - (counts - 1) / 2)[inverse]
 
 
-def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+def rank_correlation(first, second):
     known = ~(np.isnan(first) | np.isnan(second))
     return float(np.corrcoef(ranks(first[known]), ranks(second[known]))[0, 1])
 
 
-def median_of(places: list[Columns], figure: Callable[[Columns], float]) -> float:
+def median_of(places, figure):
     return statistics.median(figure(place) for place in places)
 
 
-def correlation(one: str, other: str) -> Callable[[Columns], float]:
+def correlation(one, other):
     return lambda place: rank_correlation(place[one], place[other])
 
 

@@ -11,7 +11,7 @@ from emu.places.traces import OPPORTUNITY_BITS, Trace
 
 
 @st.composite
-def traces(draw: st.DrawFn) -> Trace:
+def traces(draw):
     period = draw(st.integers(1, 5000))
     times = draw(st.lists(st.integers(0, period), max_size=200))
     return Trace(sorted(times), period)

@@ -42,7 +42,7 @@ def test_variants_change_their_own_settings_alone(monkeypatch, tmp_path, name, s
     mine = dict.fromkeys(forced, "mine") | {"other": 1}
     given = {section: mine, "decision": {"objective": "max-s"}}
     place = places.load(ROOT / "traces")["walk-away-s7"]
-    started: list[Stage] = []
+    started = []
     monkeypatch.setattr(Cedos, "start", lambda self, stage: started.append(stage))
     policy = policies.make(name)
     policy.start(Stage(None, place, tmp_path, 0.0, 0.0, 1, given))  # no laptop is touched

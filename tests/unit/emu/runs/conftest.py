@@ -5,6 +5,6 @@ from matplotlib.figure import Figure
 
 
 @pytest.fixture
-def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_pictures(monkeypatch):
     """Leave all pictures empty, for tests that read a page's text only."""
     monkeypatch.setattr(Figure, "savefig", lambda _figure, file, **_: file.write(b""))

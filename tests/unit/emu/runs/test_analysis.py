@@ -1,7 +1,6 @@
 """Analyses: a TOML file in, a run folder out, and clear words where that cannot be."""
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -14,7 +13,7 @@ from emu.runs import analysis
 EXPERIMENTS = ROOT / "emu" / "experiments"
 
 
-def written(folder: Path, text: str) -> Path:
+def written(folder, text):
     file = folder / "a.toml"
     file.write_text(text)
     return file

@@ -1,15 +1,11 @@
 """Several places together: reductions against Wi-Fi first, and Delphi's normalised objectives."""
 
-from pathlib import Path
-from typing import Any
-
 import msgspec
 import numpy as np
 import pytest
 
 from cedos.errors import ConfigError, EmulationError
 from emu.places import places as collections
-from emu.places.places import Places
 from emu.repository import ROOT
 from emu.runs import runs, scenario, series
 from emu.runs.summary import Browsing, PolicyRun, summarise
@@ -18,9 +14,7 @@ POLICIES = ("wifi-first", "cedos")
 PAGE = scenario.PageLoad("pages", sites=2)
 
 
-def write(
-    folder: Path, place: str, times_s: dict[str, list[float]], joules: dict[str, float]
-) -> None:
+def write(folder, place, times_s, joules):
     """A finished run of two page visits of 1 MB a policy."""
     wanted = scenario.Scenario(
         page=(PAGE,), name="web", place=place, duration_s=8.0, policies=POLICIES
@@ -46,17 +40,17 @@ def write(
     run.write_json("summary.json", summarise(results))
 
 
-def known() -> Places:
+def known():
     return collections.load(ROOT / "traces")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("series")
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, Any]:
+def found(folder):
     write(folder / "a", "a", {"wifi-first": [4.0, 4.0], "cedos": [1.0, 1.0]},
           {"wifi-first": 1.0, "cedos": 8.0})  # fmt: skip
     write(folder / "b", "b", {"wifi-first": [2.0, 20.0], "cedos": [2.5, 1.5]},
@@ -102,9 +96,9 @@ def test_a_place_that_fails_is_tried_again_and_then_named(tmp_path, monkeypatch)
     wanted = scenario.Scenario(
         page=(PAGE,), places=(first, second), duration_s=5.0, seed=4, policies=POLICIES
     )
-    tried: list[str] = []
+    tried = []
 
-    def stub(one: scenario.Scenario, *given: Any) -> None:
+    def stub(one, *given):
         tried.append(one.place)
         if one.place == second or len(tried) == 1:
             raise EmulationError("a link died")
@@ -113,7 +107,7 @@ def test_a_place_that_fails_is_tried_again_and_then_named(tmp_path, monkeypatch)
         (tmp_path / one.place / "config.toml").write_bytes(msgspec.toml.encode(one))
 
     monkeypatch.setattr(series.experiment, "run", stub)
-    found: list[str] = []
+    found = []
     result = series.run(wanted, places, tmp_path, lambda share, what: None, found.append)
     assert tried == [first, first, second, second]
     assert list(result["places"]) == [first]

@@ -1,14 +1,10 @@
 """The demo's page: two policies transfer by transfer, and the sentences that compare them."""
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 from emu.runs import page, runs, table
-from emu.runs.runs import Recorded, RunFolder
+from emu.runs.runs import RunFolder
 from emu.runs.scenario import Load, Scenario
 from emu.runs.summary import PolicyRun, summarise
 
@@ -17,12 +13,12 @@ POLICIES = ("wifi-first", "mptcp-wifi", "mptcp-cellular", "cedos-gateway")
 COUNT = 40
 
 
-def times(mean_s: float) -> list[float]:
+def times(mean_s):
     """Return times that vary from transfer to transfer in the same way for every policy."""
     return [mean_s * (0.5 + number / (COUNT - 1)) for number in range(COUNT)]
 
 
-def recorded(folder: Path, gateway_s: Sequence[float]) -> Recorded:
+def recorded(folder, gateway_s):
     every = {
         "wifi-first": [*times(1.0)[:-1], 30.0],
         "mptcp-wifi": times(0.9),
@@ -43,7 +39,7 @@ def recorded(folder: Path, gateway_s: Sequence[float]) -> Recorded:
         for name, times_s in every.items()
         for number, time_s in enumerate(times_s)
     ]  # fmt: skip
-    capacity: list[dict[str, Any]] = [
+    capacity = [
         {"network": network, "at_s": float(second), "rate_bps": 0.0 if second in dead else 1e7}
         for network, dead in (("wifi", (2, 3)), ("cellular", ()))
         for second in range(6)

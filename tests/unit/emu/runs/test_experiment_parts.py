@@ -1,9 +1,7 @@
 """An experiment's parts: scenarios, its decisive window, what disturbed it, energy, the summary."""
 
 import re
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -40,9 +38,9 @@ def test_a_transfer_that_was_cut_received_what_its_connection_carried(censored, 
 
 def test_a_policy_that_starts_late_gets_longer_once(tmp_path, monkeypatch):
     late = experiment._StartedLateError("slow took longer than warm_up_s = 4 to start")
-    warm_ups_s: list[float] = []
+    warm_ups_s = []
 
-    def run_policy(name: str, repeat: int, plan: Any, wanted: Any, of: Scenario, *_: Any) -> str:
+    def run_policy(name, repeat, plan, wanted, of, *_):
         folder = tmp_path / f"{name}-{repeat}"
         folder.mkdir()  # fails where the first try left its logs
         warm_ups_s.append(of.warm_up_s)
@@ -52,10 +50,10 @@ def test_a_policy_that_starts_late_gets_longer_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(experiment, "_run_policy", run_policy)
     wanted = Scenario(load=(Load("a", "198.51.100.2", "down", 1, 2, per_minute=1.0),))
-    folder: Any = SimpleNamespace(logs=tmp_path)
+    folder = SimpleNamespace(logs=tmp_path)
 
-    def run(name: str) -> Any:
-        nothing: Any = None
+    def run(name):
+        nothing = None
         return experiment._run_ready_policy(name, 0, [], nothing, wanted, nothing, folder)
 
     assert run("slow") == "result"
@@ -76,7 +74,7 @@ per_minute = 60.0
 """
 
 
-def read(tmp_path: Path, text: str) -> scenario.Scenario:
+def read(tmp_path, text):
     file = tmp_path / "s.toml"
     file.write_text(text)
     return scenario.read(file)
@@ -156,7 +154,7 @@ def test_short_tcp_memory_and_late_transfers_are_said_with_their_numbers():
     assert "1.3 s late" in late
 
 
-def run(times: list[float], energy: list[float] | None = None) -> PolicyRun:
+def run(times, energy=None):
     return PolicyRun(
         time_s=np.array(times),
         size_bytes=np.full(len(times), 125_000.0),
@@ -199,7 +197,7 @@ def test_a_run_is_as_long_as_told_for_traces_repeat(tmp_path):
     (tmp_path / "places.csv").write_text("place,wifi,cellular\nx,x,x\n")
     places = load(tmp_path)
 
-    def resolved(**told: float) -> tuple[float, float]:
+    def resolved(**told):
         found = experiment.resolve(
             Scenario(page=(scenario.PageLoad("pages", sites=2),), **told), places
         )  # type: ignore[arg-type]

@@ -1,7 +1,6 @@
 """Lost seconds by cause, from made run folders."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ CAPACITY = [
 ]
 
 
-def run(*ours: dict[str, Any], fixed_s: float = 1.0, policies: Any = (*FIXED, "cedos")) -> Recorded:
+def run(*ours, fixed_s=1.0, policies=(*FIXED, "cedos")):
     """A run of transfers of 100 kB, which take each fixed policy so long, and ours what they say."""
     usual = {
         "repeat": 0, "started_s": 0.0, "time_s": fixed_s, "mptcp": False, "size_bytes": 100_000,

@@ -3,8 +3,6 @@
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -23,7 +21,7 @@ TRACES = ROOT / "traces"
 REFUSED = "holds a finished run: choose another --out, or replace it with --force"
 
 
-def finished(directory: Path, wanted: scenario.Scenario = WANTED) -> Path:
+def finished(directory, wanted=WANTED):
     folder = runs.RunFolder.create(directory, wanted, {"duration_s": 8.0, "synthetic": False})
     for table in runs.tables_of(wanted):
         folder.write_table(table, [])
@@ -76,14 +74,14 @@ def test_a_series_goes_on_and_replaces_no_other(tmp_path, monkeypatch):
     names = tuple(places)[:2]
     wanted = scenario.Scenario(page=WANTED.page, places=names, duration_s=5.0)
     first, second = series.expand(wanted, places)
-    ran: list[str] = []
+    ran = []
     monkeypatch.setattr(series, "write", lambda *given: {})
 
-    def stub(one: scenario.Scenario, known: Any, target: Path, report: Any) -> None:
+    def stub(one, known, target, report):
         ran.append(one.place)
         finished(target, one)
 
-    def run(out: Path, **fields: bool) -> None:
+    def run(out, **fields):
         series.run(wanted, places, out, lambda share, what: None, lambda line: None, **fields)
 
     monkeypatch.setattr(series.experiment, "run", stub)
@@ -153,15 +151,15 @@ def test_a_broken_place_does_not_block_the_others(tmp_path, monkeypatch):
     path.with_name(path.name.removesuffix(".gz")).write_text("5\n3\n")
     known = collections.load(folder)
     wanted = scenario.Scenario(page=WANTED.page, places=(row, trace, sound), duration_s=5.0)
-    ran: list[str] = []
-    failed: dict[str, str] = {}
-    told: list[str] = []
+    ran = []
+    failed = {}
+    told = []
 
-    def write(done: object, file: object, left_out: dict[str, str]) -> dict[str, str]:
+    def write(done, file, left_out):
         failed.update(left_out)
         return {}
 
-    def stub(one: scenario.Scenario, known: Any, target: Path, report: Any) -> None:
+    def stub(one, known, target, report):
         assert known[one.place].wifi.down
         ran.append(one.place)
         finished(target, one)

@@ -1,7 +1,6 @@
 """Tests."""
 
 import errno
-from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -20,7 +19,7 @@ SCENARIO = scenario.Scenario(
 )
 
 
-def write(directory: Path, *, synthetic: bool = False) -> runs.RunFolder:
+def write(directory, *, synthetic=False):
     folder = runs.RunFolder.create(
         directory, SCENARIO, {"seed": 1, "duration_s": 4.0, "synthetic": synthetic}
     )
@@ -95,7 +94,7 @@ def test_the_page_and_the_picture_show_every_policy(tmp_path):
 def test_without_room_for_its_page_a_run_is_not_finished(tmp_path, monkeypatch):
     write(tmp_path / "run")
 
-    def full(*_: object, **__: object) -> None:
+    def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -13,12 +13,12 @@ from emu.runs.runs import Recorded
 from emu.runs.scenario import Load, Scenario
 
 
-def flow(policy: str, number: int, time_s: float, **changes: Any) -> dict[str, Any]:
+def flow(policy, number, time_s, **changes):
     given = {"started_s": 10.0 * number, "mptcp": True, "direction": "down", "censored": False}
     return {"policy": policy, "repeat": 0, "number": number, "time_s": time_s, **given, **changes}
 
 
-def made(times: dict[str, list[float]], rates: list[tuple[str, float, int]] = ()) -> Recorded:
+def made(times, rates=()):
     """A run whose policies took these times, and received so many bytes by those instants."""
     flows = [flow(name, k, each) for name, all_ in times.items() for k, each in enumerate(all_)]
     summary = {name: {"censored": 0, "energy_j": 1.0, "cellular_mb": 2.0} for name in times}
@@ -80,16 +80,16 @@ LOAD = Load("x", "198.51.100.2", Direction.DOWN, 1000, 1000, slot_s=1.0)
 POLICIES = ("wifi-first", "cedos")
 
 
-def recorded(place: str, **tables: Any) -> Recorded:
+def recorded(place, **tables):
     scenario = Scenario(load=(LOAD,), place=place, policies=POLICIES)
-    empty: dict[str, Any] = {
+    empty = {
         name: [] for name in Recorded.__dataclass_fields__ if name not in ("directory", "scenario")
     }
     environment = {"duration_s": 4.0, "synthetic": False}
     return Recorded(Path(), scenario, **{**empty, "environment": environment, **tables})
 
 
-def run_flow(policy: str, number: int, size: int, time_s: float, **more: Any) -> dict[str, Any]:
+def run_flow(policy, number, size, time_s, **more):
     return {
         "policy": policy, "repeat": 0, "number": number, "size_bytes": size, "time_s": time_s,
         "censored": False, "network": "wifi", **more,
@@ -128,7 +128,7 @@ def test_throughput_is_normalised_by_wifi_and_places_weigh_alike():
     assert found["all"]["wifi-first"]["normalised_ci95"] == [1.0, 1.0]
 
 
-def rates(policy: str, interface: str, *mbps: float) -> list[dict[str, Any]]:
+def rates(policy, interface, *mbps):
     """Samples every half second, that much between one and the next."""
     rows, moved = [], 0
     for step, rate in enumerate((0.0, *mbps)):
@@ -162,7 +162,7 @@ def test_a_walk_says_when_it_moved_and_how_long_nothing_came():
     assert place["capacity_mbps"] == {"wifi": [9.0], "cellular": [4.0]}
 
 
-def predicted(network: str, size_bytes: int, took_s: float, age_s: float) -> dict[str, Any]:
+def predicted(network, size_bytes, took_s, age_s):
     """A second was expected, from half of it to two."""
     return {
         "policy": "cedos", "repeat": 0, "network": network, "alone": True, "size_bytes": size_bytes,

@@ -35,9 +35,7 @@ def test_no_hostile_case_has_a_fault_and_each_comes_out_the_same_twice(number):
     assert hostile.check(hostile.draw(number, PLACES)) == found
 
 
-def made(
-    wifi: Trace, *, predictors: str = "shipped", mptcp: bool = True, supply: float = 0.0
-) -> Case:
+def made(wifi, *, predictors="shipped", mptcp=True, supply=0.0):
     """Six large downloads, of which three begin just before Wi-Fi is known to have died."""
     daemon = policies.simulated("cedos").daemon
     assert daemon is not None
@@ -60,7 +58,7 @@ def made(
     )
 
 
-def kinds(case: Case) -> list[str]:
+def kinds(case):
     return [kind for kind, _ in hostile.check(case).faults]
 
 

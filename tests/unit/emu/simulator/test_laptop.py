@@ -3,12 +3,11 @@
 import pytest
 
 from cedos.budget_kinds import Resource
-from cedos.controller.commands import BarNetworks, Command, MoveConnection, RescueFlow
+from cedos.controller.commands import BarNetworks, MoveConnection, RescueFlow
 from cedos.controller.controller import Controller
 from cedos.model import Budget, Direction, NetworkKind
 from emu.places.traces import Trace
 from emu.policies import simulated
-from emu.simulator.connection import Transfer
 from emu.simulator.laptop import SimulatedLaptop
 from emu.simulator.link import Clock, Network
 from emu.testbed.access import Access
@@ -21,18 +20,12 @@ HOST = "198.51.100.2"
 class Laptop:
     """A laptop with two networks of given rates, and the commands of its controller."""
 
-    def __init__(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        wifi_bps: float = 20e6,
-        lte_bps: float = 10e6,
-        budget: Budget | None = None,
-    ) -> None:
+    def __init__(self, monkeypatch, wifi_bps=20e6, lte_bps=10e6, budget=None):
         self.clock = Clock()
-        self.given: list[Command] = []
+        self.given = []
         commands = Controller.commands
 
-        def noted(controller: Controller) -> list[Command]:
+        def noted(controller):
             taken = commands(controller)
             self.given += taken
             return taken
@@ -50,7 +43,7 @@ class Laptop:
         self.daemon = SimulatedLaptop(self.clock, self.networks, config, budget=budget)
         self._number = 0
 
-    def begin(self, size_bytes: int, *, mptcp: bool = False, down: bool = True) -> Transfer:
+    def begin(self, size_bytes, *, mptcp=False, down=True):
         direction = Direction.DOWN if down else Direction.UP
         self._number += 1
         return self.daemon.begin(
@@ -59,7 +52,7 @@ class Laptop:
             )
         )
 
-    def of(self, kind: type[Command]) -> list[Command]:
+    def of(self, kind):
         return [each for each in self.given if isinstance(each, kind)]
 
 

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,20 +22,12 @@ WIFI, CELLULAR = NetworkKind.WIFI, NetworkKind.CELLULAR
 PAYLOAD_BYTES = 1448
 
 
-def network(
-    clock: Clock,
-    rate_bps: float = 12e6,
-    rtt_s: float = 0.04,
-    kind: NetworkKind = WIFI,
-    queue_packets: int | None = None,
-) -> Network:
+def network(clock, rate_bps=12e6, rtt_s=0.04, kind=WIFI, queue_packets=None):
     trace = Trace.constant(rate_bps, 10.0)
     return Network(clock, Access(kind, trace, trace, rtt_s, queue_packets))
 
 
-def took(
-    size_bytes: int, *, down: bool = True, rate_bps: float = 12e6, rtt_s: float = 0.04
-) -> float:
+def took(size_bytes, *, down=True, rate_bps=12e6, rtt_s=0.04):
     clock = Clock()
     transfer = Transfer(clock, [network(clock, rate_bps, rtt_s)], size_bytes, down=down)
     clock.run(60.0)
@@ -47,13 +38,13 @@ def took(
 # The link.
 
 
-def delivered(trace: Trace, limit: int, *puts: tuple[float, int]) -> tuple[list[float], list[int]]:
+def delivered(trace, limit, *puts):
     """Put parcels at instants; return when each packet came, and what was dropped of each parcel."""
     clock = Clock()
     link = LinkDirection(clock, trace, limit)
-    came: list[float] = []
+    came = []
 
-    def take(parcel: Parcel, packets: int) -> None:
+    def take(parcel, packets):
         came.extend([clock.now_s] * packets)
 
     parcels = [Parcel(take, 0, packets) for _, packets in puts]
@@ -78,7 +69,7 @@ def test_an_opportunity_that_nobody_uses_is_lost_and_the_trace_repeats():
 def test_a_full_queue_drops_the_last_packets_and_small_ones_but_no_acknowledgement():
     clock = Clock()
     link = LinkDirection(clock, Trace([500], 1000), 5)
-    seen: list[str] = []
+    seen = []
     data = Parcel(lambda parcel, packets: seen.append(f"{packets} packets"), 0, 8)
     link.put(data)
     link.put(Parcel(lambda parcel, packets: seen.append("SYN")))
@@ -139,7 +130,7 @@ def test_two_downloads_share_a_link():
     assert min(ends) > 0.5 * max(ends)
 
 
-def silent(from_ms: int, to_ms: int, period_ms: int = 60_000) -> Trace:
+def silent(from_ms, to_ms, period_ms=60_000):
     """A packet each millisecond but between two instants."""
     times = [ms for ms in range(1, period_ms + 1) if not from_ms < ms <= to_ms]
     return Trace(times, period_ms)
@@ -159,7 +150,7 @@ def test_an_outage_is_survived_and_what_the_queue_kept_goes_on_at_once():
 # MPTCP.
 
 
-def multipath(size_bytes: int, wifi: Trace, cellular: Trace, *, down: bool = True) -> Transfer:
+def multipath(size_bytes, wifi, cellular, *, down=True):
     clock = Clock()
     networks = [
         Network(clock, Access(WIFI, wifi, wifi, 0.02)),
@@ -215,7 +206,7 @@ def test_every_transfer_ends_once_where_its_networks_go_on(spells, size_bytes, d
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def made(tmp_path):
     directory = tmp_path / "places"
     directory.mkdir()
     synth.generate("walk-away", 3, 40, directory, "here")
@@ -232,7 +223,7 @@ LOAD = Load(
 )
 
 
-def run_folder(made: Path, out: Path, *, seed: int = 1) -> Path:
+def run_folder(made, out, *, seed=1):
     wanted = Scenario(
         load=(LOAD,),
         duration_s=8.0,
@@ -246,7 +237,7 @@ def run_folder(made: Path, out: Path, *, seed: int = 1) -> Path:
 
 
 def test_the_same_seed_gives_the_same_run_folder_byte_for_byte(made, tmp_path):
-    def contents(out: str, seed: int) -> dict[Path, bytes]:
+    def contents(out, seed):
         folder = run_folder(made, tmp_path / out, seed=seed)
         return {
             file.relative_to(folder): file.read_bytes()

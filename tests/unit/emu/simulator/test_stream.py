@@ -15,17 +15,15 @@ from emu.simulator.tcp import PAYLOAD_BYTES, TcpSettings
 from emu.testbed.access import Access
 
 
-def network(clock: Clock, rate_bps: float, loss: float = 0.0, seed: int = 1) -> Network:
+def network(clock, rate_bps, loss=0.0, seed=1):
     down, up = Trace.constant(rate_bps, 10.0), Trace.constant(2e6, 10.0)
     access = Access(NetworkKind.CELLULAR, up, down, 0.098, 50, loss)
     return Network(clock, access, Random(seed))
 
 
-def stream(
-    clock: Clock, rates: list[float], *, swtc: bool, window: float = 5e5, loss: float = 0.0
-) -> tuple[Stream, list[int]]:
+def stream(clock, rates, *, swtc, window=5e5, loss=0.0):
     """Return a stream and what its client has in order, by arrival."""
-    fronts: list[int] = []
+    fronts = []
     networks = [network(clock, rate, loss, seed) for seed, rate in enumerate(rates)]
     scheduler = Swtc(PAYLOAD_BYTES) if swtc else None
     made = Stream(clock, networks, scheduler, window_bytes=window, on_data=fronts.append)
@@ -80,7 +78,7 @@ def test_packets_are_lost_at_the_rate_that_is_set():
     clock = Clock()
     link, came = network(clock, 5e6, 0.1), 0
 
-    def take(_: Parcel, packets: int) -> None:
+    def take(_, packets):
         nonlocal came
         came += packets
 
@@ -110,7 +108,7 @@ def test_a_window_begins_again_after_an_idle_time(restarts, expected):
     assert (sender.cwnd <= 4) is restarts
 
 
-def fed(estimate: Westwood | DeliveryRate, acks: list[tuple[float, bool]]) -> float:
+def fed(estimate, acks):
     for at_s, limited in acks:
         estimate.on_acknowledged(1250, at_s, round_trip_s=0.1, limited=limited)
     assert estimate.rate_bps is not None

@@ -3,10 +3,7 @@
 import json
 import math
 import subprocess
-from collections.abc import Callable, Iterator
 from ipaddress import ip_address
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,7 +17,7 @@ from emu.testbed.mahimahi import nested
 SLOW, FAST = Trace.constant(6e6), Trace.constant(48e6)
 
 
-def access(**changes: Any) -> Access:
+def access(**changes):
     facts = {"kind": NetworkKind.WIFI, "up": SLOW, "down": FAST, "rtt_s": 0.04}
     return Access(**(facts | changes))
 
@@ -59,16 +56,16 @@ def test_shells_are_nested_and_each_waits_before_it_becomes_the_next():
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def runtime(tmp_path, monkeypatch):
     monkeypatch.setenv("CEDOS_EMU_RUNTIME_DIR", str(tmp_path / "run"))
     return tmp_path / "run"
 
 
 @pytest.fixture
-def sleeper() -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
-    started: list[subprocess.Popen[bytes]] = []
+def sleeper():
+    started = []
 
-    def start() -> "subprocess.Popen[bytes]":
+    def start():
         # A leader with a child in its session; says so when it is there.
         process = subprocess.Popen(
             ["sh", "-c", "sleep 100 & echo $!; wait"],
@@ -86,13 +83,13 @@ def sleeper() -> Iterator[Callable[[], "subprocess.Popen[bytes]"]]:
         process.wait()
 
 
-def dead_pid() -> int:
+def dead_pid():
     process = subprocess.Popen(["true"])
     process.wait()
     return process.pid
 
 
-def abandon(instance: stale.Instance, **changes: object) -> None:
+def abandon(instance, **changes):
     file = instance.directory / "instance.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
@@ -164,7 +161,7 @@ def test_a_foreign_token_does_not_name_what_is_removed(runtime):
 WIFI, CELLULAR = (ADDRESSES[kind] for kind in (NetworkKind.WIFI, NetworkKind.CELLULAR))
 
 
-def key(local: str, port: int, remote: str = "198.51.100.3") -> FlowKey:
+def key(local, port, remote="198.51.100.3"):
     return FlowKey(ip_address(local), port, ip_address(remote), 80)
 
 

@@ -3,7 +3,7 @@
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -24,14 +24,14 @@ PAGE = Page(
 class Script:
     """A tab whose events are given."""
 
-    def __init__(self, *events: tuple[str, dict[str, Any]]) -> None:
+    def __init__(self, *events):
         self._events = list(events)
-        self.went: list[str] = []
+        self.went = []
 
-    def go(self, url: str) -> None:
+    def go(self, url):
         self.went.append(url)
 
-    def event(self, timeout_s: float) -> dict[str, Any] | None:
+    def event(self, timeout_s):
         if not self._events:
             time.sleep(min(timeout_s, 0.01))
             return None
@@ -39,24 +39,24 @@ class Script:
         return {"method": method, "params": params}
 
 
-def sent(number: int, at_s: float) -> tuple[str, dict[str, Any]]:
+def sent(number, at_s):
     request = {"url": PAGE.objects[number].url()}
     return "Network.requestWillBeSent", {
         "requestId": str(number), "timestamp": at_s, "request": request,
     }  # fmt: skip
 
 
-def answered(number: int, status: int) -> tuple[str, dict[str, Any]]:
+def answered(number, status):
     response = {"status": status, "protocol": "h2"}
     return "Network.responseReceived", {"requestId": str(number), "response": response}
 
 
-def finished(number: int, at_s: float, count: int = 10) -> tuple[str, dict[str, Any]]:
+def finished(number, at_s, count=10):
     params = {"requestId": str(number), "timestamp": at_s, "encodedDataLength": count}
     return "Network.loadingFinished", params
 
 
-def failed(number: int, at_s: float, text: str) -> tuple[str, dict[str, Any]]:
+def failed(number, at_s, text):
     params = {"requestId": str(number), "timestamp": at_s, "errorText": text}
     return "Network.loadingFailed", params
 
@@ -71,7 +71,7 @@ WHOLE = [
 ]
 
 
-def loaded(*events: tuple[str, dict[str, Any]], limit_s: float = 5.0) -> Any:
+def loaded(*events, limit_s=5.0):
     return load(cast(Tab, Script(*events)), PAGE, tls=False, limit_s=limit_s)
 
 
@@ -110,7 +110,7 @@ MEDIA = Media(Path("/nowhere"), (700_000, 2_000_000), 4.0, 5)
 PLANNED = PlannedVideo(0, "v", 1.0, MEDIA, 5, None, 12.0, True)
 
 
-def told(**changes: Any) -> dict[str, Any]:
+def told(**changes):
     segments = [
         {"number": 1, "representation": 0, "started_s": 0.5, "ended_s": 1.5, "bytes": 350_000},
         {"number": 2, "representation": 1, "started_s": 1.5, "ended_s": 4.5, "bytes": 1_000_000},

@@ -9,17 +9,7 @@ from hypothesis import strategies as st
 
 from cedos.host.profiler.sizes import WHOLE
 from cedos.model import Direction
-from emu.workloads.web.corpus import (
-    BEACON,
-    CSS,
-    HTML,
-    SCRIPT,
-    Page,
-    body,
-    generate,
-    nginx_servers,
-    write,
-)
+from emu.workloads.web.corpus import BEACON, CSS, HTML, SCRIPT, body, generate, nginx_servers, write
 from emu.workloads.web.visits import made
 
 seeds = st.integers(0, 10_000)
@@ -48,7 +38,7 @@ def test_links_lead_to_the_page_s_objects_and_to_each_once(seed):
     assert len(found) == len(set(found)) == len(page.objects) - 1
 
 
-def references(page: Page, number: int) -> str:
+def references(page, number):
     """An object's text without its noise."""
     text = body(page.objects, number).decode()
     return re.sub(r"<!--.*-->|/\*.*\*/", "", text, flags=re.S)

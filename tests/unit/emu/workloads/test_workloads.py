@@ -82,12 +82,12 @@ _SLOW = "import sys, time\nfor _ in range(10):\n sys.stdout.buffer.write(bytes(1
 _SLOW += " sys.stdout.flush()\n time.sleep(0.05)\n"
 
 
-def _running(program: str) -> "subprocess.Popen[bytes]":
+def _running(program):
     return subprocess.Popen((sys.executable, "-c", program), stdout=subprocess.PIPE)
 
 
 def test_half_way_is_called_once_when_a_third_is_there():
-    called: list[float] = []
+    called = []
     found = watch_output(
         _running(_SLOW), time.monotonic(), 10_000, half_way=lambda: called.append(1.0)
     )
@@ -112,7 +112,7 @@ def test_a_file_that_grows_is_watched_until_its_program_ends(tmp_path):
     step = "open(sys.argv[1], 'ab').write(bytes(10)); time.sleep(0.2)"
     writes = f"import sys, time\nfor _ in range(4): {step}"
     process = subprocess.Popen([sys.executable, "-c", writes, str(file)])
-    half_way: list[int] = []
+    half_way = []
     arrivals = grown(
         process, lambda: file.stat().st_size, 40, lambda: half_way.append(file.stat().st_size)
     )

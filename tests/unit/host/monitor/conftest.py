@@ -2,12 +2,9 @@
 
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
-from dbus_fast import ErrorType, Message, MessageType, Variant
+from dbus_fast import ErrorType, Message, MessageType
 from dbus_fast.aio import MessageBus
 
 CONFIGURATION = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -19,7 +16,7 @@ CONFIGURATION = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Con
 
 
 @pytest.fixture
-def address(tmp_path: Path) -> Iterator[str]:
+def address(tmp_path):
     """The address of a bus daemon of this test's own."""
     if shutil.which("dbus-daemon") is None:
         pytest.skip("no dbus-daemon installed")
@@ -35,17 +32,17 @@ def address(tmp_path: Path) -> Iterator[str]:
 class Service:
     """A service on the bus: objects with typed properties, and methods with canned results."""
 
-    def __init__(self, bus: MessageBus) -> None:
+    def __init__(self, bus):
         # Path -> interface -> property -> Variant.
-        self.objects: dict[str, dict[str, dict[str, Variant]]] = {}
+        self.objects = {}
         # (path, member) -> (signature, body), or a function of the message's body that gives them.
-        self.methods: dict[tuple[str, str], Any] = {}
+        self.methods = {}
         self.silent = False  # it hangs: nothing is answered
         # Every call that came in: (path, member, body).
-        self.calls: list[tuple[str, str, list[Any]]] = []
+        self.calls = []
         self._bus = bus
 
-    def answer(self, message: Message) -> Message | bool | None:
+    def answer(self, message):
         if message.message_type is not MessageType.METHOD_CALL or message.path is None:
             return None
         self.calls.append((message.path, message.member or "", list(message.body)))
@@ -66,7 +63,7 @@ class Service:
         signature, body = method(message.body) if callable(method) else method
         return Message.new_method_return(message, signature, body)
 
-    def set(self, path: str, interface: str, **properties: Variant) -> None:
+    def set(self, path, interface, **properties):
         """Changes properties, and tells so."""
         self.objects.setdefault(path, {}).setdefault(interface, {}).update(properties)
         self._bus.send(
@@ -81,11 +78,11 @@ class Service:
 
 
 @pytest.fixture
-async def make_service(address: str) -> AsyncIterator[Any]:
+async def make_service(address):
     """`await make_service("org.freedesktop.login1")` is such a service on the bus."""
-    opened: list[MessageBus] = []
+    opened = []
 
-    async def make(name: str) -> Service:
+    async def make(name):
         bus = await MessageBus(address).connect()
         opened.append(bus)
         service = Service(bus)

@@ -16,7 +16,7 @@ RESOLVED = "org.freedesktop.resolve1"
 _BUS = "org.freedesktop.DBus"
 
 
-def servers(index: int, *address: int) -> Variant:
+def servers(index, *address):
     """Return the one DNS server of an interface, as resolved tells it."""
     return Variant("a(iiay)", [[index, 2, bytes(address)]])
 
@@ -52,7 +52,7 @@ async def test_a_bus_that_lets_nobody_in_is_a_problem_until_it_does(address, tmp
     path = tmp_path / "refusing"
     refused = asyncio.Event()
 
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def refuse(reader, writer):
         if not refused.is_set():
             writer.transport.abort()
             return
@@ -61,7 +61,7 @@ async def test_a_bus_that_lets_nobody_in_is_a_problem_until_it_does(address, tmp
             both.create_task(pumped(reader, there))
             both.create_task(pumped(there_reader, writer))
 
-    async def pumped(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def pumped(reader, writer):
         while data := await reader.read(65536):
             writer.write(data)
         writer.close()
@@ -106,7 +106,7 @@ async def test_a_strangers_signals_are_not_a_services_and_their_files_are_closed
     await service.request_name("org.x")
     bus, changed, ours = SystemBus(address), asyncio.Event(), os.dup(1)
 
-    async def tells(sender: MessageBus, destination: str | None = None) -> bool:
+    async def tells(sender, destination=None):
         changed.clear()
         await sender.send(
             Message(

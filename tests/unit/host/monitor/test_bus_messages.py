@@ -13,9 +13,7 @@ from cedos.host.monitor.bus import BusError, SystemBus
 _BUS = "org.freedesktop.DBus"
 
 
-def signal(
-    destination: str | None, signature: str, body: object, files: tuple[int, ...] = ()
-) -> Message:
+def signal(destination, signature, body, files=()):
     """A signal that properties have changed."""
     return Message(
         message_type=MessageType.SIGNAL,
@@ -38,7 +36,7 @@ async def test_what_a_stranger_sends_is_not_parsed_and_what_services_send_is(add
     large = [0] * 500_000
     ours = os.dup(1)
 
-    def answer(message: Message) -> Message | None:
+    def answer(message):
         if message.member == "Small":
             return Message.new_method_return(message, "u", [7])
         return (

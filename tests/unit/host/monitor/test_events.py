@@ -7,7 +7,7 @@ from cedos.host.monitor.events import Mailbox
 
 
 async def test_a_mailbox_nobody_empties_drops_the_oldest_and_counts():
-    mailbox: Mailbox[int] = Mailbox(limit=3)
+    mailbox = Mailbox(limit=3)
     for number in range(5):
         mailbox.put(number)
     mailbox.close()
@@ -17,10 +17,10 @@ async def test_a_mailbox_nobody_empties_drops_the_oldest_and_counts():
 
 async def test_a_consumer_with_much_to_do_leaves_turns_to_others():
     """The daemon handled all waiting events in one turn, and nothing else for most of a minute."""
-    mailbox: Mailbox[int] = Mailbox()
+    mailbox = Mailbox()
     turns = 0
 
-    async def others() -> None:
+    async def others():
         nonlocal turns
         while True:
             turns += 1

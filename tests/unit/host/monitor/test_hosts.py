@@ -20,14 +20,14 @@ JSON = st.recursive(
 )
 
 
-def station(*, signal: int | None, average: int | None = None, rates: bytes = b"") -> bytes:
+def station(*, signal, average=None, rates=b""):
     info = b"" if signal is None else attribute(7, struct.pack("b", signal))
     if average is not None:
         info += attribute(13, struct.pack("b", average))
     return attribute(3, struct.pack("=I", 1)) + attribute(6, bytes(6)) + attribute(21, info + rates)
 
 
-def rate(kind: int, hundred_kbps: int) -> bytes:
+def rate(kind, hundred_kbps):
     short = attribute(1, struct.pack("=H", hundred_kbps & 0xFFFF))
     return attribute(kind, short + attribute(5, struct.pack("=I", hundred_kbps)))
 
@@ -47,7 +47,7 @@ def test_a_stations_signal_and_speed():
     assert wifi.parse_stations([station(signal=-50), station(signal=-60)]) == {}
 
 
-def survey(observed_ms: int, busy_ms: int, *, used: bool = True) -> bytes:
+def survey(observed_ms, busy_ms, *, used=True):
     info = attribute(1, struct.pack("=I", 5180)) + (attribute(3, b"") if used else b"")
     info += attribute(4, struct.pack("=Q", observed_ms)) + attribute(5, struct.pack("=Q", busy_ms))
     return attribute(84, info)

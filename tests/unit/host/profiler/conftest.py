@@ -1,24 +1,22 @@
 """TLS hellos, HTTP that is played to the profiler, and a machine for its packet filters."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
 from kit.classic_bpf import run_bpf
 
-from cedos.controller.events import SizeLearned
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction, FlowKey, SizeEstimate
 
 
 @pytest.fixture(name="run_bpf", scope="session")
-def _run_bpf() -> Callable[..., int]:
+def _run_bpf():
     return run_bpf
 
 
-def crafted_hello(*extensions: tuple[int, bytes], session: bytes = b"") -> bytes:
+def crafted_hello(*extensions, session=b""):
     """A hello with these extensions, in this order."""
     listed = b"".join(
         kind.to_bytes(2, "big") + len(body).to_bytes(2, "big") + body for kind, body in extensions
@@ -29,12 +27,12 @@ def crafted_hello(*extensions: tuple[int, bytes], session: bytes = b"") -> bytes
     return b"\x16\x03\x01" + len(handshake).to_bytes(2, "big") + handshake
 
 
-def name_extension(name: bytes, kind: int = 0) -> tuple[int, bytes]:
+def name_extension(name, kind=0):
     entry = bytes([kind]) + len(name).to_bytes(2, "big") + name
     return 0, len(entry).to_bytes(2, "big") + entry
 
 
-def in_records(hello: bytes, size: int) -> bytes:
+def in_records(hello, size):
     """The same handshake, spread over records of `size` bytes."""
     handshake = hello[5:]
     parts = [handshake[at : at + size] for at in range(0, len(handshake), size)]
@@ -42,7 +40,7 @@ def in_records(hello: bytes, size: int) -> bytes:
 
 
 @pytest.fixture(name="hello", scope="session")
-def _hello() -> Callable[[str], bytes]:
+def _hello():
     """A ClientHello for a server's name."""
     return lambda name: crafted_hello(name_extension(name.encode()))
 
@@ -50,12 +48,12 @@ def _hello() -> Callable[[str], bytes]:
 class Talk:
     """A TCP connection that is played to the profiler; sequence numbers wrap on the way."""
 
-    def __init__(self, profiler: Profiler, key: FlowKey, *, mptcp: bool = False) -> None:
+    def __init__(self, profiler, key, *, mptcp=False):
         self.profiler, self.key, self.mptcp = profiler, key, mptcp
         self.bytes = {Direction.UP: 0, Direction.DOWN: 0}
         self.now_s = 1.0
 
-    def packet(self, way: Direction, payload: bytes) -> CapturedPacket:
+    def packet(self, way, payload):
         start = {Direction.UP: 4_294_900_000, Direction.DOWN: 77}
         sequence = {one: (start[one] + self.bytes[one]) % (1 << 32) for one in Direction}
         outgoing = way is Direction.UP
@@ -64,22 +62,20 @@ class Talk:
             self.key, outgoing, payload, sequence[way], sequence[other], self.mptcp, "wlan0"
         )
 
-    def send(
-        self, payload: str | bytes, body: int = 0, way: Direction = Direction.UP
-    ) -> list[SizeLearned]:
+    def send(self, payload, body=0, way=Direction.UP):
         raw = payload if isinstance(payload, bytes) else payload.encode()
         told = self.profiler.observe(self.packet(way, raw), self.now_s)
         self.bytes[way] += len(raw) + body
         return told
 
-    def receive(self, payload: str | bytes, body: int = 0) -> list[SizeLearned]:
+    def receive(self, payload, body=0):
         return self.send(payload, body, Direction.DOWN)
 
-    def progress(self) -> list[SizeLearned]:
+    def progress(self):
         down, up = self.bytes[Direction.DOWN], self.bytes[Direction.UP]
         return self.profiler.progressed(self.key, down, up)
 
-    def close(self) -> None:
+    def close(self):
         self.profiler.on_close(self.key, self.bytes[Direction.DOWN], self.bytes[Direction.UP])
 
 
@@ -92,19 +88,17 @@ class Web:
     get = "GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n"
     chunked_answer = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
-    def answer(self, length: int) -> str:
+    def answer(self, length):
         return f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n"
 
-    def talk(
-        self, profiler: Profiler | None = None, key: FlowKey = key, *, mptcp: bool = False
-    ) -> Talk:
+    def talk(self, profiler=None, key=key, *, mptcp=False):
         """A connection, of a profiler of its own where none is given."""
         return Talk(Profiler() if profiler is None else profiler, key, mptcp=mptcp)
 
-    def exactly(self, size: int, source: str = "content-length") -> SizeEstimate:
+    def exactly(self, size, source="content-length"):
         return SizeEstimate(size, size, size, source)
 
 
 @pytest.fixture(scope="session")
-def web() -> Web:
+def web():
     return Web()

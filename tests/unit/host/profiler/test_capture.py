@@ -14,7 +14,7 @@ from scapy.layers.inet6 import (
     IPv6ExtHdrHopByHop,
     IPv6ExtHdrRouting,
 )
-from scapy.packet import Packet, Raw
+from scapy.packet import Raw
 
 from cedos.errors import HostError, PrivilegeError
 from cedos.host.profiler import capture
@@ -43,7 +43,7 @@ HEADERS = {
 }
 
 
-def raw(packet: Packet, payload: bytes) -> bytes:
+def raw(packet, payload):
     return bytes(packet / Raw(payload))
 
 
@@ -86,7 +86,7 @@ TLS = {
 
 @pytest.mark.parametrize("network", TLS.values(), ids=TLS.keys())
 def test_the_end_of_a_hello_gets_through(network, run_bpf):
-    def passes(payload: bytes, flags: str = "PA", port: int = 443, source: int = 1234) -> bool:
+    def passes(payload, flags="PA", port=443, source=1234):
         segment = TCP(sport=source, dport=port, flags=flags, options=OPTIONS)
         return run_bpf(PROGRAM, raw(network / segment, payload), 4) == SNAP_BYTES
 
@@ -136,11 +136,11 @@ PACKET = bytes(IP(src="192.0.2.1", dst="198.51.100.1") / TCP() / Raw(b"GET / HTT
 class FakeSocket:
     """Gives packets, and raises errors, in the order of a script."""
 
-    def __init__(self, script: list[tuple[bytes, str, int] | OSError]) -> None:
+    def __init__(self, script):
         self.script = script
         self.closed = False
 
-    def recvfrom(self, size: int) -> tuple[bytes, tuple[str, int, int, int, bytes]]:
+    def recvfrom(self, size):
         if not self.script:
             raise BlockingIOError
         one = self.script.pop(0)
@@ -149,14 +149,14 @@ class FakeSocket:
         packet, interface, packet_type = one
         return packet[:size], (interface, 0x0800, packet_type, 1, b"")
 
-    def getsockopt(self, level: int, option: int, length: int) -> bytes:
+    def getsockopt(self, level, option, length):
         assert (level, option, length) == (263, 6, 8)
         return struct.pack("II", 12, 3)
 
-    def fileno(self) -> int:
+    def fileno(self):
         return -1 if self.closed else 77
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
@@ -194,7 +194,7 @@ def test_an_interface_that_goes_down_is_survived():
     ],
 )
 def test_what_is_missing_is_named(monkeypatch, error, expected, says):
-    def refuse(wanted: object) -> None:
+    def refuse(wanted):
         raise error
 
     monkeypatch.setattr(capture, "opened", refuse)

@@ -54,7 +54,7 @@ def test_a_packet_over_64_kb_states_no_length():
         assert captured.payload == b"GET / "
 
 
-def numbers(*options: tuple[str | int, object]) -> tuple[int | None, int | None, bool]:
+def numbers(*options):
     packet = bytes(IP() / TCP(seq=5, ack=6, options=list(options)) / Raw(b"x"))
     captured = parse_frame(packet, outgoing=True)
     assert captured is not None

@@ -76,7 +76,7 @@ VECTORS = {
 }
 
 
-def protect(keys: InitialKeys, header: bytes, number: int, frames: bytes) -> bytes:
+def protect(keys, header, number, frames):
     """A packet as its sender makes it; `header` ends with the packet number in 4 bytes."""
     nonce = bytes(a ^ b for a, b in zip(keys.iv, number.to_bytes(12, "big"), strict=True))
     sealed = AESGCM(keys.key).encrypt(nonce, frames, header)
@@ -88,14 +88,7 @@ def protect(keys: InitialKeys, header: bytes, number: int, frames: bytes) -> byt
     return bytes(raw)
 
 
-def packet(
-    frames: bytes,
-    *,
-    version: int = VERSION_1,
-    to: bytes = CONNECTION,
-    keys_of: bytes = CONNECTION,
-    number: int = 0,
-) -> bytes:
+def packet(frames, *, version=VERSION_1, to=CONNECTION, keys_of=CONNECTION, number=0):
     """An Initial packet with any frames."""
     first = 0xC3 if version == VERSION_1 else 0xD3
     length = 4 + len(frames) + 16
@@ -104,7 +97,7 @@ def packet(
     return protect(client_keys(version, keys_of), header, number, frames)
 
 
-def crypto(offset: int, data: bytes) -> bytes:
+def crypto(offset, data):
     return (
         b"\x06"
         + (0x4000 | offset).to_bytes(2, "big")
@@ -113,9 +106,7 @@ def crypto(offset: int, data: bytes) -> bytes:
     )
 
 
-def client(
-    name: str = "www.Example.org", *, large: bool = False, **options: object
-) -> QuicConnection:
+def client(name="www.Example.org", *, large=False, **options):
     configuration = QuicConfiguration(server_name=name, **options)
     if large:  # as large as key shares of post-quantum key agreement make it
         configuration.alpn_protocols = [f"protocol-{n:0200}" for n in range(7)]
@@ -124,11 +115,11 @@ def client(
     return connection
 
 
-def sent(connection: QuicConnection, now: float = 0.0) -> list[bytes]:
+def sent(connection, now=0.0):
     return [data for data, _ in connection.datagrams_to_send(now=now)]
 
 
-def read(datagrams: list[bytes]) -> tuple[list[ClientHello], InitialReader]:
+def read(datagrams):
     reader = InitialReader()
     told = [hello for one in datagrams if (hello := reader.feed(one)) is not None]
     return told, reader
@@ -274,10 +265,10 @@ def test_work_is_bounded(monkeypatch):
     original = AESGCM.decrypt
 
     class Counted:
-        def __init__(self, key: bytes) -> None:
+        def __init__(self, key):
             self._inner = AESGCM(key)
 
-        def decrypt(self, *given: bytes) -> bytes:
+        def decrypt(self, *given):
             opened.append(1)
             return original(self._inner, *given)
 
@@ -317,9 +308,7 @@ def test_the_filter_knows_initials(run_bpf):
     short, other = b"\x43" + first[1:], first[:1] + b"\xff\0\0\x1d" + first[5:]
     for network in (IP(), IP(options=b"\x01" * 8), IPv6(), IPv6() / IPv6ExtHdrDestOpt()):
 
-        def raw(
-            payload: bytes, network: object = network, port: int = 443, source: int = 5
-        ) -> bytes:
+        def raw(payload, network=network, port=443, source=5):
             return bytes(network / UDP(sport=source, dport=port) / Raw(payload))
 
         for good in (*datagrams, first):
@@ -337,12 +326,12 @@ KEY = FlowKey(ip_address("192.0.2.1"), 5000, ip_address("198.51.100.1"), 443)
 START = 4_294_966_900  # the numbers wrap within the hello
 
 
-def hello(key_share: int = 1216) -> bytes:
+def hello(key_share=1216):
     name, ech = name_extension(b"www.example.org"), (0xFE0D, bytes(64))
     return crafted_hello((0x33, b"\x5a" * key_share), name, ech, (0x15, bytes(256)))
 
 
-def segment(raw: bytes, at: int, size: int, key: FlowKey = KEY) -> CapturedPacket:
+def segment(raw, at, size, key=KEY):
     number = (START + at) % (1 << 32)
     return CapturedPacket(key, True, raw[at : at + size], number, 1, segment=number)
 
@@ -374,7 +363,7 @@ def test_the_name_is_told_before_the_hello_is_complete():
 def test_tiny_pieces_are_read_a_few_times_and_not_each(monkeypatch):
     read = []
 
-    def counting(data: bytes) -> ClientHello | None:
+    def counting(data):
         read.append(len(data))
         return read_records(data)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from cedos.host.profiler.http import HttpResponse, parse_request, parse_response
 
 
-def request(*lines: str, body: bytes = b"") -> bytes:
+def request(*lines, body=b""):
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 

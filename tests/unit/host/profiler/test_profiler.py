@@ -6,7 +6,6 @@ from ipaddress import ip_address
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.controller.events import SizeLearned
 from cedos.controller.hint import HintRequest
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
@@ -310,7 +309,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=25))
 def test_no_order_of_events_breaks_it(web, steps):
     profiler = Profiler()
-    told: list[SizeLearned] = []
+    told = []
     for at, step in enumerate(steps):
         if step is None:
             profiler.on_close(web.key, 10_000, 10_000)

@@ -16,7 +16,7 @@ KEY = FlowKey(ip_address("192.168.43.2"), 40000, ip_address(SERVER), 80)
 TLS_KEY = replace(KEY, remote_port=443)
 
 
-def initial(name: str, key: FlowKey = TLS_KEY) -> list[CapturedPacket]:
+def initial(name, key=TLS_KEY):
     """Return the first packets that a real client sends over QUIC."""
     connection = QuicConnection(
         configuration=QuicConfiguration(

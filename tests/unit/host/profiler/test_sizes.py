@@ -13,7 +13,7 @@ from cedos.model import Direction
 DOWN, UP = Direction.DOWN, Direction.UP
 
 
-def taught(sizes: list[int], host: str = "a.example") -> SizeHistory:
+def taught(sizes, host="a.example"):
     history = SizeHistory()
     for size in sizes:
         history.learn(host, 443, DOWN, size)
@@ -45,7 +45,7 @@ def test_a_new_host_is_taken_for_its_domain_until_it_has_a_past():
         history.learn(".a.example", 443, DOWN, size)
         history.learn("192.0.2.1", 443, DOWN, 50)
 
-    def asked(wider: list[str]) -> int:
+    def asked(wider):
         return history.estimate("new.a.example", 443, DOWN, wider=wider).median_bytes
 
     assert asked([]) == 3_000
@@ -70,7 +70,7 @@ def test_evidence_outweighs_the_past():
 def test_intervals_cover_nine_tenths_of_what_comes():
     # Hosts unlike each other (typical sizes over five orders of magnitude) and unlike the prior.
     draw = random.Random(7)
-    covered: dict[int, list[bool]] = {2: [], 5: [], 10: [], 20: [], 40: []}
+    covered = {2: [], 5: [], 10: [], 20: [], 40: []}
     for _ in range(500):
         centre, spread = draw.gauss(math.log(30_000), 2.5), abs(draw.gauss(0.8, 0.5)) + 0.05
         sizes = [round(math.exp(draw.gauss(centre, spread))) for _ in range(41)]

@@ -9,12 +9,12 @@ from cedos.host.profiler.tls import MAX_BYTES, ClientHello, Reassembly, read_han
 from tests.unit.host.profiler.conftest import crafted_hello, in_records, name_extension
 
 
-def name_in(payload: bytes) -> str | None:
+def name_in(payload):
     hello = read_records(payload)
     return hello.name if hello else None
 
 
-def real_hello(name: str | None) -> bytes:
+def real_hello(name):
     """Return the ClientHello that OpenSSL sends."""
     context = ssl.create_default_context()
     context.check_hostname = name is not None

@@ -13,7 +13,7 @@ from cedos.model import FlowKey, Network, NetworkKind, NextHop
 REMOTE = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 
 
-def network(name: str, subnet: int, index: int, kind: NetworkKind) -> Network:
+def network(name, subnet, index, kind):
     return Network(
         name=name,
         interface=name,
@@ -45,7 +45,7 @@ class World:
     lte0 = LTE0
     down = staticmethod(lambda one: replace(one, up=False))
 
-    def __post_init__(self) -> None:
+    def __post_init__(self):
         for metric, one in ((100, WLAN0), (200, LTE0)):
             self.kernel.add_link(one.index, one.interface)
             for address in one.addresses[:2]:
@@ -53,7 +53,7 @@ class World:
                 default = "0.0.0.0/0" if address.version == 4 else "::/0"
                 self.kernel.add_main_route(default, one.index, one.gateways[0], metric)
 
-    def carrier(self, version: int = 4, **packet) -> str | None:
+    def carrier(self, version=4, **packet):
         """The interface through which a packet to somewhere far away leaves."""
         remote = ip_address(packet.pop("remote", REMOTE[version]))
         local = packet.pop("local", None)
@@ -66,12 +66,12 @@ class World:
         names = {link.index: link.name for link in self.kernel.all_links}
         return names[way.index] if way and way.index != LOOPBACK_INDEX else None
 
-    def picture(self) -> tuple[object, ...]:
+    def picture(self):
         """Return all state that steering may change."""
         return self.picture_of(self.kernel)
 
     @staticmethod
-    def picture_of(kernel: MemoryKernel) -> tuple[object, ...]:
+    def picture_of(kernel):
         """Return all state of a kernel that steering may change."""
         return (
             tuple(kernel.own),
@@ -81,26 +81,26 @@ class World:
             frozenset(kernel.walled),
         )
 
-    def established(self, token: int, one: Network = WLAN0, version: int = 4, **also) -> MptcpEvent:
+    def established(self, token, one=WLAN0, version=4, **also):
         """A connection's first event."""
         local = one.addresses[0 if version == 4 else 1].ip
         key = FlowKey(local, 50_000 + token, ip_address(REMOTE[version]), 443)
         return MptcpEvent(MptcpEventKind.ESTABLISHED, token, key, **also)
 
     @staticmethod
-    def came_up(command, port: int = 60_000) -> MptcpEvent:
+    def came_up(command, port=60_000):
         """The event of a subflow that was asked for."""
         key = FlowKey(command.local, port, command.remote, command.remote_port)
         return MptcpEvent(MptcpEventKind.SUBFLOW_UP, command.token, key)
 
 
 @pytest.fixture
-def world() -> World:
+def world():
     return World()
 
 
 @pytest.fixture(scope="session")
-def make_world() -> type[World]:
+def make_world():
     """For tests that need one for each of their examples."""
     return World
 

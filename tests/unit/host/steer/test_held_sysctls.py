@@ -10,17 +10,17 @@ from cedos.host.steer.repairs import HeldSysctls
 
 
 class Held:
-    def __init__(self) -> None:
+    def __init__(self):
         self.kernel = MemoryKernel()
         self.kernel.sysctls = {MPTCP_CLOSE_TIMEOUT: "1", TCP_RMEM: "4096 131072 6291456"}
-        self.journal: list[object] = []
+        self.journal = []
         self.now_s = 0.0
         self.sysctls = HeldSysctls(self.kernel, self.journal.append, lambda: self.now_s)
         self.sysctls.note(SysctlRecord(MPTCP_CLOSE_TIMEOUT, "60", "1"))
 
 
 @pytest.fixture
-def held() -> Held:
+def held():
     return Held()
 
 

@@ -3,8 +3,6 @@
 import asyncio
 import errno
 import threading
-from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from kit.steer_kernel import MemoryKernel
@@ -16,10 +14,10 @@ pytestmark = pytest.mark.jumping
 
 
 class Repaired:
-    def __init__(self) -> None:
+    def __init__(self):
         self.kernel = MemoryKernel()
         self.filter = PacketFilter(self.kernel)
-        self.problems: dict[str, str | None] = {}
+        self.problems = {}
         self.looks = 0
         self.repairs = Repairs(
             self.filter,
@@ -28,16 +26,16 @@ class Repaired:
             lambda topic, text: self.problems.update({topic: text}),
         )
 
-    def _look(self) -> None:
+    def _look(self):
         self.looks += 1
 
-    async def stand(self) -> None:
+    async def stand(self):
         await self.filter.stand(track=True, rescue=False, on_change=self.repairs.filter_changed)
         await self.filter.do(self.kernel.track_flows)
 
 
 @pytest.fixture
-async def repaired() -> AsyncIterator[Repaired]:
+async def repaired():
     made = Repaired()
     await made.stand()
     running = asyncio.create_task(made.repairs.run())
@@ -55,7 +53,7 @@ async def test_what_is_told_of_is_put_back(repaired):
 
 async def test_what_the_daemon_takes_out_itself_is_not_put_back(repaired, monkeypatch):
     await repaired.filter.hold_answers(True)
-    planned: list[bool | None] = []
+    planned = []
     # A repair may hear of the change before the daemon has the answer to its request.
     monkeypatch.setattr(
         repaired.kernel, "hold_answers", lambda on: planned.append(repaired.filter.plan.holds)
@@ -63,7 +61,7 @@ async def test_what_the_daemon_takes_out_itself_is_not_put_back(repaired, monkey
     await repaired.filter.hold_answers(False)
     assert planned == [False]
 
-    def refuse(on: bool) -> None:
+    def refuse(on):
         raise OSError(errno.EPERM, "no")
 
     monkeypatch.setattr(repaired.kernel, "hold_answers", refuse)
@@ -97,7 +95,7 @@ async def test_what_goes_while_a_network_is_being_barred_is_back(repaired, monke
     kernel, put_in = repaired.kernel, repaired.kernel.bar
     done, goes_on = threading.Event(), threading.Event()
 
-    def bar(interfaces: Any) -> None:
+    def bar(interfaces):
         put_in(interfaces)
         done.set()
         assert goes_on.wait(3.0)

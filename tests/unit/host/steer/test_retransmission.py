@@ -11,7 +11,7 @@ USUAL = {key: usual for key, (usual, _) in RETRANSMISSION.items()}
 OURS = {key: ours for key, (_, ours) in RETRANSMISSION.items()}
 
 
-def now(world) -> dict[str, str | None]:
+def now(world):
     return {key: world.kernel.read_sysctl(key) for key in RETRANSMISSION}
 
 
@@ -34,7 +34,7 @@ async def test_what_the_user_has_set_is_left_alone(world, tmp_path, key):
 async def test_a_refusal_is_a_problem_and_no_reason_to_end(world, tmp_path):
     write = world.kernel.write_sysctl
 
-    def refuse(key: str, value: str) -> None:
+    def refuse(key, value):
         if key == TCP_RTO_MAX:
             raise PermissionError(errno.EROFS, "Read-only file system")
         write(key, value)

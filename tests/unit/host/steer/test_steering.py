@@ -13,12 +13,11 @@ from cedos.errors import HostError, PrivilegeError, SteeringError
 from cedos.host.steer.mptcp.connection import ConnectionOpened, SubflowUp
 from cedos.host.steer.steering import Steering
 from cedos.kernel.mptcp import DestroySubflow, MptcpEvent, MptcpEventKind, SetBackup
-from cedos.kernel.policy_routing import SeenRoute
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Strategy, StrategyKind
 
 
-def single(name: str) -> Strategy:
+def single(name):
     return Strategy(StrategyKind.SINGLE, (name,))
 
 
@@ -29,7 +28,7 @@ async def steering(world, tmp_path):
         yield made
 
 
-async def spare(world, token: int = 7):
+async def spare(world, token=7):
     """A connection with a spare path."""
     event = world.established(token)
     world.kernel.tell_mptcp(event)
@@ -97,7 +96,7 @@ async def test_what_is_left_alone_and_why(world, steering, how, why):
 async def test_events_begin_with_what_lives_and_end_with_steering(world, tmp_path):
     seen = []
 
-    async def listen(steering) -> None:
+    async def listen(steering):
         async for event in steering.events():
             seen.extend([event])
 
@@ -243,7 +242,7 @@ async def test_the_window_grows_while_a_connection_uses_both(world, steering):
     assert most(world) == more
 
 
-def most(world) -> int:
+def most(world):
     return int(world.kernel.sysctls["net.ipv4.tcp_rmem"].split()[-1])
 
 
@@ -260,7 +259,7 @@ async def test_costly_looks_at_the_routes_are_far_apart(world, steering):
     """A neighbour that announces 100,000 prefixes had them read again without a pause."""
     looks = 0
 
-    def routes(protocol: int = 0) -> list[SeenRoute]:
+    def routes(protocol=0):
         nonlocal looks
         looks += 1
         until_s = time.thread_time() + 0.03

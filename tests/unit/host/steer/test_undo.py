@@ -21,7 +21,6 @@ from cedos.host.steer.journal.records import (
     ROUTING,
     TCP_RMEM,
     JournalReading,
-    Record,
     SysctlRecord,
     host_record,
 )
@@ -33,16 +32,16 @@ from cedos.kernel.policy_routing import SeenRoute
 class Instants(MemoryKernel):
     """Keeps what it and the journal held before each single change."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.instants: list[tuple[MemoryKernel, bytes]] = []
+        self.instants = []
         self.journal = Path("/nonexistent")
 
-    def _changed(self, what: str) -> None:
+    def _changed(self, what):
         super()._changed(what)
         self.keep()
 
-    def keep(self) -> None:
+    def keep(self):
         as_it_is = MemoryKernel()
         for name in ("others", "own", "all_routes", "all_links", "sysctls", "filter", "walled"):
             setattr(as_it_is, name, copy.deepcopy(getattr(self, name)))
@@ -50,7 +49,7 @@ class Instants(MemoryKernel):
         self.instants.append((as_it_is, data))
 
 
-async def steer(world, kernel, directory: Path) -> None:
+async def steer(world, kernel, directory):
     """A run that uses everything that can be undone."""
     async with Steering(directory, kernel=kernel) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
@@ -111,10 +110,6 @@ def test_only_what_bears_our_mark_goes(world):
     assert elsewhere in world.kernel.all_routes
 
 
-def undo(world, records: list[Record]) -> Undone:
-    return undo_all(world.kernel, JournalReading([host_record(world.kernel), *records]))
-
-
 def test_what_the_kernel_refuses_stays_in_the_journal(world, tmp_path):
     journal = Journal(tmp_path)
     journal.append(host_record(world.kernel))
@@ -137,13 +132,13 @@ def test_what_the_kernel_refuses_stays_in_the_journal(world, tmp_path):
     assert not (tmp_path / FILE_NAME).exists()
 
 
-def left_behind(make_world, directory: Path):
+def left_behind(make_world, directory):
     """Return the remains of a killed daemon: the kernel, its state before, and the whole journal."""
     world = make_world(Instants())
     before = world.picture()
     world.kernel.journal = directory / FILE_NAME
 
-    async def run() -> tuple[MemoryKernel, bytes]:
+    async def run():
         async with Steering(directory, kernel=world.kernel) as steering:
             await steering.networks_changed([world.wlan0, world.lte0])
             steering.set_default("lte0")

@@ -2,17 +2,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from predictors.completion import CompletionModel
 from predictors.inputs import STRATEGIES
-from predictors.training.examples import Examples, Settings
+from predictors.training.examples import Settings
 from predictors.training.train import LEARNED, fit
 
 FEW = Settings(trees=5)
 
 
-def off(model: CompletionModel, examples: Examples, name: str) -> NDArray[np.float64]:
+def off(model, examples, name):
     points = np.array([model.points(examples.row(k))[name] for k in range(len(examples))])
     return np.abs(points / examples.times_s[name] - 1.0)
 

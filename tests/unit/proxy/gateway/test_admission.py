@@ -11,7 +11,7 @@ from cedos.proxy.gateway.origin import DestinationRules
 from cedos.proxy.http import RefusedError
 
 
-def forbidden(where: DestinationRules, address: str, port: int = 443) -> str | None:
+def forbidden(where, address, port=443):
     try:
         where.check(address, port)
     except RefusedError as error:

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.waiting import until
 
-from cedos.api.messages import MOST_TOLD, CarriedReport
+from cedos.api.messages import MOST_TOLD
 from cedos.errors import DaemonUnreachableError
-from cedos.model import Bulk, Label
+from cedos.model import Bulk
 from cedos.proxy.local import carried
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
 from cedos.session.sockets.message import PathReport
@@ -33,37 +33,37 @@ class Session:
     down: dict[str, int] = field(default_factory=dict)
     up: dict[str, int] = field(default_factory=dict)
 
-    def paths(self) -> list[PathReport]:
+    def paths(self):
         return [PathReport("wlan0", "192.0.2.1", None, None, 0, stalled=False)]
 
-    def received_by_network(self) -> dict[str, int]:
+    def received_by_network(self):
         return dict(self.down)
 
-    def sent_by_network(self) -> dict[str, int]:
+    def sent_by_network(self):
         return dict(self.up)
 
 
 class Case:
     """A session whose connections begin when a test asks for them."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now_s = 100.0
         self.session = Session()
-        self.decisions: dict[Bulk, int] = {}
-        self.names: dict[str, str] = {}
+        self.decisions = {}
+        self.names = {}
         self.carried = CarriedConnections(lambda: self.now_s, self.names.get)
 
-    def begin(self, host: str = "example.org", session: Session | None = None) -> Stream:
+    def begin(self, host="example.org", session=None):
         stream = Stream(server=host)
         self.carried.watch(session or self.session, stream, self._decided)
         return stream
 
-    def _decided(self, label: Label) -> int | None:
+    def _decided(self, label):
         return self.decisions.get(label.bulk)
 
 
 @pytest.fixture
-def case() -> Case:
+def case():
     return Case()
 
 
@@ -195,18 +195,18 @@ class Endless:
 
 
 class Daemon:
-    def __init__(self) -> None:
-        self.reports: list[CarriedReport] = []
+    def __init__(self):
+        self.reports = []
         self.there = True
 
-    def report_carried(self, report: CarriedReport) -> None:
+    def report_carried(self, report):
         if not self.there:
             raise DaemonUnreachableError("no daemon")
         self.reports.append(report)
 
 
 @pytest.fixture
-def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
+def daemon(monkeypatch):
     daemon = Daemon()
     monkeypatch.setattr(carried, "ControlClient", lambda *_: daemon)
     for name in ("_LOOK_S", "_AGAIN_S", "_SELDOM_S"):
@@ -215,7 +215,7 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> Daemon:
     return daemon
 
 
-async def sink(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def sink(reader, writer):
     got = len(await reader.read())
     writer.write(b"%d" % got)
     await writer.drain()
@@ -272,7 +272,7 @@ async def test_a_report_is_no_larger_than_a_daemon_takes(daemon):
         endless.watch(Session(), Endless(), lambda _label: None)
     teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), endless, "gw").run())
 
-    def told() -> set[int]:
+    def told():
         return {each.number for report in daemon.reports for each in report.connections}
 
     await until(lambda: told() == set(range(MOST_TOLD)))  # each has its turn

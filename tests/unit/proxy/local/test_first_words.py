@@ -1,7 +1,6 @@
 """First bytes of programs: sent at once if that does no harm, and never twice if that would."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,6 @@ from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.program_request import may_be_repeated
 from cedos.proxy.splice import reset_on_close
 
-Ends = Any
 GET, POST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\n\r\n"
 HELLO = b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00"
 EARLY_DATA = b"\x17\x03\x03\x00\x04POST"
@@ -31,7 +29,7 @@ async def test_what_may_be_said_twice(words, may):
     assert may_be_repeated(words) is may
 
 
-async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def answers(reader, writer):
     said = await reader.read(100)
     writer.write(b"you said " + said)
     await writer.drain()
@@ -40,19 +38,19 @@ async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
 class Held:
     """The gateway reaches no origin before it is let."""
 
-    def __init__(self, ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, ends, monkeypatch):
         self.ends = ends
         self.let = asyncio.Event()
         connect = Origins.connect
 
-        async def held(origins: Origins, host: str, port: int, asker: Any = None) -> Any:
+        async def held(origins, host, port, asker=None):
             if asker is not None:
                 await self.let.wait()
             return await connect(origins, host, port, asker)
 
         monkeypatch.setattr(Origins, "connect", held)
 
-    async def come(self) -> bytes:
+    async def come(self):
         """Return the bytes at the gateway for the only origin, once there are any, or after a while."""
         for _ in range(60):
             for session in self.ends.gateway._sessions.values():
@@ -93,7 +91,7 @@ async def test_who_goes_direct_after_all_says_everything_there_once(ends, monkey
     await ends.start(fail=Fail.OPEN)
     held = Held(ends, monkeypatch)
 
-    async def silent(*_: object) -> None:
+    async def silent(*_):
         await held.come()
         raise GatewayUnreachableError("nothing is heard of it")
 
@@ -107,9 +105,9 @@ async def test_who_goes_direct_after_all_says_everything_there_once(ends, monkey
 async def test_a_program_that_goes_meanwhile_is_no_orderly_end(ends, monkeypatch):
     await ends.start()
     held = Held(ends, monkeypatch)
-    broke: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    broke = asyncio.get_running_loop().create_future()
 
-    async def waits(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def waits(reader, writer):
         try:
             await reader.read()
             broke.set_result(False)

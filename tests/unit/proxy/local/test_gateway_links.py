@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
@@ -13,21 +12,20 @@ from cedos.proxy.local import gateway_link
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.joined_gateway import JoinedGateway
-from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.protocol.crypto import KeyPair
 
 
 class TwoGateways:
     """Two independent gateways, with a key each, on loopback; the laptop knows both."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.client = KeyPair(os.urandom(32))
         self.keys = [KeyPair(os.urandom(32)) for _ in range(2)]
         self.ports = [0, 0]
-        self.gateways: list[Gateway | None] = [None, None]
-        self.running: dict[int, asyncio.Task[None]] = {}
+        self.gateways = [None, None]
+        self.running = {}
 
-    async def start(self, number: int) -> None:
+    async def start(self, number):
         settings = GatewaySettings(("127.0.0.1", self.ports[number]), local=True)
         clients = {self.client.public: "laptop"}
         made = self.gateways[number] = Gateway(settings, self.keys[number], clients.get)
@@ -35,7 +33,7 @@ class TwoGateways:
         self.ports[number] = made.address[1]
         self.running[number] = asyncio.create_task(made.run())
 
-    async def stop(self, number: int) -> None:
+    async def stop(self, number):
         gateway = self.gateways[number]
         if gateway is None:
             return
@@ -44,19 +42,19 @@ class TwoGateways:
         await asyncio.gather(self.running[number], return_exceptions=True)
         await gateway.close()
 
-    def join(self) -> None:
+    def join(self):
         self.each = [
             GatewayLink(JoinedGateway("127.0.0.1", port, key.public, self.client))
             for port, key in zip(self.ports, self.keys, strict=True)
         ]
         self.links = GatewayLinks(self.each)
 
-    def streams(self) -> list[int]:
+    def streams(self):
         return [0 if each is None else each.streams for each in self.gateways]
 
 
 @pytest.fixture
-async def two(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TwoGateways]:
+async def two(monkeypatch):
     monkeypatch.setattr(gateway_link, "AGAIN_S", 0.3)
     made = TwoGateways()
     for number in range(2):
@@ -69,8 +67,8 @@ async def two(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[TwoGateways]:
 
 
 @pytest.fixture
-async def origin() -> AsyncIterator[int]:
-    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def origin():
+    async def wait(reader, writer):
         with suppress(ConnectionResetError):  # its gateway stopped
             await reader.read()
         writer.close()
@@ -110,9 +108,9 @@ async def test_none_that_answers_is_unreachable(two, origin):
 
 async def test_what_was_sent_is_not_repeated_at_another_gateway(two, origin, monkeypatch):
     """The caller alone knows whether the words of a program may be sent twice."""
-    begun: list[ProxiedStream] = []
+    begun = []
 
-    async def silent(*_more: object) -> None:
+    async def silent(*_more):
         raise GatewayUnreachableError("nothing is heard of it")
 
     monkeypatch.setattr(two.each[0], "_accepted", silent)
@@ -124,9 +122,9 @@ async def test_what_was_sent_is_not_repeated_at_another_gateway(two, origin, mon
 async def test_gateways_that_are_joined_or_left_meanwhile(two, origin):
     """A running `cedos forward` kept the gateway that it began with."""
     first, second = (each.joined for each in two.each)
-    made: list[GatewayLink] = []
+    made = []
 
-    def make(joined: JoinedGateway) -> GatewayLink:
+    def make(joined):
         made.append(GatewayLink(joined))
         return made[-1]
 

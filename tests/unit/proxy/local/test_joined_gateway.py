@@ -8,7 +8,7 @@ import pytest
 
 from cedos.errors import ConfigError
 from cedos.proxy.local import joined_gateway
-from cedos.proxy.local.joined_gateway import JoinedGateway, add, invitation, parse, read, write
+from cedos.proxy.local.joined_gateway import add, invitation, parse, read, write
 from cedos.session.protocol.crypto import KeyPair
 
 SECRET, SERVER = bytes(range(32)), KeyPair(bytes(range(1, 33))).public
@@ -55,7 +55,7 @@ def test_what_is_no_line_is_told_without_its_secret(line):
 def test_a_file_has_several_gateways_in_order(tmp_path):
     file = tmp_path / "gateway.toml"
     places = [("gw.example", 7009), ("192.0.2.7", 7010), ("2001:db8::1", 7009)]
-    known: list[JoinedGateway] = []
+    known = []
     for number, place in enumerate(places):
         server = KeyPair(bytes([number]) * 32).public
         known = add(known, parse(invitation(place, server, SECRET)))

@@ -2,8 +2,6 @@
 
 import asyncio
 import socket
-from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +14,7 @@ from cedos.proxy.names import answered_here, read
 
 
 @pytest.fixture
-def hosts(tmp_path: Path) -> Path:
+def hosts(tmp_path):
     (tmp_path / "hosts").write_text(
         "127.0.0.1 localhost\n"
         "127.0.0.1\tnas.example.org  NAS2.example.org # a comment nocomment.example\n"
@@ -28,7 +26,7 @@ def hosts(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def names(folder: Path) -> LocalNames:
+def names(folder):
     return LocalNames(folder / "hosts")
 
 
@@ -64,7 +62,7 @@ async def test_programs_reach_them_directly(ends, hosts):
     await ends.start()
     ends.proxy._names = names(hosts)
 
-    async def says(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def says(_reader, writer):
         writer.write(b"here")
 
     port = await ends.origin(says)
@@ -78,7 +76,7 @@ async def test_programs_reach_them_directly(ends, hosts):
     writer.close()
 
 
-def _only_the_file(host: str, *_rest: Any, **_more: Any) -> Any:
+def _only_the_file(host, *_rest, **_more):
     assert host == "nas.example.org"
     return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 

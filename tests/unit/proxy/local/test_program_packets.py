@@ -1,8 +1,6 @@
 """The way of a program's packets, and how long they keep it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import pytest
 
@@ -17,32 +15,32 @@ HOST, OTHER = "203.0.113.9", "203.0.113.10"
 class Link:
     """A gateway that can be away; `sent` has what went there."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.away = False
-        self.sent: list[bytes] = []
+        self.sent = []
         self.gone = False
-        self.received: Any = None
-        self.undelivered: Any = None
-        self.ended: Callable[[], None] = lambda: None
+        self.received = None
+        self.undelivered = None
+        self.ended = lambda: None
 
-    async def associate(self, begun: Callable[[Any], None]) -> Any:
+    async def associate(self, begun):
         if self.away:
             raise GatewayUnreachableError("it is away")
         begun(self)
         return self
 
-    def send(self, _host: str, _port: int, data: bytes) -> None:
+    def send(self, _host, _port, data):
         self.sent.append(data)
 
-    def reset(self) -> None:
+    def reset(self):
         self.gone = True
 
 
 class Program:
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, fails_open: bool = True) -> None:
+    def __init__(self, monkeypatch, *, fails_open=True):
         self.link = Link()
-        self.direct: list[bytes] = []
-        self.refused: list[tuple[str, int]] = []
+        self.direct = []
+        self.refused = []
         monkeypatch.setattr(program_packets, "AGAIN_S", 0.05)
         monkeypatch.setattr(program_packets, "_TRIED_S", 0.1)
         self.packets = ProgramPackets(
@@ -57,19 +55,19 @@ class Program:
             self.packets._direct, "send", lambda _host, _port, data: self.direct.append(data)
         )
 
-    async def _permitted(self, host: str, _port: int) -> list[str]:
+    async def _permitted(self, host, _port):
         return [host]
 
-    async def says(self, data: bytes, host: str = HOST) -> None:
+    async def says(self, data, host=HOST):
         self.packets.send(host, 4000, data)
         await asyncio.sleep(0.01)
 
 
 @pytest.fixture
-async def programs(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
-    made: list[Program] = []
+async def programs(monkeypatch):
+    made = []
 
-    def make(**options: Any) -> Program:
+    def make(**options):
         made.append(Program(monkeypatch, **options))
         return made[-1]
 

@@ -3,9 +3,7 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +11,6 @@ from hypothesis import strategies as st
 from kit.waiting import until
 
 from cedos.proxy.local import redirected_datagrams
-from cedos.proxy.local.program_packets import Came, Refused
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams, unreachable
 from cedos.proxy.local.redirection import SentTo
 
@@ -21,7 +18,7 @@ FIRST, SECOND = "127.128.0.1", "127.128.0.2"
 ALICE, BOB = 1000, 1001
 
 
-def cookie(one: socket.socket) -> int:
+def cookie(one):
     """SO_COOKIE: as the kernel's programs see the socket."""
     return int(struct.unpack("Q", one.getsockopt(socket.SOL_SOCKET, 57, 8))[0])
 
@@ -29,45 +26,45 @@ def cookie(one: socket.socket) -> int:
 class Places:
     """The tables as the BPF programs would have filled them; senders are looked up in the kernel."""
 
-    def __init__(self) -> None:
-        self.places: dict[str, SentTo] = {}
+    def __init__(self):
+        self.places = {}
 
-    def place(self, here: str) -> SentTo | None:
+    def place(self, here):
         return self.places.get(here)
 
-    def hold_addresses(self) -> bool:
+    def hold_addresses(self):
         return False
 
 
 class Packets:
     """Answers each packet at once, from where it went."""
 
-    def __init__(self, came: Came, refused: Refused) -> None:
+    def __init__(self, came, refused):
         self.came, self.refused = came, refused
-        self.sent: list[tuple[str, int, bytes]] = []
+        self.sent = []
         self.ended = False
         self.used_s = asyncio.get_running_loop().time()
 
-    def send(self, host: str, port: int, data: bytes) -> None:
+    def send(self, host, port, data):
         self.used_s = asyncio.get_running_loop().time()
         self.sent.append((host, port, data))
         self.came(host, port, b"echo " + data)
 
-    async def end(self) -> None:
+    async def end(self):
         self.ended = True
 
 
 class Host:
-    def __init__(self, **limits: Any) -> None:
+    def __init__(self, **limits):
         self.places, self.made = Places(), list[Packets]()
         self.datagrams = RedirectedDatagrams(self.places, self._make, **limits)  # type: ignore[arg-type]
         self.port = self.datagrams.open().port
 
-    def _make(self, came: Came, refused: Refused) -> Any:
+    def _make(self, came, refused):
         self.made.append(Packets(came, refused))
         return self.made[-1]
 
-    async def says(self, one: socket.socket, here: str, data: bytes) -> tuple[bytes, Any] | None:
+    async def says(self, one, here, data):
         """Return the answer that comes within a moment."""
         loop = asyncio.get_running_loop()
         one.sendto(data, (here, self.port))
@@ -78,10 +75,10 @@ class Host:
 
 
 @pytest.fixture
-async def hosts() -> AsyncIterator[Any]:
-    made: list[Host] = []
+async def hosts():
+    made = []
 
-    def make(**limits: Any) -> Host:
+    def make(**limits):
         made.append(Host(**limits))
         return made[-1]
 
@@ -91,10 +88,10 @@ async def hosts() -> AsyncIterator[Any]:
 
 
 @pytest.fixture
-def programs() -> Any:
-    made: list[socket.socket] = []
+def programs():
+    made = []
 
-    def make() -> socket.socket:
+    def make():
         made.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK))
         return made[-1]
 

@@ -3,7 +3,6 @@
 import struct
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -115,7 +114,7 @@ SCOPE = "user.slice/user-1000.slice/app.slice/app-gnome-firefox-4711.scope"
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     """A hierarchy with a browser's scope and two services of one name."""
     for folder in (SCOPE, "system.slice/apt.service", "machine.slice/box/system.slice/apt.service"):
         (tmp_path / folder).mkdir(parents=True)

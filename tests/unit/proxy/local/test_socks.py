@@ -22,7 +22,7 @@ GREETING = b"\x05\x01\x00"
 TO_NAME = b"\x05\x01\x00\x03\x0bexample.org\x01\xbb"
 
 
-def fed(*parts: bytes) -> tuple[SocksRequest | None, bytes]:
+def fed(*parts):
     parser, answers = SocksParser(), b""
     found = None
     for part in parts:

@@ -8,7 +8,7 @@ from cedos.proxy.local.local_proxy import Listening
 UNUSED_S = 0.5
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def echo(reader, writer):
     writer.write(await reader.read())
     await writer.drain()
 
@@ -19,7 +19,7 @@ async def test_short_connections_keep_their_session(ends, monkeypatch):
     await ends.start()
     ends.proxy.open([Listening("127.0.0.1", 0, ("127.0.0.1", await ends.origin(echo)))])
 
-    async def one() -> object:
+    async def one():
         reader, writer = await asyncio.open_connection("127.0.0.1", ends.proxy.addresses[-1].port)
         writer.write(b"a")
         writer.write_eof()

@@ -10,7 +10,7 @@ from cedos.proxy.streams.association import (
 from cedos.proxy.streams.frames import ProgramPacket
 
 
-def packet(stream: int, data: bytes = b"x") -> ProgramPacket:
+def packet(stream, data=b"x"):
     return ProgramPacket(stream, "192.0.2.1", 9, data)
 
 

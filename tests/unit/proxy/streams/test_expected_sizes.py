@@ -13,7 +13,7 @@ GET = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
 
 
-def client_hello(name: str) -> bytes:
+def client_hello(name):
     """As Python's own TLS sends it."""
     sent = ssl.MemoryBIO()
     tls = ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), sent, server_hostname=name)
@@ -61,18 +61,18 @@ MB = 1_000_000
 class Program:
     """Asks one server again and again over one connection, and hears what is expected."""
 
-    def __init__(self, history: SizeHistory, server: str = "films.example") -> None:
+    def __init__(self, history, server="films.example"):
         self.bursts = ExpectedBursts(history)
         self.now_s, self.server = 50.0, server
-        self.heard: list[tuple[Direction, int]] = []
+        self.heard = []
 
-    def moves(self, way: Direction, size: int) -> None:
+    def moves(self, way, size):
         if way is UP and self.bursts.begins(self.now_s):
             self.bursts.begin(self.server, 443)
         self.heard += self.bursts.moves(way, size, self.now_s)
         self.now_s += 0.05
 
-    def asks(self, *parts: int, pause_s: float = 5.0) -> list[tuple[Direction, int]]:
+    def asks(self, *parts, pause_s=5.0):
         """A request of 500 bytes, and an answer in parts; what was expected meanwhile."""
         self.now_s += pause_s
         self.heard = []
@@ -83,7 +83,7 @@ class Program:
 
 
 @pytest.fixture
-def history() -> SizeHistory:
+def history():
     return SizeHistory()
 
 

@@ -1,10 +1,9 @@
 """Streams of one session share it: whose bytes go next."""
 
-from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import cast
 
-from cedos.model import Direction, Label
+from cedos.model import Direction
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.frames import OpenStream, StreamBytes, parse
 from cedos.proxy.streams.multiplexer import Multiplexer
@@ -24,42 +23,40 @@ class SlowSession:
     ended = peer_closed = False
     failure = None
 
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Label, bytes]] = []
+    def __init__(self):
+        self.waiting = []
         self.full = False
-        self.told: list[tuple[Label, int, Direction]] = []
-        self._changed: Callable[[], None] | None = None
+        self.told = []
+        self._changed = None
 
-    def on_change(self, call: Callable[[], None] | None) -> None:
+    def on_change(self, call):
         self._changed = call
 
-    def on_datagrams(self, call: object) -> None:
+    def on_datagrams(self, call):
         pass
 
-    def on_sleep(self, call: object) -> None:
+    def on_sleep(self, call):
         pass
 
-    def on_advice(self, call: Callable[[], Mapping[int, float]]) -> None:
+    def on_advice(self, call):
         self.lasting = call
 
-    def tell(self, label: Label, size_bytes: int, direction: Direction) -> None:
+    def tell(self, label, size_bytes, direction):
         self.told.append((label, size_bytes, direction))
 
-    def receive_data_now(self) -> list[bytes]:
+    def receive_data_now(self):
         return []
 
-    def send_now(
-        self, data: bytes, label: Label, *, after: object = None, head: bytes = b""
-    ) -> int:
+    def send_now(self, data, label, *, after=None, head=b""):
         if self.full:
             return 0
         self.waiting.append((label, head + data))
         return len(self.waiting)
 
-    def backlogged(self, label: Label) -> bool:
+    def backlogged(self, label):
         return sum(len(data) for each, data in self.waiting if each is label) > ROOM_BYTES
 
-    def carry(self) -> list[tuple[Label, bytes]]:
+    def carry(self):
         """Return all that waits, as if the other end had acknowledged it."""
         gone, self.waiting = self.waiting, []
         assert self._changed is not None
@@ -70,17 +67,17 @@ class SlowSession:
 class Program:
     """Has so many bytes for its stream, and gives them as soon as they are taken."""
 
-    def __init__(self, stream: ProxiedStream, size: int) -> None:
+    def __init__(self, stream, size):
         self.left = bytes(size)
         self._stream = stream
         stream.watch(self.go)
         self.go()
 
-    def go(self) -> None:
+    def go(self):
         self.left = self.left[self._stream.write(self.left) :]
 
 
-async def shared(programs: int) -> tuple[SlowSession, Multiplexer, list[Program]]:
+async def shared(programs):
     """A slow session that so many programs want to fill."""
     session = SlowSession()
     multiplexer = Multiplexer(cast(Connection, session))
@@ -89,7 +86,7 @@ async def shared(programs: int) -> tuple[SlowSession, Multiplexer, list[Program]
     return session, multiplexer, made
 
 
-def data_of(carried: list[tuple[Label, bytes]], label: Label) -> list[StreamBytes]:
+def data_of(carried, label):
     frames = [parse(data) for each, data in carried if each is label]
     return [frame for frame in frames if isinstance(frame, StreamBytes)]
 
@@ -150,7 +147,7 @@ async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not():
 async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(monkeypatch):
     session = SlowSession()
     streams = Multiplexer(cast("Connection", session))
-    lasts_s: dict[int, float | None] = {}
+    lasts_s = {}
     monkeypatch.setattr(ProxiedStream, "lasts_s", lambda stream, _now_s: lasts_s.get(stream.number))
     first, second = streams.open("a", 80), streams.open("b", 80)
     assert session.lasting() == {}, "nothing comes"
@@ -204,14 +201,14 @@ async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
 class ClosedSession(SlowSession):
     """A client that takes nothing; `come` is what its other end has sent."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
-        self.come: list[bytes] = []
+        self.come = []
         self.why = ""
 
-    def receive_data_now(self) -> list[bytes]:
+    def receive_data_now(self):
         come, self.come = self.come, []
         return come
 
-    def abort(self, why: str) -> None:
+    def abort(self, why):
         self.why = why

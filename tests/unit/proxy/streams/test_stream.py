@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from cedos.host.profiler.sizes import SizeHistory
-from cedos.model import Direction, Label
+from cedos.model import Direction
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamWindow, parse
 from cedos.proxy.streams.stream import (
@@ -17,8 +17,6 @@ from cedos.proxy.streams.stream import (
     SMALL,
     SMALL_BYTES,
     WINDOW_BYTES,
-    Chunk,
-    Numbered,
     ProxiedStream,
 )
 from cedos.session.protocol.packing import RECORD_BYTES
@@ -27,29 +25,29 @@ from cedos.session.protocol.packing import RECORD_BYTES
 class Sent:
     """A session with room for everything, which lends so much."""
 
-    def __init__(self, lends_bytes: int = 0) -> None:
-        self.frames: list[bytes] = []
+    def __init__(self, lends_bytes=0):
+        self.frames = []
         self.lends_bytes = lends_bytes
         self.ends = False
-        self.told: list[tuple[int, Direction]] = []
+        self.told = []
 
-    def announced(self, size_bytes: int, direction: Direction) -> None:
+    def announced(self, size_bytes, direction):
         self.told.append((size_bytes, direction))
 
-    def lend(self, size_bytes: int) -> bool:
+    def lend(self, size_bytes):
         return size_bytes <= self.lends_bytes
 
-    def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
+    def put(self, stream, data, label, *, ordered):
         self.frames.append(data)
 
-    def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
+    def try_put(self, stream, head, data, label):
         self.frames.append(head + data)
         return True
 
-    def forget(self, number: int) -> None:
+    def forget(self, number):
         assert self.ends, "it is not over"
 
-    def windows(self) -> list[int]:
+    def windows(self):
         return [each.limit for each in map(parse, self.frames) if isinstance(each, StreamWindow)]
 
 
@@ -101,12 +99,12 @@ async def test_a_program_that_does_not_read_is_brought_no_more_than_its_window()
 
 
 async def test_what_had_to_wait_for_long_is_as_large_as_before(monkeypatch):
-    labels: list[Label] = []
+    labels = []
 
     class Slow(Sent):
         full = False
 
-        def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
+        def try_put(self, stream, head, data, label):
             labels.append(label)
             return not self.full
 

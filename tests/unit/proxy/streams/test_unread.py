@@ -6,20 +6,19 @@ import socket
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Label
 from cedos.proxy.streams import carry
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.frames import StreamBytes, StreamReset
-from cedos.proxy.streams.stream import Chunk, Numbered, ProxiedStream
-from cedos.proxy.streams.unread import Reading, Share, Unread
+from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.streams.unread import Reading, Unread
 
 
 class Filled:
-    def __init__(self, share: Share) -> None:
+    def __init__(self, share):
         self.share = share
         self.dropped = False
 
-    def drop(self) -> None:
+    def drop(self):
         self.dropped = True
         self.share.waits(self, 0)
 
@@ -56,13 +55,13 @@ def test_beyond_the_limit_of_all_it_is_whoever_holds_most():
 class Anything:
     """A session that takes everything."""
 
-    def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
+    def put(self, stream, data, label, *, ordered):
         pass
 
-    def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
+    def try_put(self, stream, head, data, label):
         return True
 
-    def forget(self, number: int) -> None:
+    def forget(self, number):
         pass
 
 

@@ -1,7 +1,6 @@
 """A month in whose last week much more is used without a choice than in those before."""
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite
 
@@ -14,7 +13,6 @@ from cedos.selector.budgets.controller import (
     DURATION_S,
     PROHIBITIVE,
     Option,
-    PriceController,
     SteppedQuote,
     reduced,
     steps,
@@ -162,9 +160,7 @@ def test_what_was_learned_helps_the_next_period_and_nonsense_is_refused():
             Pacer(1000.0, 1e5, 2e5, learned=nonsense)
 
 
-def _spend(
-    controller: PriceController, supply: float, forced: Sequence[float], dice: random.Random
-) -> tuple[float, float]:
+def _spend(controller, supply, forced, dice):
     """A period of steps of 100 s, with choices that would take several supplies; spent and declined."""
     left, declined, at_s = supply, 0.0, 0.0
     for amount in forced:
@@ -233,7 +229,7 @@ def test_what_may_not_fit_if_it_takes_more_than_its_guess_is_dear():
 _STEP_S = 1800.0
 
 
-def _month(usual: float, on_trip: float, days: int = 30, trip: int = 7) -> float:
+def _month(usual, on_trip, days=30, trip=7):
     """Return how much of 1000 units is spent; so many a day need no choice, and choices want 5000."""
     supply, spent = 1000.0, 0.0
     pacer = Pacer(supply, 0.0, days * DAY_S)
@@ -267,7 +263,7 @@ class Jumps:
     most: float
     rate: float = 1e-7
 
-    def rate_for(self, amount: float, duration_s: float) -> float:
+    def rate_for(self, amount, duration_s):
         if amount > self.most:
             return PROHIBITIVE
         return self.rate if amount <= self.cheap else 1000.0 * self.rate
@@ -310,9 +306,7 @@ def test_what_is_spent_has_no_steps():
     assert SteppedQuote(PROHIBITIVE, []).rate_for(1.0, 1.0) == PROHIBITIVE
 
 
-def first_hours(
-    length_s: float, left_share: float, burst: float, *, chosen: bool, units: float = 4e9
-) -> list[tuple[float, float]]:
+def first_hours(length_s, left_share, burst, *, chosen, units=4e9):
     """Return the share of the time and the price, times the supply, after a burst in a few minutes."""
     ends_s = 1000 * DAY_S
     begins_s = ends_s - left_share * length_s
@@ -359,7 +353,7 @@ def test_a_burst_at_the_beginning_does_not_make_the_rest_dear(length_s, left_sha
 
 @pytest.mark.parametrize("length_s", [30 * DAY_S, DAY_S, 8 * 3600.0])
 def test_what_runs_ahead_of_the_pace_pays_more_and_more(length_s):
-    def price(burst: float) -> float:
+    def price(burst):
         return first_hours(length_s, 1.0, burst, chosen=False)[12][1]
 
     rising = [price(each) for each in (0.03, 0.05, 0.08, 0.11)]

@@ -1,7 +1,5 @@
 """Decisions with prices: the same choice turns when a budget gets scarce."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +10,6 @@ from cedos.selector.budgets.prices import Prices
 from cedos.selector.decision.case import USUAL_KINDS, Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.objective import Outcome, WeightedCost
-from cedos.selector.uncertainty.times import CompletionModel
 
 NOTHING = Context(1000.0, {})
 RECORD = {"number": 1, "made_unix_s": 0.0}
@@ -21,20 +18,20 @@ RECORD = {"number": 1, "made_unix_s": 0.0}
 class Fixed:
     """A price that a test sets."""
 
-    def __init__(self, rate: float, fits: float = float("inf")) -> None:
+    def __init__(self, rate, fits=float("inf")):
         self.rate = rate
         self.fits = fits
 
-    def rate_for(self, amount: float, duration_s: float) -> float:
+    def rate_for(self, amount, duration_s):
         return self.rate if amount <= self.fits else PROHIBITIVE
 
 
-def choose(host: Any, model: CompletionModel, prices: Prices, size: int = 10**6) -> Any:
+def choose(host, model, prices, size=10**6):
     objective = WeightedCost(name="budgets", prices=prices)
     return decide(Case(host.transfer(size), NOTHING, host.both, model, objective, **RECORD))
 
 
-def data(rate: float, fits: float = float("inf")) -> Prices:
+def data(rate, fits=float("inf")):
     return Prices(data={"lte0": (Fixed(rate, fits),)})
 
 

@@ -2,8 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,7 +13,7 @@ from cedos.selector.budgets.habits import DAY_S, Unchosen, Weekdays, daily
 from cedos.selector.budgets.pacer import Pacer
 
 
-def lived(busy: set[int], days: int) -> Weekdays:
+def lived(busy, days):
     """Ten choices on each busy day of the week; the clock begins on day 0."""
     week = Weekdays()
     for day in range(days):
@@ -44,7 +42,7 @@ _HOUR_S = 3600.0
 _STEP_S = 600.0
 
 
-def _live(unchosen: Unchosen, begin_h: float, end_h: float, factor: float = 1.0) -> None:
+def _live(unchosen, begin_h, end_h, factor=1.0):
     """From eight to twenty so many units each ten minutes, at night none."""
     at_s = begin_h * _HOUR_S
     while at_s < end_h * _HOUR_S:
@@ -53,7 +51,7 @@ def _live(unchosen: Unchosen, begin_h: float, end_h: float, factor: float = 1.0)
         unchosen.record(at_s, _STEP_S, factor if awake else 0.0)
 
 
-def _learned(days: int = 5) -> Unchosen:
+def _learned(days=5):
     unchosen = Unchosen(5 * DAY_S, DAY_S)
     _live(unchosen, 0, 24 * days)
     return unchosen
@@ -118,7 +116,7 @@ def test_what_was_learned_is_kept(period_s):
 
 def test_a_day_of_joules_leaves_its_evening_to_choices():
     """With a day's use over, the price falls while something can still be bought for the supply."""
-    pacer: Pacer | None = None
+    pacer = None
     rates = {}
     for day in range(5):
         begins_s, left = day * DAY_S, 100.0
@@ -137,9 +135,7 @@ def test_a_day_of_joules_leaves_its_evening_to_choices():
     assert rates[4, 20 * 6 + 3] < 1.0
 
 
-def _day(
-    number: int, came: float, learned: Mapping[str, Any] | None = None, until_h: float = 24.0
-) -> Shortfalls:
+def _day(number, came, learned=None, until_h=24.0):
     """A day of which 50 units are expected at noon, and so many come in each hour of the afternoon."""
     begins_s = number * DAY_S
     day = Shortfalls(begins_s + DAY_S, learned)
@@ -152,12 +148,12 @@ def _day(
     return day
 
 
-def _at_noon(shortfalls: Shortfalls, number: int) -> float:
+def _at_noon(shortfalls, number):
     return shortfalls.deviation((number + 0.5) * DAY_S, 50.0, 100.0)
 
 
-def _after(days: list[float], until_h: float = 24.0) -> Shortfalls:
-    learned: Mapping[str, Any] | None = None
+def _after(days, until_h=24.0):
+    learned = None
     for number, came in enumerate(days):
         learned = json.loads(json.dumps(_day(number, came, learned, until_h).state()))
     return Shortfalls((len(days) + 1) * DAY_S, learned)
@@ -205,7 +201,7 @@ def test_nonsense_is_refused(nonsense):
         Shortfalls(DAY_S, nonsense)
 
 
-def _lives(busy: list[float]) -> tuple[list[float], list[float]]:
+def _lives(busy):
     """Days of joules, of which each hour from eight to twenty uses so many twelfths without a choice.
 
     Beside them, 10 times an hour, a unit can be spent that saves from a thousandth of a second to a

@@ -20,11 +20,11 @@ MONEY = replace(DATA, name="money", resource=Resource.MONEY)
 PRESENT = ("wlan0", "lte0", "usb0")
 
 
-def account(spent: float, budget: Budget = DATA, *, over: bool = False) -> Account:
+def account(spent, budget=DATA, *, over=False):
     return Account(budget, spent, 2e9, over)
 
 
-def looked(bars: Bars, *accounts: Account, present=PRESENT, metered=("lte0", "usb0")) -> list[str]:
+def looked(bars, *accounts, present=PRESENT, metered=("lte0", "usb0")):
     bars.update(accounts, present, Tariff({"lte0": 1.0, "wlan0": 0.0}, metered))
     return sorted(bars.networks)
 

@@ -3,7 +3,6 @@
 import random
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -12,14 +11,8 @@ from hypothesis import strategies as st
 
 from cedos.budget_kinds import Resource
 from cedos.model import Budget, Every
-from cedos.selector.budgets.controller import PROHIBITIVE, MakeController, Option
-from cedos.selector.budgets.keeper import (
-    Forecast,
-    Keeper,
-    Period,
-    period_at,
-    stamp,
-)
+from cedos.selector.budgets.controller import PROHIBITIVE, Option
+from cedos.selector.budgets.keeper import Forecast, Keeper, period_at, stamp
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
 from cedos.selector.budgets.prices import FREE, prices
@@ -33,11 +26,11 @@ BATTERY = Budget("b", Resource.ENERGY, 0.0, MONTHLY.until, every=Every.MONTH, ba
 DAY_S = 86_400.0
 
 
-def at(text: str) -> float:
+def at(text):
     return stamp(datetime.fromisoformat(text), UTC)
 
 
-def named(period: Period) -> tuple[str, str]:
+def named(period):
     begin, end = (datetime.fromtimestamp(each, UTC).date().isoformat() for each in period)
     return begin, end
 
@@ -55,9 +48,7 @@ def named(period: Period) -> tuple[str, str]:
         ("2028-02-29", "year", "2029-03-01", ("2029-02-28", "2030-02-28")),
     ],
 )
-def test_periods_go_by_the_calendar(
-    until: str, every: str, now: str, expected: tuple[str, str]
-) -> None:
+def test_periods_go_by_the_calendar(until, every, now, expected):
     budget = Budget("data", Resource.DATA, 1.0, until, every=Every(every))
     assert named(period_at(budget, at(now), UTC)) == expected
 
@@ -67,7 +58,7 @@ def test_periods_go_by_the_calendar(
     st.datetimes(datetime(1971, 1, 1), datetime(2100, 1, 1)),
     st.sampled_from(Every),
 )
-def test_every_instant_has_its_period(until: datetime, now: datetime, every: Every) -> None:
+def test_every_instant_has_its_period(until, now, every):
     budget = Budget("data", Resource.DATA, 1.0, until.isoformat(), every=every)
     now_s = stamp(now, UTC)
     period = period_at(budget, now_s, UTC)
@@ -75,30 +66,30 @@ def test_every_instant_has_its_period(until: datetime, now: datetime, every: Eve
     assert period_at(budget, period.ends_s, UTC).begins_s == period.ends_s
 
 
-def test_a_day_with_another_hour_begins_at_midnight_all_the_same() -> None:
+def test_a_day_with_another_hour_begins_at_midnight_all_the_same():
     zone = ZoneInfo("Europe/Berlin")
     budget = Budget("data", Resource.DATA, 1.0, "2026-10-20T00:00:00", every=Every.DAY)
     period = period_at(budget, stamp(datetime(2026, 10, 25, 12), zone), zone)
     assert period.ends_s - period.begins_s == 25 * 3600
 
 
-def made(budget: Budget, make: MakeController, now_s: float, state: Any = None) -> Keeper:
+def made(budget, make, now_s, state=None):
     return Keeper(budget, period_at(budget, now_s, UTC), make, now_s, state)
 
 
-def keeper(budget: Budget = MONTHLY, now: str = "2026-11-21") -> Keeper:
+def keeper(budget=MONTHLY, now="2026-11-21"):
     return made(budget, Pacer, at(now))
 
 
-def rolled(kept: Keeper, now_s: float) -> bool:
+def rolled(kept, now_s):
     return kept.roll(period_at(kept.budget, now_s, UTC), now_s)
 
 
-def replaced(kept: Keeper, budget: Budget, now_s: float) -> None:
+def replaced(kept, budget, now_s):
     kept.replace_budget(budget, period_at(budget, now_s, UTC), now_s)
 
 
-def test_a_new_period_begins_with_the_whole_supply_and_what_was_learned() -> None:
+def test_a_new_period_begins_with_the_whole_supply_and_what_was_learned():
     kept = keeper()
     kept.observe(at("2026-11-21"), 3.99e9)
     assert kept.quote(at("2026-11-21")).rate == PROHIBITIVE
@@ -109,7 +100,7 @@ def test_a_new_period_begins_with_the_whole_supply_and_what_was_learned() -> Non
     assert kept.standing(at("2026-12-02")).left == 4e9
 
 
-def test_a_clock_that_jumps_ahead_and_back_finds_its_period_again() -> None:
+def test_a_clock_that_jumps_ahead_and_back_finds_its_period_again():
     kept = keeper()
     kept.observe(at("2026-11-21"), 1e9)
     assert rolled(kept, at("2031-06-05"))
@@ -119,7 +110,7 @@ def test_a_clock_that_jumps_ahead_and_back_finds_its_period_again() -> None:
     assert kept.standing(at("2026-11-21T00:06:00")).spent == 1.2e9
 
 
-def test_a_change_in_the_middle_keeps_what_was_spent() -> None:
+def test_a_change_in_the_middle_keeps_what_was_spent():
     kept = keeper()
     kept.observe(at("2026-11-21"), 1e9)
     replaced(
@@ -132,7 +123,7 @@ def test_a_change_in_the_middle_keeps_what_was_spent() -> None:
     assert kept.period.ends_s == at("2026-12-24")
 
 
-def test_what_a_budget_bought() -> None:
+def test_what_a_budget_bought():
     kept = keeper()
     kept.observe(at("2026-11-21"), 0.0)
     options = [Option(10.0, 0.0), Option(2.0, 1e6)]
@@ -142,7 +133,7 @@ def test_what_a_budget_bought() -> None:
     assert kept.standing(at("2026-11-21")).bought_s == 8.0
 
 
-def test_the_forecast_goes_by_what_was_spent_lately() -> None:
+def test_the_forecast_goes_by_what_was_spent_lately():
     kept = keeper(now="2026-11-11")
     for hour in range(0, 240, 2):
         kept.observe(at("2026-11-11") + hour * 3600.0, hour * 1e6)
@@ -151,7 +142,7 @@ def test_the_forecast_goes_by_what_was_spent_lately() -> None:
     assert standing.forecast.likely == pytest.approx(238e6 + 240e6, rel=0.02)
 
 
-def test_a_restart_finds_everything_again() -> None:
+def test_a_restart_finds_everything_again():
     kept = keeper()
     kept.observe(at("2026-11-21"), 1e9)
     options = [Option(10.0, 0.0), Option(2.0, 1e6)]
@@ -174,7 +165,7 @@ LEARNED = made(MONTHLY, Pacer, at("2026-11-22")).state()["learned"]
         *({"learned": LEARNED | {"sums": each}} for each in ([], [0.0] * 3, [10**400, 0.0])),
     ],
 )
-def test_what_is_kept_may_be_nonsense(nonsense: dict[str, object]) -> None:
+def test_what_is_kept_may_be_nonsense(nonsense):
     kept = made(MONTHLY, Pacer, at("2026-11-22"), nonsense)
     kept.offered(at("2026-11-22"), [Option(1.0, 5.0), Option(0.0, 9.0)], Option(1.0, 5.0))
     kept.observe(at("2026-11-22"), float("nan"))
@@ -193,9 +184,7 @@ _EVENTS = st.one_of(
 @example(Pacer, [("observe", 0.0, -1.0), ("change", 0.0, 0.0)])
 @example(Odyssey, [("change", 0.0, 0.0), ("observe", 1.0, -1.0)])
 @given(st.sampled_from([Odyssey, Pacer]), st.lists(_EVENTS, max_size=25))
-def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
-    make: type[Odyssey] | type[Pacer], events: list[tuple[str, float, float]]
-) -> None:
+def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(make, events):
     now_s = at("2026-11-21")
     kept = made(MONTHLY, make, now_s)
     for what, step_s, amount in events:
@@ -221,7 +210,7 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(
             assert kept.quote(now_s).rate_for(standing.left, 1.0) == PROHIBITIVE
 
 
-def test_prices_of_several_budgets_add_up() -> None:
+def test_prices_of_several_budgets_add_up():
     month = Odyssey(1e9, 0.0, 1e6).quote(0.0)
     battery = Odyssey(1e4, 0.0, 1e4).quote(0.0)
     known = prices(
@@ -248,7 +237,7 @@ _HOUR_S = 3600.0
 
 @pytest.mark.parametrize("lumps_a_month", [60, 400])
 @pytest.mark.parametrize("seen_share", [0.2, 0.5, 0.8])
-def test_nine_of_ten_months_end_within_the_range(lumps_a_month: int, seen_share: float) -> None:
+def test_nine_of_ten_months_end_within_the_range(lumps_a_month, seen_share):
     dice = random.Random(f"{lumps_a_month} {seen_share}")
     inside, count = 0, 200
     for _ in range(count):
@@ -265,7 +254,7 @@ def test_nine_of_ten_months_end_within_the_range(lumps_a_month: int, seen_share:
     assert 0.82 <= inside / count <= 0.98
 
 
-def test_a_long_sleep_is_one_piece_of_news() -> None:
+def test_a_long_sleep_is_one_piece_of_news():
     forecast = Forecast(0.0, _MONTH_S)
     forecast.add(10.0, _MONTH_S / 2)
     expected = forecast.at_end(10.0, _MONTH_S / 2)
@@ -276,7 +265,7 @@ def test_a_long_sleep_is_one_piece_of_news() -> None:
 MONTH_S = 30 * DAY_S
 
 
-def begun(supply: float, ends_s: float = MONTH_S) -> Pacer:
+def begun(supply, ends_s=MONTH_S):
     """An hour old, with 4 MB spent."""
     pacer = Pacer(supply, 0.0, ends_s, now_s=1000.0)
     pacer.observe(1000.0, supply)
@@ -285,9 +274,7 @@ def begun(supply: float, ends_s: float = MONTH_S) -> Pacer:
 
 
 @pytest.mark.parametrize(("before", "after"), [(4e9, 1e9), (1e9, 4e9), (3e6, 1e9), (1e9, 3e6)])
-def test_another_supply_costs_what_it_would_have_cost_from_the_beginning(
-    before: float, after: float
-) -> None:
+def test_another_supply_costs_what_it_would_have_cost_from_the_beginning(before, after):
     pacer = begun(before)
     pacer.replace_supply(4600.0, after, MONTH_S)
     assert pacer.quote(4600.0).rate == begun(after).quote(4600.0).rate

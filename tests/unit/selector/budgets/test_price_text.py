@@ -32,7 +32,7 @@ WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False)
 class Quote:
     rate = 2e-6
 
-    def rate_for(self, amount: float, duration_s: float) -> float:
+    def rate_for(self, amount, duration_s):
         return self.rate
 
 

@@ -1,6 +1,5 @@
 """Both schedulers of deadlines: what the paper's algorithm says, and what must hold under certainty."""
 
-from collections.abc import Sequence
 from itertools import accumulate, combinations
 from math import exp, inf
 
@@ -10,60 +9,56 @@ from hypothesis import strategies as st
 
 from cedos.selector.deadlines.chance import ChanceScheduler, accepted
 from cedos.selector.deadlines.network_state import NetworkState, deviations
-from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan, DeadlineScheduler
-
-EPOCH_S = 1.0
+from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan
 
 
 class Known:
     """A network whose every second is known, bits by second."""
 
-    def __init__(self, rates: Sequence[float], at_s: float = 0.0) -> None:
+    def __init__(self, rates, at_s=0.0):
         self._sums = [0.0, *accumulate(rates)]
         self._at_s = at_s
 
-    def bits(self, within_s: float, q: float, wait_s: float = 0.0) -> float:
+    def bits(self, within_s, q, wait_s=0.0):
         end_s = self._at_s + max(within_s, wait_s, 0.0)
         return self._until(end_s) - self._until(self._at_s + wait_s)
 
-    def _until(self, at_s: float) -> float:
+    def _until(self, at_s):
         whole = min(int(at_s), len(self._sums) - 2)
         more = min(at_s - whole, 1.0)
         return self._sums[whole] + more * (self._sums[whole + 1] - self._sums[whole])
 
 
-def steady(name: str, bps: float, price_s: float = 0.0, *, up: bool = True) -> NetworkState:
+def steady(name, bps, price_s=0.0, *, up=True):
     rates = [bps if up else 0.0] * 10_000
     return NetworkState(name, up, price_s, bps, Known(rates))
 
 
-def cellular(bps: float) -> NetworkState:
+def cellular(bps):
     return steady("lte0", bps, 2e-7)
 
 
-def flow(key: str, mbit: float, deadline_s: float, most_bps: float = inf) -> DeadlineFlow:
+def flow(key, mbit, deadline_s, most_bps=inf):
     return DeadlineFlow(key, mbit * 1e6 / 8, deadline_s, most_bps)
 
 
-def planned(
-    scheduler: DeadlineScheduler, flows: Sequence[DeadlineFlow], *networks: NetworkState
-) -> DeadlinePlan:
+def planned(scheduler, flows, *networks):
     return scheduler.plan(flows, networks, 0.0, DeadlinePlan())
 
 
 class TestD2Sched:
     """Algorithm 1, line by line."""
 
-    def test_it_waits_without_wifi_while_nothing_is_urgent(self) -> None:
+    def test_it_waits_without_wifi_while_nothing_is_urgent(self):
         assert planned(D2Sched(), [flow("a", 100, 60)], cellular(5e6)) == DeadlinePlan()
 
-    def test_wifi_carries_the_first_by_deadline_alone(self) -> None:
+    def test_wifi_carries_the_first_by_deadline_alone(self):
         plan = planned(
             D2Sched(), [flow("b", 10, 90), flow("a", 10, 60)], steady("wlan0", 1e6), cellular(5e6)
         )
         assert plan == DeadlinePlan({"a": ("wlan0",)})
 
-    def test_the_faster_network_is_used_once_it_is_urgent(self) -> None:
+    def test_the_faster_network_is_used_once_it_is_urgent(self):
         flows = [flow("a", 305, 60)]
         assert planned(D2Sched(), flows, steady("wlan0", 1e6), cellular(5e6)) == DeadlinePlan(
             {"a": ("lte0",)}, ("lte0",)
@@ -72,43 +67,43 @@ class TestD2Sched:
             {"a": ("wlan0",)}
         )
 
-    def test_potential_completion_times_are_summed_in_whole_seconds(self) -> None:
+    def test_potential_completion_times_are_summed_in_whole_seconds(self):
         """11 flows of 0.2 s each: tau is 11 s, not 2.2."""
         flows = [flow(str(n), 1, 10.9) for n in range(11)]
         assert planned(D2Sched(), flows, cellular(5e6)).paid == ("lte0",)
         assert planned(D2Sched(), flows[1:], cellular(5e6)).paid == ()
 
-    def test_a_later_flow_makes_the_first_urgent(self) -> None:
+    def test_a_later_flow_makes_the_first_urgent(self):
         flows = [flow("a", 10, 1000), flow("b", 5000, 1001)]
         assert planned(D2Sched(), flows, cellular(5e6)) == DeadlinePlan({"a": ("lte0",)}, ("lte0",))
 
-    def test_a_new_wifi_is_measured_first(self) -> None:
+    def test_a_new_wifi_is_measured_first(self):
         new = steady("wlan0", 0.0)._replace(fresh=True)
         assert planned(D2Sched(), [flow("a", 10, 60)], new, cellular(5e6)) == DeadlinePlan()
 
 
 class TestChance:
-    def test_both_networks_are_used_where_neither_suffices(self) -> None:
+    def test_both_networks_are_used_where_neither_suffices(self):
         plan = planned(
             ChanceScheduler(), [flow("a", 820, 150)], steady("wlan0", 0.8e6), cellular(4.7e6)
         )
         assert plan.served == {"a": ("wlan0", "lte0")}
         assert plan.paid == ("lte0",)
 
-    def test_the_cheapest_that_suffices_is_used(self) -> None:
+    def test_the_cheapest_that_suffices_is_used(self):
         dear, cheap = steady("lte1", 9e6, 1e-6), steady("lte0", 5e6, 1e-7)
         assert planned(ChanceScheduler(), [flow("a", 100, 13)], dear, cheap).paid == ()
         assert planned(ChanceScheduler(), [flow("a", 281, 22)], dear, cheap).paid == ("lte0",)
         both = planned(ChanceScheduler(), [flow("a", 281, 21)], dear, cheap)
         assert set(both.paid) == {"lte0", "lte1"}
 
-    def test_what_is_forbidden_carries_nothing(self) -> None:
+    def test_what_is_forbidden_carries_nothing(self):
         spent = steady("lte0", 5e6, inf)
         plan = planned(ChanceScheduler(), [flow("a", 100, 10)], spent)
         assert plan.served == {}
         assert plan.late == {"a"}
 
-    def test_what_cannot_be_in_time_comes_behind_what_can(self) -> None:
+    def test_what_cannot_be_in_time_comes_behind_what_can(self):
         """EDF alone would let the impossible first one take the second one's time."""
         flows = [flow("huge", 10_000, 50), flow("small", 200, 60)]
         plan = planned(ChanceScheduler(), flows, steady("wlan0", 4e6))
@@ -118,40 +113,40 @@ class TestChance:
             "huge": ("wlan0",)
         }
 
-    def test_as_few_as_possible_are_late(self) -> None:
+    def test_as_few_as_possible_are_late(self):
         flows = [flow("large", 60, 10), flow("b", 30, 11), flow("c", 30, 12)]
         assert planned(ChanceScheduler(), flows, steady("wlan0", 8e6)).late == {"large"}
 
-    def test_of_equal_ones_the_first_is_late(self) -> None:
+    def test_of_equal_ones_the_first_is_late(self):
         flows = [flow(key, 30, 10) for key in "abc"]
         assert planned(ChanceScheduler(), flows, steady("wlan0", 8e6)).late == {"a"}
 
-    def test_a_deadline_that_has_passed_cannot_be_met(self) -> None:
+    def test_a_deadline_that_has_passed_cannot_be_met(self):
         """Of many deadlines some are looked at, and what suffices for the others is drawn between."""
         past = [flow(f"past {number}", 0.001, number / 50 - 1.0) for number in range(50)]
         ahead = [flow(f"ahead {number}", 0.001, number + 1.0) for number in range(50)]
         plan = planned(ChanceScheduler(), [*ahead, *past], steady("wlan0", 8e6))
         assert plan.late == {each.key for each in past}
 
-    def test_what_is_late_uses_a_metered_network_if_its_time_is_worth_it(self) -> None:
+    def test_what_is_late_uses_a_metered_network_if_its_time_is_worth_it(self):
         late = [flow("a", 100, -5)]
         assert planned(ChanceScheduler(), late, cellular(5e6)).paid == ("lte0",)
         dear = steady("lte0", 5e6, 1.0)
         assert planned(ChanceScheduler(), late, steady("wlan0", 5e6), dear).paid == ()
 
-    def test_a_flow_that_cannot_fill_the_network_leaves_the_rest(self) -> None:
+    def test_a_flow_that_cannot_fill_the_network_leaves_the_rest(self):
         flows = [flow("slow", 10, 60, most_bps=1e6), flow("b", 10, 90)]
         plan = planned(ChanceScheduler(), flows, steady("wlan0", 8e6))
         assert plan.served == {"slow": ("wlan0",), "b": ("wlan0",)}
 
-    def test_once_in_use_it_goes_on_until_there_is_time_to_spare(self) -> None:
+    def test_once_in_use_it_goes_on_until_there_is_time_to_spare(self):
         flows, lte = [flow("a", 100, 23)], cellular(5e6)
         assert ChanceScheduler().plan(flows, [lte], 0.0, DeadlinePlan()).paid == ()
         used = DeadlinePlan({"a": ("lte0",)}, ("lte0",))
         assert ChanceScheduler().plan(flows, [lte], 1.5, used).paid == ("lte0",)
         assert ChanceScheduler().plan(flows, [lte], 0.5, used).paid == ()
 
-    def test_nothing_wanted_is_nothing_planned(self) -> None:
+    def test_nothing_wanted_is_nothing_planned(self):
         assert planned(ChanceScheduler(), [], cellular(5e6)) == DeadlinePlan()
         assert planned(ChanceScheduler(), [flow("a", 0, 10)], cellular(5e6)) == DeadlinePlan()
 
@@ -166,12 +161,12 @@ _FLOWS = st.lists(
 class Carriage:
     """Runs a scheduler against networks whose future is known to it."""
 
-    def __init__(self, wifi: Sequence[float], lte: Sequence[float]) -> None:
+    def __init__(self, wifi, lte):
         self.rates = {"wlan0": [*wifi, 0.0], "lte0": [*lte, 0.0]}
         self.carried = {"wlan0": 0.0, "lte0": 0.0}
-        self.done_s: dict[object, float] = {}
+        self.done_s = {}
 
-    def run(self, flows: Sequence[DeadlineFlow]) -> None:
+    def run(self, flows):
         left = {each.key: 8 * each.left_bytes for each in flows}
         plan = DeadlinePlan()
         for at_s in range(_SECONDS):
@@ -194,7 +189,7 @@ class Carriage:
                         self.done_s.setdefault(each.key, at_s + 1.0)
 
 
-def _most(capacity: Sequence[float], flows: Sequence[DeadlineFlow]) -> float:
+def _most(capacity, flows):
     """Bits that can be carried by their deadlines, the earliest first, whole seconds."""
     left = [8 * each.left_bytes for each in flows]
     order = sorted(range(len(flows)), key=lambda n: flows[n].deadline_at_s)
@@ -246,7 +241,7 @@ def test_any_table_gets_a_plan(drawn, bps):
 def test_as_few_as_possible_are_late_whatever_the_table(drawn):
     flows = [flow(str(n), mbit, at_s, most) for n, (mbit, at_s, most) in enumerate(drawn)]
 
-    def in_time(some: Sequence[DeadlineFlow]) -> bool:
+    def in_time(some):
         order = sorted(some, key=lambda one: one.deadline_at_s)
         sums = accumulate([8 * each.left_bytes for each in order])
         return all(
@@ -282,10 +277,10 @@ def test_it_begins_when_the_latest_begin_comes(rate_bps):
 class Spread:
     """A rate whose logarithm has a standard deviation of a fifth."""
 
-    def __init__(self, bps: float) -> None:
+    def __init__(self, bps):
         self._bps = bps
 
-    def bits(self, within_s: float, q: float, wait_s: float = 0.0) -> float:
+    def bits(self, within_s, q, wait_s=0.0):
         return max(within_s - wait_s, 0.0) * self._bps * exp(0.2 * deviations(q))
 
 

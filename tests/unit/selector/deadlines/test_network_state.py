@@ -19,7 +19,7 @@ from cedos.selector.prefetch.outlook import Stretch, Stretches
 from predictors.dwell import Weibull
 
 
-def drawn(spread: float, seconds: int = 3000, seed: int = 1) -> SustainedRate:
+def drawn(spread, seconds=3000, seed=1):
     random, rate = Random(seed), SustainedRate()
     for at_s in range(seconds):
         rate.observe(random.lognormvariate(15.0, spread), 1.0, float(at_s))
@@ -87,7 +87,7 @@ def test_any_measurements_give_a_rate(measured, over_s, q):
     assert found >= 0.0
 
 
-def carried(now: float, *, gone_s: float, within_s: float, q: float) -> float:
+def carried(now, *, gone_s, within_s, q):
     """Its share of the time, of a Wi-Fi that was there since anybody looked, and has gone lately."""
     networks = HostNetworks()
     networks.measured("wlan0", Direction.DOWN, 8e6, 1.0, 0.0)
@@ -103,7 +103,7 @@ def test_one_that_is_there_may_falter_but_is_not_taken_to_leave_for_ever():
     assert 0.3 < carried(100.0, gone_s=0.0, within_s=300.0, q=0.01) < 0.95
 
 
-def steady(bps: float, lasted_s: int = 2000) -> SustainedRate:
+def steady(bps, lasted_s=2000):
     rate = SustainedRate()
     for at_s in range(lasted_s):
         rate.observe(bps, 1.0, float(at_s))

@@ -16,17 +16,17 @@ LONGEST_S = 30 * 86_400.0
 class Steady:
     """A supply of a rate that varies by a factor, after a time without."""
 
-    def __init__(self, rate_bps: float, spread: float, away_s: float) -> None:
+    def __init__(self, rate_bps, spread, away_s):
         self.rate_bps, self.spread, self.away_s = rate_bps, spread, away_s
         self.asked = 0
 
-    def bits(self, within_s: float, q: float, wait_s: float = 0.0) -> float:
+    def bits(self, within_s, q, wait_s=0.0):
         self.asked += 1
         there_s = max(within_s - max(wait_s, self.away_s), 0.0)
         return there_s * self.rate_bps * math.exp((q - 0.5) * self.spread)
 
 
-def network(supply: Steady) -> Any:
+def network(supply):
     return cast(Any, SimpleNamespace(supply=supply))
 
 
@@ -37,7 +37,7 @@ supplies = st.builds(Steady, st.floats(1, 1e9), st.floats(0, 3), st.sampled_from
     st.floats(0, 1e13), st.lists(supplies, max_size=2), supplies, st.sampled_from([0.0, 60.0, 1e6])
 )
 def test_an_end_is_when_the_networks_have_carried_all(bits, free, paid, begin_s):
-    def carried(at_s: float, q: float) -> float:
+    def carried(at_s, q):
         found = sum(each.bits(at_s, q) for each in free)
         return found + (paid.bits(at_s, q, begin_s) if at_s > begin_s else 0.0)
 

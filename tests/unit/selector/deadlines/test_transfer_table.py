@@ -16,12 +16,12 @@ WIFI, LTE = SeenNetwork("wlan0", True, 0.0), SeenNetwork("lte0", True, 2e-7)
 UNIX_S = 1e9
 
 
-def transfer(key: str = "a", left: int | None = 1_000_000, in_s: float = 600.0) -> TableTransfer:
+def transfer(key="a", left=1_000_000, in_s=600.0):
     return TableTransfer(key, 0, key, "server", Direction.DOWN, left, 0, UNIX_S + in_s)
 
 
 @pytest.fixture
-def table() -> TransferTable:
+def table():
     networks = HostNetworks()
     for at_s in range(-300, 0):
         for name in ("wlan0", "lte0"):
@@ -29,7 +29,7 @@ def table() -> TransferTable:
     return TransferTable(networks)
 
 
-def plan(table: TransferTable, *seen: SeenNetwork, now: float = 0.0) -> bool:
+def plan(table, *seen, now=0.0):
     return table.plan(seen, UNIX_S + now, now)
 
 

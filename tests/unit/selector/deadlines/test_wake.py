@@ -1,7 +1,5 @@
 """Alarms: when a sleeping host must be woken for its transfers."""
 
-from collections.abc import Sequence
-
 import pytest
 
 from cedos.model import Direction
@@ -16,7 +14,7 @@ from cedos.selector.deadlines.prospect import WAKING_S, wake_in_s
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 
 
-def known(rate_bps: float, until_s: float = 1000.0) -> SustainedRate:
+def known(rate_bps, until_s=1000.0):
     """A rate that never varied."""
     rate = SustainedRate()
     for at_s in range(int(until_s)):
@@ -27,24 +25,24 @@ def known(rate_bps: float, until_s: float = 1000.0) -> SustainedRate:
 WIFI, PHONE = known(20e6), known(8e6)
 
 
-def states(now: float, *, phone: bool = True, wifi_up: bool = True) -> Sequence[NetworkState]:
+def states(now, *, phone=True, wifi_up=True):
     found = [NetworkState("wifi", wifi_up, 0.0, 20e6, ForecastSupply(WIFI, now, up=wifi_up))]
     if phone:
         found.append(NetworkState("lte", True, 2e-7, 8e6, ForecastSupply(PHONE, now)))
     return found
 
 
-def asked(*flows: DeadlineFlow, **networks: bool) -> float | None:
+def asked(*flows, **networks):
     return wake_in_s(flows, lambda s: states(1000.0 + s, **networks), 1000.0)
 
 
-def in_s(*flows: DeadlineFlow, **networks: bool) -> float:
+def in_s(*flows, **networks):
     found = asked(*flows, **networks)
     assert found is not None
     return found
 
 
-def song(within_s: float, size_bytes: float = 60e6, key: str = "song") -> DeadlineFlow:
+def song(within_s, size_bytes=60e6, key="song"):
     return DeadlineFlow(key, size_bytes, 1000.0 + within_s)
 
 
@@ -75,7 +73,7 @@ def test_the_table_knows_who_is_late_and_who_comes_first(up):
     table = TransferTable()
     seen = [SeenNetwork("wifi", up, 0.0, 20e6), SeenNetwork("lte", True, 2e-7, 8e6)]
 
-    def told(key: str, size_bytes: int, within_s: float, way: Direction = Direction.DOWN) -> None:
+    def told(key, size_bytes, within_s, way=Direction.DOWN):
         table.report(
             TableTransfer(key, 0, key, "there", way, size_bytes, 0, 5000.0 + within_s), 0.0
         )

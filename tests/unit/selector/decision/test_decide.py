@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,7 +16,7 @@ from cedos.selector.objective import MaxS, MaxSPerE, Outcome, WeightedCost
 from cedos.selector.uncertainty.bayesian import Bayesian
 from cedos.selector.uncertainty.brute_force import BruteForce
 from cedos.selector.uncertainty.error_bounds import ErrorBounds, prediction_interval
-from cedos.selector.uncertainty.evaluator import Evaluator, Trusting
+from cedos.selector.uncertainty.evaluator import Trusting
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 
@@ -47,7 +46,7 @@ objectives = st.one_of(
 )
 
 
-def choose(host: Any, model: Any, *arguments: Any, **options: Any) -> str:
+def choose(host, model, *arguments, **options):
     decision = decide(
         Case(host.transfer(), NOTHING, host.both, model, *arguments, **RECORD, **options)
     )
@@ -155,7 +154,7 @@ def test_max_s_and_max_s_per_e_differ_as_in_the_paper(host):
     assert choose(host, slow_wifi, MaxSPerE()) != "single(wlan0)"
 
 
-def verdict(host: Any, which: str, life: NetworkLife) -> Context:
+def verdict(host, which, life):
     told = NetworkVerdict(life, "no answer to pings", host.at_s - 14.0)
     return replace(host.context(), verdicts={which: told})
 
@@ -294,7 +293,7 @@ WIFI = (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 2.0)
 SURE = (0.4,) * 10
 
 
-def decided(host: Any, method: type[Evaluator], s_per_j: float = 0.0, wifi: Any = WIFI) -> Any:
+def decided(host, method, s_per_j=0.0, wifi=WIFI):
     return decide(Case(
         host.transfer(3_000), Context(1000.0, {}), host.both, host.oracle(wifi=wifi, cellular=SURE),
         WeightedCost(s_per_j), number=1, made_unix_s=0.0, kinds=HEDGED, method=method,
@@ -332,7 +331,7 @@ def test_error_bounds_pay_for_what_can_be_saved_at_most(host):
     assert decided(host, ErrorBounds, 1.2 * saved_s / 6.5).choice.kind == StrategyKind.SINGLE
 
 
-def best(**features: float) -> str:
+def best(**features):
     predicted = RuleOfThumb().predict(features)
     return min(predicted, key=lambda name: predicted[name].mean)
 

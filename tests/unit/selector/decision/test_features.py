@@ -1,5 +1,4 @@
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -7,7 +6,7 @@ from hypothesis import strategies as st
 from kit.models import shipped
 
 from cedos.model import Attachment, Context, Direction, Indicator
-from cedos.selector.decision.case import Case, Roles, assign
+from cedos.selector.decision.case import Case, assign
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.features import features, rates_of
 from predictors.inputs import LARGEST_AGE_S
@@ -92,7 +91,7 @@ NOW_S = 1000.0
 DOWN, UP = Direction.DOWN, Direction.UP
 
 
-def context(wifi: tuple[float, float], cellular: tuple[float, float]) -> Context:
+def context(wifi, cellular):
     """(rate in bit/s, its age in s) of both networks; round trips are fresh."""
     return Context(
         NOW_S,
@@ -106,14 +105,14 @@ def context(wifi: tuple[float, float], cellular: tuple[float, float]) -> Context
     )
 
 
-def told(known: Context, network: str, **more: tuple[float, float]) -> Context:
+def told(known, network, **more):
     """With indicators more of a network: (value, age in s)."""
     found = {name: Indicator(value, NOW_S - age_s) for name, (value, age_s) in more.items()}
     return replace(known, networks=known.networks | {network: {**known.networks[network], **found}})
 
 
 @pytest.fixture
-def roles(host: Any) -> Roles:
+def roles(host):
     return assign(host.both)
 
 
@@ -171,7 +170,7 @@ def test_of_a_network_never_filled_it_is_known_what_it_delivered_if_that_is_much
     assert dict(rates_of(elsewhere, roles, DOWN)) == {}
 
 
-def expected_s(host: Any, known: Context, network: str = "wlan0") -> tuple[float, float, float]:
+def expected_s(host, known, network="wlan0"):
     """Mean and interval of 4.5 MB over a network, by the shipped predictors."""
     case = Case(host.transfer(4_500_000), known, host.both, shipped())
     of = {str(each.strategy): each for each in decide(case).evaluations}[f"single({network})"]

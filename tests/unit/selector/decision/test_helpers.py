@@ -2,18 +2,17 @@
 
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from typing import Any
 
 import pytest
 
 from cedos.budget_kinds import Resource
-from cedos.model import Decision, Network, NetworkKind, PhoneUse, Strategy, StrategyKind
+from cedos.model import Network, NetworkKind, PhoneUse, Strategy, StrategyKind
 from cedos.selector.budgets.pacer import PacerQuote
 from cedos.selector.budgets.prices import prices
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.helpers import with_helpers
-from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
+from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 from predictors.base import Distribution
 
 SINGLE, MPTCP = StrategyKind.SINGLE, StrategyKind.MPTCP
@@ -21,7 +20,7 @@ SIZE = 10_000_000
 TO_SAVE_TIME = WeightedCost().for_phone(PhoneUse.TO_SAVE_TIME)
 
 
-def helper(number: int, price: float = 0.5, *, up: bool = True) -> Network:
+def helper(number, price=0.5, *, up=True):
     own = ip_interface(f"169.254.1.{number}/32")
     gateway = ip_address("198.51.100.9")
     return Network(
@@ -36,7 +35,7 @@ class Rates:
     strategies = ("wifi", "cellular", "mptcp_wifi", "mptcp_cellular")
     features = ("size_bytes", "wifi_rtt_s", "cellular_rtt_s")
 
-    def predict(self, features: Any, /) -> dict[str, Distribution]:
+    def predict(self, features, /):
         rates = {
             role: features[f"{role}_rtt_s"] * 1e6
             for role in ("wifi", "cellular")
@@ -47,14 +46,8 @@ class Rates:
 
 
 def decided(
-    host: Any,
-    *helpers: Network,
-    objective: Objective = TO_SAVE_TIME,
-    own: tuple[str, ...] = ("wlan0",),
-    size: int = SIZE,
-    deadline_s: float | None = None,
-    **mbps: float,
-) -> Decision:
+    host, *helpers, objective=TO_SAVE_TIME, own=("wlan0",), size=SIZE, deadline_s=None, **mbps
+):
     """Decide on a download; `mbps`: the rate of each network, with _ for -."""
     known = {"wlan0": host.wlan, "lte0": host.lte}
     context = host.context(**{f"{name}_rtt_s": rate for name, rate in mbps.items()})

@@ -1,19 +1,13 @@
 """Barred networks: they count as down, and nothing else changes."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from cedos.model import NetworkKind, NetworkLife, NetworkVerdict, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
-from cedos.selector.decision.liveness import (
-    ago,
-    is_captive,
-    longer_s,
-    why_dead,
-)
+from cedos.selector.decision.liveness import ago, is_captive, longer_s, why_dead
 from cedos.selector.decision.living import Living, rest_of
 
 
@@ -111,7 +105,7 @@ def test_a_network_is_silent_for_as_long_as_its_kind_whatever_part_it_plays(host
     assert str(decide_again(case, living).choice) == chosen
 
 
-def choice(host: Any, which: str, silent_s: float, **times: float) -> tuple[str, str]:
+def choice(host, which, silent_s, **times):
     context = host.context(**{f"{which}_silence_s": silent_s})
     decision = decide(Case(host.transfer(), context, host.both, host.oracle(**times), **RECORD))
     return str(decision.choice), decision.reason

@@ -1,7 +1,6 @@
 """Deciding again: a flow that is under way stays, or moves because that is clearly better."""
 
 from dataclasses import fields, replace
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -36,7 +35,7 @@ objectives = st.one_of(
 )
 
 
-def again(host: Any, model: Any, current: str, **options: Any) -> Any:
+def again(host, model, current, **options):
     """Decides again for a flow on `wlan0`, `lte0`, or both with the primary named first."""
     names = tuple(current.split("+"))
     kind = StrategyKind.SINGLE if len(names) == 1 else StrategyKind.MPTCP
@@ -119,7 +118,7 @@ def test_a_second_network_helps_no_sooner_than_it_is_there(host):
     """Some kilobytes were late, 38 ms were expected of both networks, and the phone's radio woke for
     nothing: the connection was over before it had answered."""
 
-    def both_s(**told: Any) -> float:
+    def both_s(**told):
         times = {"wifi": 0.04, "cellular": 0.22, "mptcp_wifi": 0.04, "mptcp_cellular": 0.05}
         decision = again(host, host.oracle(**{**times, **told.pop("times", {})}), "wlan0", **told)
         return next(

@@ -1,7 +1,6 @@
 import re
 from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 
 
-def why(host: Any, model: Any, size_bytes: int = 3000, **options: Any) -> str:
+def why(host, model, size_bytes=3000, **options):
     options.setdefault("context", host.context(wlan0_rtt_s=0.018, lte0_rtt_s=0.052))
     context = options.pop("context")
     decision = decide(
@@ -112,7 +111,7 @@ def test_staying_is_explained_by_what_decided():
     assert stayed(slow, slow, 0.1).endswith("That would save nothing, and a move must save 10 %")
 
 
-def single(name: str, time_s: float, cost: float, energy_j: float = 1.0) -> Evaluation:
+def single(name, time_s, cost, energy_j=1.0):
     strategy = Strategy(StrategyKind.SINGLE, (name,))
     return Evaluation(strategy, time_s, time_s, time_s, energy_j, 0.0, cost)
 
@@ -289,10 +288,10 @@ def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(
 class Steep:
     """Few bytes are cheap, more than `few` are not."""
 
-    def __init__(self, rate: float, few: float, dear: float) -> None:
+    def __init__(self, rate, few, dear):
         self.rate, self._few, self._dear = rate, few, dear
 
-    def rate_for(self, amount: float, duration_s: float) -> float:
+    def rate_for(self, amount, duration_s):
         return self.rate if amount <= self._few else self._dear
 
 

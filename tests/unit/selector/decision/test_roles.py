@@ -1,6 +1,3 @@
-from collections.abc import Mapping
-from typing import Any
-
 import pytest
 
 from cedos.model import Strategy, StrategyKind
@@ -11,7 +8,7 @@ from predictors.base import Distribution
 ALL = frozenset(StrategyKind)
 
 
-def names(host: Any, networks: list[tuple[str, str, bool]], dead: tuple[str, ...] = ()) -> Any:
+def names(host, networks, dead=()):
     made = [host.network(name, kind, metered=metered) for name, kind, metered in networks]
     roles = assign(made, dead)
     return tuple(each and each.name for each in (roles.wifi, roles.cellular))
@@ -75,7 +72,7 @@ def test_the_strategies_of_two_networks(host):
 def test_what_is_dead_may_join_later(host):
     both = assign(host.both)
 
-    def open_to(kinds: set[StrategyKind], *dead: str) -> list[tuple[str, str]]:
+    def open_to(kinds, *dead):
         found = strategies(both, kinds, dead=dead, awaited={"wlan0", "lte0"})
         return [(name, str(strategy)) for name, strategy in found]
 
@@ -109,7 +106,7 @@ def test_any_number_of_networks_plays_in_pairs(host):
         host.network("lte0", "cellular", metered=True),
     ]
 
-    def who(dead: tuple[str, ...] = ()) -> list[tuple[str | None, str | None]]:
+    def who(dead=()):
         return [
             tuple(each and each.name for each in (roles.wifi, roles.cellular))
             for roles in pairs(made, dead)
@@ -127,7 +124,7 @@ class _ByRtt:
 
     features = ("size_bytes", "wifi_rtt_s", "cellular_rtt_s")
 
-    def predict(self, features: Mapping[str, float], /) -> Mapping[str, Distribution]:
+    def predict(self, features, /):
         rtt_s = {role: features[f"{role}_rtt_s"] for role in ("wifi", "cellular")}
         both_s = 0.9 * min(rtt_s.values())
         times_s = {**rtt_s, "mptcp_wifi": both_s + 0.1 * rtt_s["wifi"], "mptcp_cellular": 1.0}

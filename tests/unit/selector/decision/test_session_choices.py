@@ -1,14 +1,13 @@
 """Direct or by the gateway: one network or two, near or far, shells and pages."""
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from cedos.model import Context, Decision, Evaluation, Indicator, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.sessions import AGAIN_S, LOOK_S, Detour, DetourVerdict, Looks, weigh
+from cedos.selector.decision.sessions import AGAIN_S, LOOK_S, Detour, Looks, weigh
 
 KINDS = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 
@@ -16,7 +15,7 @@ KINDS = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDA
 WEB, SHELL = 443, 22
 
 
-def route(host: Any, networks: Any, rtt_s: float, port: int = WEB, **times: float) -> DetourVerdict:
+def route(host, networks, rtt_s, port=WEB, **times):
     times = times or {"wifi": 0.2, "cellular": 0.4, "mptcp_wifi": 0.2, "mptcp_cellular": 0.4}
     context = host.context(**{f"{each.name}_rtt_s": 0.02 for each in networks})
     case = Case(host.transfer(30_000), context, networks, host.oracle(**times), kinds=KINDS)
@@ -69,14 +68,14 @@ SINGLE, MPTCP = StrategyKind.SINGLE, StrategyKind.MPTCP
 LTE = Strategy(SINGLE, ("lte0",))
 
 
-def evaluation(name: str, time_s: float, low_s: float) -> Evaluation:
+def evaluation(name, time_s, low_s):
     return Evaluation(Strategy(SINGLE, (name,)), time_s, low_s, 2 * time_s, 1.0, 0.0, time_s)
 
 
 def decision(
-    host: Any, *, at_s: float = 100.0, age_s: float | None = 9.0, wifi_low_s: float = 6.0,
-    lte_s: float = 6.0, deadline_s: float | None = None, silence_s: float = 0.0,
-) -> Decision:  # fmt: skip
+    host, *, at_s = 100.0, age_s = 9.0, wifi_low_s = 6.0,
+    lte_s = 6.0, deadline_s = None, silence_s = 0.0
+):  # fmt: skip
     known = {"silence_s": Indicator(silence_s, at_s)}
     if age_s is not None:
         known["past1_bps"] = Indicator(4e6, at_s - age_s)
@@ -86,7 +85,7 @@ def decision(
     return Decision(1, 0.0, transfer, context, evaluations, LTE, "balanced", "lte0 is faster")
 
 
-def beside(looks: Looks, host: Any, made: Decision, **wifi: Any) -> tuple[str, ...]:
+def beside(looks, host, made, **wifi):
     networks = [host.lte, replace(host.wlan, **wifi)]
     return looks.beside(made, networks).choice.networks
 
@@ -121,7 +120,7 @@ def test_it_does_not_where_that_is_not_worth_it(host, known, wifi):
 def test_a_look_lasts_a_moment_and_is_not_repeated_at_once(host):
     looks = Looks()
 
-    def at(at_s: float, **known: Any) -> bool:
+    def at(at_s, **known):
         return "wlan0" in beside(looks, host, decision(host, at_s=at_s, **known))
 
     assert at(100.0)

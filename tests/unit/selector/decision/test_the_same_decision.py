@@ -30,7 +30,7 @@ def test_decide_hedges_as_brute_force_does(host, wifi, cellular, s_per_j, s_per_
         "brute-force", lambda name: ErrorHistory(prior=Distribution(tuple(sorted(locals_of[name]))))
     )
     locals_of = {"wifi": wifi, "cellular": cellular}
-    ways: list[Way | Redundant] = []
+    ways = []
     for network, name in zip(host.both, locals_of, strict=True):
         knows.predict(name, 1.0, 0.0)
         radio = DELPHI.radios[network.kind]

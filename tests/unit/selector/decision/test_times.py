@@ -2,7 +2,6 @@
 
 from ipaddress import ip_address
 from math import inf
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from cedos.model import (
     SizeEstimate,
     Transfer,
 )
-from cedos.selector.decision.case import Case, Roles, assign
+from cedos.selector.decision.case import Case, assign
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.times import competitors, emptied, own_queues, queued, shared
 from predictors.base import Distribution
@@ -26,15 +25,15 @@ MB = 1_000_000
 ALONE = Distribution((1.0, 2.0))
 
 
-def key(port: int) -> FlowKey:
+def key(port):
     return FlowKey(ip_address("10.0.0.2"), port, ip_address("198.51.100.1"), 443)
 
 
-def transfer(size_bytes: int = MB, flow: FlowKey | None = None) -> Transfer:
+def transfer(size_bytes=MB, flow=None):
     return Transfer(SizeEstimate(size_bytes, size_bytes, size_bytes, "content-length"), flow=flow)
 
 
-def context(*others: CompetingTransfer, direction: Direction = Direction.DOWN) -> Context:
+def context(*others, direction=Direction.DOWN):
     known = {"past1_bps": 8e6, "rtt_s": 0.05, "rtt_min_s": 0.05}
     return Context(
         100.0,
@@ -44,11 +43,11 @@ def context(*others: CompetingTransfer, direction: Direction = Direction.DOWN) -
 
 
 @pytest.fixture
-def roles(host: Any) -> Roles:
+def roles(host):
     return assign(host.both)
 
 
-def over_wifi(known: Context, roles: Roles, *, size_bytes: int = MB) -> tuple[float, ...]:
+def over_wifi(known, roles, *, size_bytes=MB):
     asked = transfer(size_bytes)
     return shared(("wifi",), ALONE, size_bytes, competitors(known, roles, asked)).samples
 
@@ -83,7 +82,7 @@ def test_a_busy_network_is_left_to_those_who_are_there(host):
 NOW_S = 100.0
 
 
-def context_of_queue(*, delivery_age_s: float = 0.1, **indicators: float) -> Context:
+def context_of_queue(*, delivery_age_s=0.1, **indicators):
     """A cellular network with a round trip of 300 ms, and of 60 ms when it is empty."""
     known = {"rtt_s": 0.3, "rtt_min_s": 0.06} | indicators
     indicators = {
@@ -126,7 +125,7 @@ class TwoRoundTrips:
 
     features = ("size_bytes", "wifi_rtt_s", "cellular_rtt_s")
 
-    def predict(self, columns: Any, /) -> dict[str, Distribution]:
+    def predict(self, columns, /):
         return {
             role: Distribution(tuple(2.0 * columns[f"{role}_rtt_s"] for _ in range(5)))
             for role in ("wifi", "cellular")

@@ -1,22 +1,18 @@
 """The queue of objects to prefetch: order, accuracy, networks that go, the rest for demand."""
 
 import math
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.selector.prefetch.outlook import Path
 from cedos.selector.prefetch.queue import Plan, Queue, State
-from cedos.selector.prefetch.reason import PrefetchVerdict, verdicts
+from cedos.selector.prefetch.reason import verdicts
 from cedos.selector.prefetch.value import ASSUMED, best_batch
-
-Make = Any
 
 
 class TestQueue:
-    def test_classes_of_higher_accuracy_come_first_then_earlier_hints(self) -> None:
+    def test_classes_of_higher_accuracy_come_first_then_earlier_hints(self):
         queue = Queue()
         for _ in range(20):
             queue.accuracy.resolved("good", consumed=True)
@@ -25,7 +21,7 @@ class TestQueue:
             queue.hint(key, 0.0, 1e5, cls)
         assert [one.key for one in queue.candidates(0.0)] == [1, 3, 0, 2]
 
-    def test_hints_are_counted_prefetched_or_not(self) -> None:
+    def test_hints_are_counted_prefetched_or_not(self):
         queue = Queue()
         for key in range(30):
             queue.hint(key, 0.0, 1e5, "c")
@@ -37,7 +33,7 @@ class TestQueue:
             queue.cancel(key, 1.0)
         assert queue.accuracy.of("c") == pytest.approx(0.8, abs=0.05)
 
-    def test_a_fate_counts_once(self) -> None:
+    def test_a_fate_counts_once(self):
         queue = Queue()
         queue.hint(1, 0.0)
         queue.demand(1, 1.0)
@@ -45,7 +41,7 @@ class TestQueue:
         queue.cancel(1, 3.0)
         assert queue.accuracy.application.resolved == 1.0
 
-    def test_hints_that_nobody_wants_count_as_misses_in_the_end(self) -> None:
+    def test_hints_that_nobody_wants_count_as_misses_in_the_end(self):
         queue = Queue()
         queue.hint(1, 0.0)
         queue.candidates(604_801.0)
@@ -55,13 +51,13 @@ class TestQueue:
         queue.demand(1, 604_803.0)
         assert queue.accuracy.application.resolved == 1.0
 
-    def test_a_key_is_hinted_once(self) -> None:
+    def test_a_key_is_hinted_once(self):
         queue = Queue()
         queue.hint("a", 0.0)
         with pytest.raises(ValueError, match="hinted already"):
             queue.hint("a", 1.0)
 
-    def test_an_unknown_size_is_the_average_of_those_that_were_fetched(self) -> None:
+    def test_an_unknown_size_is_the_average_of_those_that_were_fetched(self):
         queue = Queue()
         queue.hint("a", 0.0, math.nan)
         assert queue.left_bytes("a") == 100_000
@@ -71,7 +67,7 @@ class TestQueue:
             queue.finished(key, 2e6)
         assert queue.left_bytes("a") == pytest.approx(2e6, rel=0.1)
 
-    def test_a_lost_network_leaves_what_was_received_and_another_goes_on(self, make: Make) -> None:
+    def test_a_lost_network_leaves_what_was_received_and_another_goes_on(self, make):
         queue = Queue()
         queue.hint("a", 0.0, 1e6)
         plan = queue.plan(0.0, [make.wifi(), make.lte()], make.prices(byte_s=1e-7))
@@ -89,7 +85,7 @@ class TestQueue:
             ("a", "wifi"),
         )
 
-    def test_it_moves_to_a_network_that_is_clearly_better(self, make: Make) -> None:
+    def test_it_moves_to_a_network_that_is_clearly_better(self, make):
         queue = Queue()
         queue.hint("a", 0.0, 1e6)
         queue.on_start("a", "lte")
@@ -98,7 +94,7 @@ class TestQueue:
         assert queue.plan(1.0, [away, make.lte(0.0)], dear).stops == ()
         assert queue.plan(1.0, [make.wifi(), make.lte(0.0)], dear).stops == ("a",)
 
-    def test_what_somebody_waits_for_is_not_stopped(self, make: Make) -> None:
+    def test_what_somebody_waits_for_is_not_stopped(self, make):
         queue = Queue()
         queue.hint("a", 0.0, 1e6)
         queue.on_start("a", "lte")
@@ -107,7 +103,7 @@ class TestQueue:
         queue.finished("a", 1e6)
         assert queue.items["a"].state is State.CONSUMED
 
-    def test_without_budgets_both_networks_are_used(self, make: Make) -> None:
+    def test_without_budgets_both_networks_are_used(self, make):
         queue = Queue()
         for key in range(6):
             queue.hint(key, 0.0, 1e6)
@@ -115,7 +111,7 @@ class TestQueue:
         assert sorted(network for _, network in plan.starts) == ["lte", "wifi"]
         assert len({key for key, _ in plan.starts}) == 2
 
-    def test_what_failed_is_tried_again_later_and_each_time_later(self) -> None:
+    def test_what_failed_is_tried_again_later_and_each_time_later(self):
         queue = Queue(retry_s=2.0)
         queue.hint("a", 0.0, 1e6)
         queue.on_start("a", "lte")
@@ -130,7 +126,7 @@ class TestQueue:
         queue.on_failure("a", 6.0, for_good=True)
         assert queue.candidates(1e9) == []
 
-    def test_the_hazard_follows_how_often_somebody_acts(self) -> None:
+    def test_the_hazard_follows_how_often_somebody_acts(self):
         queue = Queue()
         assert queue.hazards_per_s(0.0) == {}
         for key in range(10):
@@ -140,7 +136,7 @@ class TestQueue:
             queue.demand(key, 2.0 * key)
         assert sum(queue.hazards_per_s(20.0).values()) > before > 0.0
 
-    def test_who_reads_in_order_comes_to_the_next_one_first(self) -> None:
+    def test_who_reads_in_order_comes_to_the_next_one_first(self):
         in_order, at_random = Queue(), Queue()
         for queue in (in_order, at_random):
             for key in range(20):
@@ -156,7 +152,7 @@ class TestQueue:
         # What comes first in order is fetched first.
         assert next(iter(in_order.candidates(80.0))).key == 8
 
-    def test_what_demand_will_need_is_left(self, make: Make) -> None:
+    def test_what_demand_will_need_is_left(self, make):
         queue = Queue()
         for _ in range(100):
             queue.accuracy.resolved("", consumed=True)
@@ -178,9 +174,7 @@ class TestQueue:
         )
 
     @given(st.lists(st.tuples(st.sampled_from("hdcspfxr"), st.integers(0, 4)), max_size=50))
-    def test_any_order_of_events_is_survived(
-        self, make: Make, events: list[tuple[str, int]]
-    ) -> None:
+    def test_any_order_of_events_is_survived(self, make, events):
         queue = Queue()
         for now, (what, key) in enumerate(events):
             if what == "h":
@@ -218,7 +212,7 @@ def test_what_is_more_than_what_is_left_stops_others_only_where_it_is_kept_for(m
     assert plan.starts == (() if keeps_for_all else (("page", "lte"),))
 
 
-def queue_of(*sizes: float, accuracy: float = 0.8) -> Queue:
+def queue_of(*sizes, accuracy=0.8):
     queue = Queue()
     for number in range(40):
         queue.accuracy.resolved("c", consumed=number % 10 < 10 * accuracy)
@@ -227,9 +221,7 @@ def queue_of(*sizes: float, accuracy: float = 0.8) -> Queue:
     return queue
 
 
-def explained(
-    queue: Queue, paths: list[Path], prices: Any, most: int = 20
-) -> list[PrefetchVerdict]:
+def explained(queue, paths, prices, most=20):
     """Plans, begins what is to be begun, and says why."""
     plan = queue.plan(1.0, paths, prices)
     for key, network in plan.starts:

@@ -9,24 +9,24 @@ from hypothesis import strategies as st
 
 from cedos.model import Evaluation, Indicator, NetworkKind, Strategy, StrategyKind
 from cedos.selector.energy import DELPHI
-from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, ProbeVerdict
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeVerdict
 from cedos.selector.probing.value import Price, ProbeValue, expected_saving, probe_cost
 
 
-def seen(**values: float) -> dict[str, Indicator]:
+def seen(**values):
     return {name: Indicator(value, 0.0) for name, value in values.items()}
 
 
-def moment(now_s: float = 0.0, **radio: float) -> Moment:
+def moment(now_s=0.0, **radio):
     return Moment(now_s, attended=True, pending=False, indicators={"wlan0": seen(**radio)})
 
 
-def evaluation(network: str, cost: float) -> Evaluation:
+def evaluation(network, cost):
     strategy = Strategy(StrategyKind.SINGLE, (network,))
     return Evaluation(strategy, cost, cost / 2, cost * 2, 0.0, 0.0, cost)
 
 
-def choice(now_s: float, wifi: float | None, cellular: float, per_s: float = 1.0) -> Moment:
+def choice(now_s, wifi, cellular, per_s=1.0):
     costs = {"lte0": cellular} | ({} if wifi is None else {"wlan0": wifi})
     return Moment(
         now_s,
@@ -38,7 +38,7 @@ def choice(now_s: float, wifi: float | None, cellular: float, per_s: float = 1.0
     )
 
 
-RULES: list[ProbeRule] = [FixedRate(2.0), PassiveChange(0.2), ProbeValue({None: Price(0.01)})]
+RULES = [FixedRate(2.0), PassiveChange(0.2), ProbeValue({None: Price(0.01)})]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -161,7 +161,7 @@ def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was():
     assert gone > new.worth("wlan0", choice(13.0, None, 0.5))
 
 
-def moment_of(heard_s: float | None, costs: dict[str, float], at_s: float = 100.0) -> Moment:
+def moment_of(heard_s, costs, at_s=100.0):
     evaluations = tuple(
         Evaluation(Strategy(StrategyKind.SINGLE, (name,)), cost, cost, cost, 0.0, 0.0, cost)
         for name, cost in costs.items()

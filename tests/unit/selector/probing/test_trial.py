@@ -1,10 +1,8 @@
 """Trials: a transfer goes over a network that is believed worse, to learn how fast it is."""
 
-from collections.abc import Collection
 from dataclasses import replace
 from math import exp
 from random import Random
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -19,25 +17,23 @@ from cedos.model import (
     Strategy,
     StrategyKind,
 )
-from cedos.selector.objective import Objective, WeightedCost
-from cedos.selector.probing.trial import Recurring, Trial, Trials, in_hindsight
+from cedos.selector.objective import WeightedCost
+from cedos.selector.probing.trial import Recurring, Trials, in_hindsight
 
 LTE, WLAN = (Strategy(StrategyKind.SINGLE, (name,)) for name in ("lte0", "wlan0"))
 SECONDS = WeightedCost()
 
 
-def evaluation(
-    strategy: Strategy, time_s: float, spread: float = 1.0, cost: float | None = None
-) -> Evaluation:
+def evaluation(strategy, time_s, spread=1.0, cost=None):
     """`spread`: the ends of its interval are so many times the time, and one over it."""
     cost = time_s if cost is None else cost
     return Evaluation(strategy, time_s, time_s / spread, time_s * spread, 0.0, 0.0, cost)
 
 
 def known(
-    at_s: float = 100.0, age_s: float | None = 12.0, answered_at_s: float | None = None,
-    **signs: float,
-) -> Context:  # fmt: skip
+    at_s = 100.0, age_s = 12.0, answered_at_s = None,
+    **signs
+):  # fmt: skip
     wifi = {name: Indicator(value, at_s) for name, value in signs.items()}
     wifi["rtt_s"] = Indicator(0.02, at_s - 0.1 if answered_at_s is None else answered_at_s)
     if age_s is not None:
@@ -46,10 +42,10 @@ def known(
 
 
 def recurring(
-    host: Any, context: Context, *, begun: int = 14, size_bytes: int = 300_000, wifi_s: float = 1.0,
-    spread: float = 6.5, most_bytes: int | None = None, barred: bool = False,
-    choice: Strategy = LTE, deadline_s: float | None = None, lte_cost: float = 0.6,
-) -> Recurring:  # fmt: skip
+    host, context, *, begun = 14, size_bytes = 300_000, wifi_s = 1.0,
+    spread = 6.5, most_bytes = None, barred = False,
+    choice = LTE, deadline_s = None, lte_cost = 0.6
+):  # fmt: skip
     size = SizeEstimate(size_bytes // 2, size_bytes, most_bytes or 2 * size_bytes, "history")
     transfer = replace(host.transfer(), size=size, deadline_s=deadline_s)
     evaluations = (evaluation(LTE, 0.6, cost=lte_cost), evaluation(WLAN, wifi_s, spread))
@@ -60,9 +56,9 @@ def recurring(
 
 
 def due(
-    host: Any, found: Collection[Recurring], context: Context, trials: Trials | None = None,
-    objective: Objective = SECONDS, **wifi: Any,
-) -> Trial | None:  # fmt: skip
+    host, found, context, trials = None,
+    objective = SECONDS, **wifi
+):  # fmt: skip
     networks = [host.lte, replace(host.wlan, **wifi)]
     return (trials or Trials()).due(found, context, networks, objective)
 
@@ -126,7 +122,7 @@ def test_what_large_ones_would_save_is_shown_by_the_largest_that_may_be_tried(ho
 def test_a_network_that_has_not_answered_is_asked_first_and_not_again_and_again(host):
     trials = Trials()
 
-    def at(at_s: float, answered_at_s: float) -> bool | None:
+    def at(at_s, answered_at_s):
         context = known(at_s, answered_at_s=answered_at_s)
         trial = due(host, [recurring(host, context)], context, trials)
         return None if trial is None else trial.answered
@@ -141,7 +137,7 @@ def test_a_network_that_has_not_answered_is_asked_first_and_not_again_and_again(
 def test_trials_that_showed_nothing_become_rarer(host):
     trials = Trials()
 
-    def next_after(at_s: int) -> int:
+    def next_after(at_s):
         for now_s in range(at_s, at_s + 1000):
             context = known(float(now_s))
             if due(host, [recurring(host, context)], context, trials):

@@ -1,6 +1,5 @@
 """The dissertation's worked examples (4.1), brute force against enumeration, faults of every kind."""
 
-from collections.abc import Sequence
 from itertools import product
 from math import inf, isfinite, nan
 
@@ -12,33 +11,26 @@ from cedos.errors import ConfigError
 from cedos.selector.decision.living import tipping_point
 from cedos.selector.objective import Outcome, WeightedCost
 from cedos.selector.uncertainty import METHODS, evaluator
-from cedos.selector.uncertainty.evaluator import (
-    Choice,
-    Evaluator,
-    Redundant,
-    Term,
-    Way,
-    network_terms,
-)
+from cedos.selector.uncertainty.evaluator import Redundant, Term, Way, network_terms
 from predictors.base import Distribution, Measurement
 from predictors.error import ErrorHistory
 
 BOTH = Redundant("both", ("A", "B"))
 
 
-def itself(value: float) -> float:
+def itself(value):
     return value
 
 
-def plain(quantity: str) -> ErrorHistory:
+def plain(quantity):
     return ErrorHistory(prior=None, fading=1.0)
 
 
-def server(name: str, energy_j: float = 0.0) -> Way:
+def server(name, energy_j=0.0):
     return Way(name, (Term(name, itself),), fixed_j=energy_j)
 
 
-def knowing(method: str = "brute-force", **seen: Sequence[float]) -> Evaluator:
+def knowing(method="brute-force", **seen):
     """An evaluator that has seen these values of quantities, each as likely, in turns."""
     found = evaluator(method, plain)
     for name, values in seen.items():
@@ -52,7 +44,7 @@ def knowing(method: str = "brute-force", **seen: Sequence[float]) -> Evaluator:
     return found
 
 
-def times(choice: Choice) -> dict[str, float]:
+def times(choice):
     return {each.name: each.time_s for each in choice.evaluations}
 
 
@@ -74,7 +66,7 @@ def test_hedging_is_bought_at_today_s_price(s_per_j, expected):
 
 
 @pytest.fixture
-def outliers() -> tuple[Evaluator, tuple[Way | Redundant, ...], WeightedCost]:
+def outliers():
     """The same two servers, and a price at which the second one is not asked at once."""
     rare = Distribution((1.0,) * 999 + (10.0,))
     knows = evaluator("brute-force", lambda quantity: ErrorHistory(prior=rare))
@@ -109,7 +101,7 @@ def test_with_every_method_silence_tips_in_the_end(method):
     ways, weights = (server("A", 8.0), server("B", 8.0), BOTH), WeightedCost(s_per_j=1.0)
     assert knows.choose(ways, weights).name == "A"
 
-    def chosen(waited_s: float) -> str:
+    def chosen(waited_s):
         return knows.choose(ways, weights, running={"A": waited_s}).name
 
     tips_s = tipping_point(chosen, 0.0, 100.0, 0.05)
@@ -122,12 +114,7 @@ values = st.lists(st.floats(0.05, 20.0), min_size=1, max_size=5)
 prices = st.builds(WeightedCost, st.floats(0, 3), st.floats(0, 1e-2))
 
 
-def enumerated(
-    seen: dict[str, list[float]],
-    ways: Sequence[Way],
-    running: dict[str, float],
-    weights: WeightedCost,
-) -> dict[str, tuple[float, float]]:
+def enumerated(seen, ways, running, weights):
     """Expected time and cost by going through all joint outcomes that agree with what is known."""
     names = sorted(seen)
     cases = [dict(zip(names, case, strict=True)) for case in product(*[seen[n] for n in names])]
@@ -139,7 +126,7 @@ def enumerated(
     rest = [{n: t - running.get(n, 0.0) for n, t in each.items()} for each in left]
     assert rest
 
-    def price(time_s: float, energy_j: float, metered_bytes: float) -> float:
+    def price(time_s, energy_j, metered_bytes):
         return weights.cost(Outcome(time_s, energy_j, metered_bytes, 0.0))
 
     found = {}
@@ -155,16 +142,11 @@ def enumerated(
     return found | {"both": (mean_s, total)}
 
 
-def as_judged(choice: Choice) -> dict[str, tuple[float, float]]:
+def as_judged(choice):
     return {each.name: (each.time_s, each.cost) for each in choice.evaluations}
 
 
-def compared(
-    seen: dict[str, list[float]],
-    ways: tuple[Way, Way],
-    running: dict[str, float],
-    weights: WeightedCost,
-) -> None:
+def compared(seen, ways, running, weights):
     knows = evaluator("brute-force", plain)
     for name, of in seen.items():
         knows.predict(name, 2.0, 0.0)
@@ -175,7 +157,7 @@ def compared(
         assert judged[name] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-def two_networks(size: float) -> tuple[Way, Way]:
+def two_networks(size):
     a = Way("A", network_terms("A", size), fixed_s=0.1, watts=0.5)
     b = Way("B", network_terms("B", size, 2.0), watts=1.7, fixed_j=6.0, metered_bytes=size)
     return a, b
@@ -288,9 +270,9 @@ def test_a_way_whose_time_is_no_number_is_not_taken(method, broken):
 
 
 def test_choices_are_kept_until_something_is_measured():
-    calls: list[float] = []
+    calls = []
 
-    def watched(value: float) -> float:
+    def watched(value):
         calls.append(value)
         return value
 

@@ -19,15 +19,15 @@ from predictors.error import ErrorHistory
 BOTH = Redundant("both", ("A", "B"))
 
 
-def itself(value: float) -> float:
+def itself(value):
     return value
 
 
-def way(name: str, energy_j: float = 0.0) -> Way:
+def way(name, energy_j=0.0):
     return Way(name, (Term(name, itself),), fixed_j=energy_j)
 
 
-def plain(quantity: str) -> ErrorHistory:
+def plain(quantity):
     return ErrorHistory(prior=None, fading=1.0)
 
 
@@ -117,7 +117,7 @@ def test_the_end_of_a_contact_counts_by_its_probability_at_every_bound():
         assert unsure_s == pytest.approx(0.9 * sure_s + 0.1 * 3.0)
 
 
-def rained(right: int, wrong: int) -> float:
+def rained(right, wrong):
     """Return the expected time of A: it took 1 as predicted `right` times, and 4 `wrong` times."""
     knows = evaluator("bayesian", plain)
     ways = (way("A"), way("B"), BOTH)

@@ -1,7 +1,6 @@
 """A daemon's advice to a session."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from cedos.session.io.advice import (
     MOST_TOLD_BYTES,
     Advice,
     Adviser,
-    KnownNetwork,
     Question,
     ToldSizes,
     TransferProgress,
@@ -32,31 +30,31 @@ WIFI = Strategy(StrategyKind.SINGLE, ("wlan0",))
 class Desk:
     """A chooser that answers as it is told, and writes down what it was asked."""
 
-    def __init__(self) -> None:
-        self.asked: list[Question] = []
-        self.answer: Strategy | None = None
+    def __init__(self):
+        self.asked = []
+        self.answer = None
         self.open = asyncio.Event()
         self.open.set()
-        self.known: dict[str, KnownNetwork] = {}
+        self.known = {}
 
-    async def learn(self) -> None: ...
+    async def learn(self): ...
 
-    def network(self, interface: str) -> KnownNetwork | None:
+    def network(self, interface):
         return self.known.get(interface)
 
-    async def choose(self, question: Question) -> Strategy | None:
+    async def choose(self, question):
         self.asked.append(question)
         await self.open.wait()
         return self.answer
 
-    def last_decision(self, label: Label) -> int | None:
+    def last_decision(self, label):
         return None
 
 
 class Case:
     """A session's core over two networks, whose choice is asked for."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.desk = Desk()
         scheduler = DecidedScheduler(LabelMapping())
         self.core = Session(scheduler, 0.0)
@@ -69,37 +67,37 @@ class Case:
             self.core, Adviser(scheduler, self.desk), lambda: self.progress, self._changed
         )
 
-    def _changed(self) -> None:
+    def _changed(self):
         self.changes += 1
 
-    def pump(self) -> dict[int, int]:
+    def pump(self):
         """Bytes that each path would carry now."""
         return {
             number: sum(map(len, self.core.next_record(number, 10_000, 0.0))) for number in (1, 2)
         }
 
-    def masks(self) -> tuple[int, ...]:
+    def masks(self):
         return tuple(path.allowed for path in self.core.paths)
 
-    async def settle(self) -> None:
+    async def settle(self):
         for _ in range(6):
             await asyncio.sleep(0)
 
-    async def send(self, data: bytes, rank: int) -> None:
+    async def send(self, data, rank):
         """Send it over paths that are there already, and let the answer come."""
         self.pump()
         self.core.send(data, rank)
         self.pump()
         await self.settle()
 
-    def receive(self, peer: Session) -> None:
+    def receive(self, peer):
         """Take what the peer has to send."""
         while any(record := peer.next_record(1, 70_000, 0.0)):
             self.core.receive(1, b"".join(record), 0.0)
         self.advice.note_use()
 
 
-def peer_of() -> Session:
+def peer_of():
     """The other end, over its one path."""
     peer = Session(LabelMapping(), 0.0)
     peer.path_up(1, PathFacts("eth0"), 0.0)
@@ -107,20 +105,20 @@ def peer_of() -> Session:
 
 
 @pytest.fixture
-async def case() -> AsyncIterator[Case]:
+async def case():
     made = Case()
     yield made
     made.advice.close()
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def quick(monkeypatch):
     monkeypatch.setattr(advice_module, "ASK_S", 0.01)
     monkeypatch.setattr(advice_module, "VALID_S", 0.1)
 
 
 @pytest.fixture
-def only_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+def only_looks(monkeypatch):
     """No regular question in a test's time, and a look every 5 ms."""
     monkeypatch.setattr(advice_module, "ASK_S", 600.0)
     monkeypatch.setattr(advice_module, "VALID_S", 600.0)
@@ -317,7 +315,7 @@ async def test_who_has_little_left_to_read_hurries_at_once(case):
     case.progress = TransferProgress(0, 0, None, BULK, {BULK: 1.5})
     peer = peer_of()
 
-    async def hears(size: int) -> list[float | None]:
+    async def hears(size):
         peer.send(bytes(size), BULK)
         case.receive(peer)
         await asyncio.sleep(0.05)

@@ -82,7 +82,7 @@ async def test_what_one_program_sends_another_makes_room_for(tmp_path, monkeypat
         far = await listener.accept()
         (path,) = near.flow.paths.values()
 
-        async def background() -> None:
+        async def background():
             await asyncio.sleep(0.02)  # the estimator polls every 10 ms
             await near.send(bytes(1000), BULK)
             assert await far.receive() is not None

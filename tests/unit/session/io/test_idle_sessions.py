@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import SessionError
 from cedos.session.io import idle_sessions
-from cedos.session.io.idle_sessions import (
-    KEY_BYTES,
-    IdleFile,
-    IdleSessions,
-    RecordState,
-)
+from cedos.session.io.idle_sessions import KEY_BYTES, IdleFile, IdleSessions, RecordState
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.idle_record import IDLE_BYTES, IdleRecord, pack, unpack_session
@@ -29,7 +24,7 @@ from cedos.session.protocol.session import Session
 SIZE = 40
 
 
-def record(number: int, tail: bytes = b"") -> bytes:
+def record(number, tail=b""):
     key = random.Random(number).randbytes(16)
     return (key + tail).ljust(SIZE, b".")
 
@@ -80,12 +75,12 @@ def test_a_nearly_full_table_is_not_rebuilt_by_each_put_after_a_remove(tmp_path,
     file = IdleFile(tmp_path / "idle", SIZE)
     keys = (each.to_bytes(KEY_BYTES, "big") for each in range(1 << 30))
     part = (key for key in keys if hash(key) & idle_sessions._PART == 7)
-    renewed: list[int] = []
+    renewed = []
     rebuild = IdleFile._rebuild
     monkeypatch.setattr(
         IdleFile, "_rebuild", lambda self, at: (renewed.append(at), rebuild(self, at))
     )
-    there: deque[bytes] = deque()
+    there = deque()
     for _ in range(44):  # one more than two thirds of 64, and all below
         there.append(next(part))
         file.put(there[-1] + bytes(SIZE - KEY_BYTES), RecordState.ASLEEP)
@@ -135,14 +130,14 @@ def test_a_file_that_others_may_read_or_use_is_refused(tmp_path):
         IdleFile(tmp_path / "idle", SIZE)
 
 
-def credentials(number: int = 1) -> Credentials:
+def credentials(number=1):
     draw = random.Random(number)
     return Credentials(
         draw.randbytes(16), draw.randbytes(32), draw.randbytes(32), next(iter(Suite))
     )
 
 
-def session(keep_alive_s: int = 100) -> Session:
+def session(keep_alive_s=100):
     return Session(RoundRobin(), 0.0, keep_alive_s=keep_alive_s)
 
 
@@ -195,7 +190,7 @@ def test_beyond_the_limit_new_sessions_are_not_written_down(tmp_path):
     sleepers.close()
 
 
-def exchange(here: Session, there: Session) -> None:
+def exchange(here, there):
     """Exchange all records of both ends, until neither has any."""
     moved = True
     while moved:
@@ -265,7 +260,7 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
 def test_without_a_disk_it_stays_awake(tmp_path, monkeypatch):
     sleepers = IdleSessions(tmp_path / "idle")
 
-    def full(_file: int, _offset: int, _size: int) -> None:
+    def full(_file, _offset, _size):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "posix_fallocate", full)

@@ -17,7 +17,7 @@ HARDWARE_ADDRESS = bytes.fromhex("0a1b2c3d4e5f")
 PHONE = Link(5, "enx0a1b2c3d4e5f", "", 1, 0x11043, HARDWARE_ADDRESS)
 
 
-def sysfs(root: Path, driver: str) -> Sysfs:
+def sysfs(root, driver):
     """Of a USB interface with this driver."""
     entry, behind = root / "net" / PHONE.name, root / "drivers" / driver
     behind.mkdir(parents=True)
@@ -53,7 +53,7 @@ def test_what_the_daemon_leaves_alone_may_carry_a_session(tmp_path):
     assert ignored.identify(PHONE, {}).metered([])
 
 
-def egress(kind: NetworkKind, *, metered: bool) -> Egress:
+def egress(kind, *, metered):
     return Egress("net0", 2, frozenset(), kind, metered)
 
 

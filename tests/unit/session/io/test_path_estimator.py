@@ -1,10 +1,8 @@
 """The estimator of a path: its rate, its stalls, and the bytes that wait in the kernel."""
 
-import asyncio
 import socket
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -28,16 +26,14 @@ INFO = TcpInfo(
 class Link:
     """A connection whose kernel says what the test has it say; looked at every 10 ms."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch):
         self.facts = PathFacts()
         self.estimator = PathEstimator(self.facts)
         self.info = INFO
         self.now = 100.0
         monkeypatch.setattr(path_estimator.tcp_info, "tcp_info", lambda _connection: self.info)
 
-    def carry(
-        self, rate_bps: float, seconds: float, busy: float = 1.0, burst_bps: float | None = None
-    ) -> None:
+    def carry(self, rate_bps, seconds, busy=1.0, burst_bps=None):
         """So much is acknowledged, as fast as the link carries it.
 
         `busy` is the share of the time with something on its way. `burst_bps`: we have no more to send,
@@ -56,12 +52,12 @@ class Link:
                 assert self.estimator.poll(unused, self.now)
 
     @property
-    def rate_bps(self) -> float:
+    def rate_bps(self):
         return self.facts.rate_bps or 0.0
 
 
 @pytest.fixture
-def link(monkeypatch: pytest.MonkeyPatch) -> Link:
+def link(monkeypatch):
     return Link(monkeypatch)
 
 
@@ -105,7 +101,7 @@ def test_a_network_that_swallows_everything_says_nothing_of_its_rate(link):
 RATE_BPS = 16e6
 
 
-def states(*facts: PathFacts) -> list[PathState]:
+def states(*facts):
     return [PathState(number, each, 0.0) for number, each in enumerate(facts)]
 
 
@@ -124,16 +120,16 @@ def test_while_another_path_pauses_hardly_anything_stands_before_what_lies_there
 class PlayedHost:
     """Two paths that bring acknowledgements until an instant, in played time."""
 
-    def __init__(self, until_s: float) -> None:
+    def __init__(self, until_s):
         self.now_s, self.until_s = 0.0, until_s
-        self.told: list[tuple[float, PathVoice]] = []
-        self.due: tuple[float, Any] | None = None
-        driver: Any = SimpleNamespace(now=lambda: self.now_s, loop=self)
+        self.told = []
+        self.due = None
+        driver = SimpleNamespace(now=lambda: self.now_s, loop=self)
         terms = SimpleNamespace(seconds=60)
-        core: Any = SimpleNamespace(path_voice=self._voice, control=SimpleNamespace(terms=terms))
+        core = SimpleNamespace(path_voice=self._voice, control=SimpleNamespace(terms=terms))
         self._estimator = SimpleNamespace(poll=self._poll, info=None)
         facts = SimpleNamespace(stalled_at_s=None, rate_bps=8e6)
-        paths: dict[int, Any] = {
+        paths = {
             number: SimpleNamespace(
                 path_id=number, estimator=self._estimator, connection=None, facts=facts
             )
@@ -141,7 +137,7 @@ class PlayedHost:
         }
         self.detector = StallDetector(driver, core, paths, None, lambda: None, lambda *_args: None)
 
-    def _poll(self, *_args: object, **_options: object) -> bool:
+    def _poll(self, *_args, **_options):
         at_s = min(self.now_s, self.until_s)
         self._estimator.info = SimpleNamespace(
             waits=True, delivered_segments=int(1_000 * at_s), rtt_s=0.05, rtt_min_s=0.05,
@@ -150,15 +146,15 @@ class PlayedHost:
         )  # fmt: skip
         return True
 
-    def _voice(self, _path: int, voice: PathVoice, now: float) -> bool:
+    def _voice(self, _path, voice, now):
         self.told.append((now, voice))
         return False
 
-    def call_later(self, delay_s: float, call: Any) -> asyncio.TimerHandle:
+    def call_later(self, delay_s, call):
         self.due = self.now_s + delay_s, call
         return SimpleNamespace(cancel=lambda: None)  # type: ignore[return-value]
 
-    def play(self, until_s: float) -> None:
+    def play(self, until_s):
         self.detector.begin()
         while self.due is not None and self.due[0] <= until_s:
             self.now_s, call = self.due

@@ -16,15 +16,15 @@ INFO = TcpInfo(
 )  # fmt: skip
 
 
-def path(number: int, info: TcpInfo, rate_bps: float) -> SimpleNamespace:
+def path(number, info, rate_bps):
     estimator = SimpleNamespace(info=info, poll=lambda *_, **__: None)
     facts = SimpleNamespace(stalled_at_s=None, rate_bps=rate_bps)
     return SimpleNamespace(path_id=number, estimator=estimator, facts=facts, connection=None)
 
 
-def requeued(*, hole_s: float, slow_after_s: float = 1e9) -> list[int]:
+def requeued(*, hole_s, slow_after_s=1e9):
     """Return the paths whose data is sent again: one has a hole for a while, another one is quick."""
-    again: list[int] = []
+    again = []
     core = SimpleNamespace(
         path_voice=lambda *_: False, requeue=lambda number, _: again.append(number)
     )

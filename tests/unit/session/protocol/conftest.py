@@ -1,10 +1,8 @@
 """Two cores whose records a test carries itself, and a scheduler that does as it is told."""
 
-from collections.abc import Sequence
-
 import pytest
 
-from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, SendGrant
+from cedos.session.protocol.schedulers.interface import PathFacts, SendGrant
 from cedos.session.protocol.session import Session
 from cedos.session.protocol.unpacking import unpack
 
@@ -15,18 +13,11 @@ class Plain:
     name = "plain"
     prompt = False
 
-    def __init__(self, *grants: SendGrant | None, copies: bool = False) -> None:
+    def __init__(self, *grants, copies=False):
         self.grants = list(grants)
         self.copies = copies
 
-    def choose(
-        self,
-        path: PathState,
-        paths: Sequence[PathState],
-        backlog: Backlog,
-        room_bytes: int,
-        now: float,
-    ) -> SendGrant | None:
+    def choose(self, path, paths, backlog, room_bytes, now):
         if self.grants:
             return self.grants.pop(0)
         for rank, waiting in enumerate(backlog.waiting_bytes):
@@ -38,31 +29,31 @@ class Plain:
                     return SendGrant(rank, room_bytes, copy=True)
         return None
 
-    def next_check_s(self, paths: Sequence[PathState], now: float) -> float | None:
+    def next_check_s(self, paths, now):
         return None
 
 
 class Cores:
     """A maker of sessions for tests, which exchanges their records."""
 
-    def scheduler(self, *grants: SendGrant | None, copies: bool = False) -> Plain:
+    def scheduler(self, *grants, copies=False):
         return Plain(*grants, copies=copies)
 
-    def session(self, scheduler: Plain | None = None, **options: object) -> Session:
+    def session(self, scheduler=None, **options):
         return Session(scheduler or Plain(), 0.0, **({"keep_alive_s": 100} | options))
 
-    def pair(self, **options: object) -> tuple[Session, Session]:
+    def pair(self, **options):
         """Two with one path, who have said what there is to say."""
         one, other = self.session(**options), self.session(**options)
         self.up(one, other)
         self.pump(one, other)
         return one, other
 
-    def up(self, *sessions: Session, path: int = 1) -> None:
+    def up(self, *sessions, path=1):
         for each in sessions:
             each.path_up(path, PathFacts(), 0.0)
 
-    def pump(self, one: Session, other: Session, path: int = 1, now: float = 0.0) -> int:
+    def pump(self, one, other, path=1, now=0.0):
         """Everything both have to say on a path; how many records."""
         count, moved = 0, True
         while moved:
@@ -74,11 +65,11 @@ class Cores:
                     moved = True
         return count
 
-    def frames(self, parts: Sequence[bytes | memoryview]) -> list[object]:
+    def frames(self, parts):
         """Return the frames of a record."""
         return list(unpack(b"".join(parts))) if parts else []
 
-    def messages(self, core: Session) -> list[tuple[int, bytes]]:
+    def messages(self, core):
         """Everything that can be received by now: label's rank and payload."""
         got = []
         while (run := core.receive_run()) is not None:
@@ -87,5 +78,5 @@ class Cores:
 
 
 @pytest.fixture(scope="session")
-def cores() -> Cores:
+def cores():
     return Cores()

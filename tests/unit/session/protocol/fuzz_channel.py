@@ -10,10 +10,9 @@ import sys
 import atheris
 
 with atheris.instrument_imports(include=["cedos.session"]):
-    from cedos.session.protocol.channel import RECORD_BYTES, Acceptor, Channel, resume, set_up
+    from cedos.session.protocol.channel import RECORD_BYTES, Acceptor, resume, set_up
     from cedos.session.protocol.crypto import KeyPair
-    from cedos.session.protocol.handshake.accepting import FlowGrant, OpenRequest
-    from cedos.session.protocol.handshake.credentials import Credentials
+    from cedos.session.protocol.handshake.accepting import FlowGrant
     from cedos.session.protocol.handshake.outcome import ConnectionKind
     from cedos.session.protocol.handshake.set_up import SetUpOptions
 
@@ -22,23 +21,23 @@ CLIENT, SERVER = KeyPair(RANDOM(32)), KeyPair(RANDOM(32))
 
 
 class Book:
-    def __init__(self) -> None:
-        self.flows: dict[bytes, Credentials] = {}
+    def __init__(self):
+        self.flows = {}
 
-    def find(self, flow_id: bytes) -> Credentials | None:
+    def find(self, flow_id):
         return self.flows.get(flow_id)
 
-    def admit(self, request: OpenRequest) -> FlowGrant:
+    def admit(self, request):
         return FlowGrant(request.deadline_s)
 
 
-def accepted(book: Book, now: float) -> Channel:
+def accepted(book, now):
     acceptor = Acceptor(SERVER, book, random=RANDOM, hardware_aes=True, now=now)
     return acceptor.channel("192.0.2.1", now)
 
 
-def feed(channel: Channel, data: bytes, sizes: "atheris.FuzzedDataProvider") -> list[bytes]:
-    records: list[bytes] = []
+def feed(channel, data, sizes):
+    records = []
     while data:
         size = sizes.ConsumeIntInRange(1, len(data))
         records += [bytes(record) for record in channel.receive(data[:size], 0.0)]
@@ -47,7 +46,7 @@ def feed(channel: Channel, data: bytes, sizes: "atheris.FuzzedDataProvider") -> 
     return records
 
 
-def one(data: bytes) -> None:
+def one(data):
     choices = atheris.FuzzedDataProvider(data)
     book = Book()
     client = set_up(CLIENT, SERVER.public, SetUpOptions(), random=RANDOM, now=0.0)

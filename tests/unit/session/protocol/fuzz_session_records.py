@@ -23,7 +23,7 @@ LIMITS = SessionLimits(
 )
 
 
-def session() -> Session:
+def session():
     """Return a session that has something of each kind on its way."""
     core = Session(LowestRtt(), 0.0, limits=LIMITS, keep_alive_s=100)
     core.path_up(1, PathFacts(), 0.0)
@@ -34,7 +34,7 @@ def session() -> Session:
     return core
 
 
-def one(data: bytes) -> None:
+def one(data):
     """Takes one input: records, each behind two bytes of its length."""
     with contextlib.suppress(ProtocolError):
         unpack(data)

@@ -1,26 +1,23 @@
 """Records: whatever happens to them on the way, what comes out is a prefix of what went in."""
 
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.session.protocol import crypto
-from cedos.session.protocol.channel import RECORD_BYTES, Channel
+from cedos.session.protocol.channel import RECORD_BYTES
 from cedos.session.protocol.crypto import RecordKey, Suite
 from cedos.session.protocol.handshake.messages import HEADER, HEADER_BYTES, MessageKind, framed
 from cedos.session.protocol.handshake.outcome import FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 
-Hosts = Any
 PROTECTED = [SetUpOptions(), SetUpOptions(hardware_aes=False)]
 
 
-def pair(make_hosts: type[Hosts], ask: SetUpOptions) -> tuple[Channel, Channel]:
-    channels: tuple[Channel, Channel] = make_hosts(allow_clear=True).connected(ask)
-    return channels
+def pair(make_hosts, ask):
+    return make_hosts(allow_clear=True).connected(ask)
 
 
 @given(
@@ -31,7 +28,7 @@ def pair(make_hosts: type[Hosts], ask: SetUpOptions) -> tuple[Channel, Channel]:
 def test_records_come_whole_and_in_order_however_tcp_cuts_them(make_hosts, texts, cuts, ask):
     client, server = pair(make_hosts, ask)
     flat = b"".join(b"".join(client.send([text[:1], text[1:]])) for text in texts)
-    got: list[bytes] = []
+    got = []
     for cut in [*cuts, len(flat)]:
         got += [bytes(record) for record in server.receive(flat[:cut], 0.0)]
         flat = flat[cut:]
@@ -63,7 +60,7 @@ def test_a_tampered_stream_gives_a_prefix_and_ends_the_path(make_hosts, data, as
         case "forge":
             packets.insert(at, framed(MessageKind.RECORD, random.Random(at).randbytes(40)))
     stream = b"".join(packets)
-    got: list[bytes] = []
+    got = []
     size = data.draw(st.integers(1, len(stream)))
     for start in range(0, len(stream), size):
         got += [bytes(r) for r in server.receive(stream[start : start + size], 0.0)]
@@ -112,7 +109,7 @@ def test_the_largest_record_and_none_larger(make_hosts):
 
 def test_keys_roll_on_both_ends_without_a_message(monkeypatch, hosts):
     monkeypatch.setattr(crypto, "RECORDS_PER_KEY", 3)
-    keys: list[bytes] = []
+    keys = []
     made = crypto.aead
     monkeypatch.setattr(
         crypto, "aead", lambda key, *, chacha: (keys.append(key), made(key, chacha=chacha))[1]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kit.waiting import until
 
 from cedos import session
-from cedos.session.protocol.channel import Channel, resume
+from cedos.session.protocol.channel import resume
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
 from cedos.session.protocol.handshake.limits import HandshakeLimits
@@ -25,7 +25,7 @@ from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 
 
-def delivered(sender: Channel, receiver: Channel, text: bytes) -> list[bytes]:
+def delivered(sender, receiver, text):
     return [bytes(each) for each in receiver.receive(b"".join(sender.send([text])), 0.0)]
 
 
@@ -290,7 +290,7 @@ def test_every_byte_of_a_resumption_counts(hosts):
 @given(st.lists(st.integers(1, 60), max_size=80))
 def test_no_attempt_is_taken_twice(attempts):
     credentials = Credentials(bytes(16), bytes(32), bytes(32), suite=1)
-    taken: set[int] = set()
+    taken = set()
     for attempt in attempts:
         if credentials.is_new(attempt):
             assert attempt not in taken

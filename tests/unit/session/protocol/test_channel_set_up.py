@@ -1,12 +1,10 @@
 """Set-up over a channel, also with hosts whose clocks differ."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.session.protocol.channel import Channel, resume, set_up
+from cedos.session.protocol.channel import resume, set_up
 from cedos.session.protocol.crypto import KeyPair, Suite, host_id
 from cedos.session.protocol.handshake.accepting import FlowGrant, FlowRefusal, FlowRefusalReason
 from cedos.session.protocol.handshake.limits import HandshakeLimits
@@ -21,7 +19,7 @@ from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 
 
-def delivered(sender: Channel, receiver: Channel, text: bytes, now: float = 0.0) -> list[bytes]:
+def delivered(sender, receiver, text, now=0.0):
     return [bytes(each) for each in receiver.receive(b"".join(sender.send([text])), now)]
 
 
@@ -131,9 +129,9 @@ def test_the_deadline_is_granted_within_limits(make_hosts):
 
 
 def test_a_duplicate_flow_id_is_tried_again_with_another(hosts):
-    asked: list[bytes] = []
+    asked = []
 
-    def verdict(request: Any) -> FlowGrant | FlowRefusal:
+    def verdict(request):
         asked.append(request.flow_id)
         return FlowRefusal(FlowRefusalReason.DUPLICATE) if len(asked) < 3 else FlowGrant(0)
 
@@ -198,13 +196,13 @@ def test_under_load_a_cookie_is_asked_for(make_hosts):
 def test_a_cookie_is_good_for_one_address_one_hello_and_two_minutes(make_hosts):
     hosts = make_hosts(limits=HandshakeLimits(cookies_from=0))
 
-    def with_cookie() -> tuple[bytes, bytes]:
+    def with_cookie():
         client, server = hosts.set_up(), hosts.accept("192.0.2.1")
         hosts.carry(client, server)
         hosts.carry(server, client)
         return client.outgoing()[0], hosts.wire[-2]
 
-    def answered(hello: bytes, address: str) -> MessageKind:
+    def answered(hello, address):
         server = hosts.accept(address)
         server.receive(hello, hosts.now)
         answer = MessageKind(server.outgoing()[0][3])
@@ -284,7 +282,7 @@ def test_every_byte_of_a_set_up_counts(hosts):
 def test_who_has_another_time_sets_up_and_comes_back(hosts, apart_s):
     here_s = hosts.now + apart_s
 
-    def talk(client: Channel) -> None:
+    def talk(client):
         server = hosts.accept()
         for _ in range(6):
             for message in client.outgoing():

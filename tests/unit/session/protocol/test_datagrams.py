@@ -17,7 +17,6 @@ from cedos.session.protocol.datagrams import (
 from cedos.session.protocol.datagrams import MOST_WAITING as MOST_UNSENT
 from cedos.session.protocol.frames import Datagram
 from cedos.session.protocol.schedulers.interface import PathFacts
-from cedos.session.protocol.session import Session
 
 RTT_S = 0.020
 
@@ -25,8 +24,8 @@ RTT_S = 0.020
 class Wire:
     """An end with two paths, whose records a test reads and acknowledges."""
 
-    def __init__(self, cores: object) -> None:
-        self.core: Session = cores.session()
+    def __init__(self, cores):
+        self.core = cores.session()
         self.now = 10.0
         self.facts = {
             1: PathFacts(network="wlan0", rtt_s=RTT_S),
@@ -38,11 +37,11 @@ class Wire:
         self.cores = cores
         self.go()
 
-    def send(self, *payloads: bytes, lifetime_s: float = 0.4) -> None:
+    def send(self, *payloads, lifetime_s=0.4):
         for each in payloads:
             self.core.send_datagram(each, lifetime_s, self.now)
 
-    def go(self, *paths: int) -> dict[int, list[bytes]]:
+    def go(self, *paths):
         """Return the datagrams that go over each path now."""
         sent = {}
         self.core.tick(self.now)
@@ -55,16 +54,16 @@ class Wire:
             self.core.datagrams.on_write(number, self.written[number])
         return sent
 
-    def acknowledge(self, path: int) -> None:
+    def acknowledge(self, path):
         self.core.datagrams.on_acknowledgement(path, self.written[path])
 
 
 @pytest.fixture
-def wire(cores: object) -> Wire:
+def wire(cores):
     return Wire(cores)
 
 
-def datagram(number: int, sent_ms: int = 0, epoch: int = 1, payload: bytes = b"") -> Datagram:
+def datagram(number, sent_ms=0, epoch=1, payload=b""):
     return Datagram(epoch, number, sent_ms, 400, payload or str(number).encode())
 
 
@@ -250,7 +249,7 @@ def test_over_paths_that_lose_what_arrives_is_in_time_and_once(cores, seed):
     for number, rtt_s in ((1, 0.02), (2, 0.06)):
         cores.up(one, other, path=number)
         one.in_flight.paths[number].state.facts = PathFacts(rtt_s=rtt_s)
-    stuck: dict[int, list[tuple[bytes, int]]] = {1: [], 2: []}
+    stuck = {1: [], 2: []}
     written = {1: 0, 2: 0}
     now, sent, got = 0.0, {}, []
     for step in range(200):

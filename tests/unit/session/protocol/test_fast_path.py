@@ -12,7 +12,7 @@ from cedos.session.protocol.session import Session
 URGENT, BULK = 0, 3
 
 
-def pair() -> tuple[Session, Session]:
+def pair():
     """Two sessions with one path, who have said what there is to say."""
     one, other = (Session(schedulers.scheduler(), 0.0, keep_alive_s=60) for _ in range(2))
     for each in (one, other):
@@ -23,7 +23,7 @@ def pair() -> tuple[Session, Session]:
     return one, other
 
 
-def pump(one: Session, other: Session, path: int, now: float) -> int:
+def pump(one, other, path, now):
     records = 0
     while parts := one.next_record(path, 65_536, now):
         other.receive(path, b"".join(parts), now)
@@ -31,7 +31,7 @@ def pump(one: Session, other: Session, path: int, now: float) -> int:
     return records
 
 
-def at_once(one: Session, data: bytes, now: float, rank: int = URGENT) -> bytes | None:
+def at_once(one, data, now, rank=URGENT):
     """The record that goes at once; None where it may not."""
     path = one.fast_path.path(len(data), rank)
     made = None if path is None else one.fast_path.send(data, rank)
@@ -41,7 +41,7 @@ def at_once(one: Session, data: bytes, now: float, rank: int = URGENT) -> bytes 
     return made[1]
 
 
-def received(core: Session) -> list[bytes]:
+def received(core):
     found = []
     while (run := core.receive_run()) is not None:
         found += run.payloads
@@ -122,15 +122,15 @@ def test_a_ping_pong_takes_its_acknowledgements_along():
 async def test_who_waits_goes_on_at_once_where_that_is_right(at_once):
     loop = asyncio.get_running_loop()
     waiter = Waiter(loop)
-    went_on: list[bool] = []
+    went_on = []
 
-    async def wait() -> None:
+    async def wait():
         await waiter
         went_on.append(True)
 
-    seen: list[bool] = []
+    seen = []
 
-    def happened() -> None:
+    def happened():
         waiter.wake(at_once=at_once)
         seen.append(bool(went_on))
         waiter.wake(at_once=at_once)

@@ -41,7 +41,7 @@ payloads = st.binary(min_size=1, max_size=300)
 
 
 @st.composite
-def orders(draw: st.DrawFn, irob: int) -> tuple[Order, tuple[int, ...]]:
+def orders(draw, irob):
     order = draw(st.sampled_from(Order))
     if order is not Order.LISTED:
         return order, ()
@@ -53,7 +53,7 @@ def orders(draw: st.DrawFn, irob: int) -> tuple[Order, tuple[int, ...]]:
 
 
 @st.composite
-def frames(draw: st.DrawFn) -> tuple[Frame, bytes]:
+def frames(draw):
     """A frame and its bytes on the wire."""
     kind = draw(st.sampled_from(Frame.__args__))
     if kind is StreamData:

@@ -1,8 +1,6 @@
 """A path that is silent, crawls, flaps, or rests and is probed."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -28,15 +26,7 @@ from cedos.session.protocol.session import Session
 from cedos.session.protocol.unpacking import unpack
 
 
-def seen(
-    delivered: int,
-    at_s: float,
-    *,
-    rtt_s: float | None = 0.02,
-    waits: bool = True,
-    repeated: int = 0,
-    received_at_s: float = -math.inf,
-) -> PathProgress:
+def seen(delivered, at_s, *, rtt_s=0.02, waits=True, repeated=0, received_at_s=-math.inf):
     return PathProgress(waits, delivered, at_s, rtt_s, 0.02, repeated, received_at_s)
 
 
@@ -122,20 +112,13 @@ LOOK_S = 0.05
 class PlayedPath:
     """A path whose rate is played, with a queue that is kept at some length or drains."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.watch = CrawlWatch()
         self.now_s, self.acknowledged, self.on_way = 0.0, 0.0, 0.0
         self.rtt_s = 0.02
-        self.begun: list[float] = []
+        self.begun = []
 
-    def play(
-        self,
-        seconds: float,
-        rate_bps: float,
-        *,
-        queue_bytes: float | None = None,
-        elsewhere: Callable[[float], float] = lambda size: 8 * size / 16e6,
-    ) -> None:
+    def play(self, seconds, rate_bps, *, queue_bytes=None, elsewhere=lambda size: 8 * size / 16e6):
         """`queue_bytes`: what is kept on the way; None: nothing is added."""
         for _ in range(round(seconds / LOOK_S)):
             self.now_s += LOOK_S
@@ -240,7 +223,7 @@ ONE, TWO = 1, 2
 class Ends:
     """A session over two paths whose every record arrives when the test says."""
 
-    def __init__(self, *, probes: bool = True, both: bool = True, **facts: Any) -> None:
+    def __init__(self, *, probes=True, both=True, **facts):
         self.near, self.far = (
             Session(scheduler("labels"), 0.0, limits=SessionLimits(probes=wanted), keep_alive_s=100)
             for wanted in (probes, False)
@@ -252,7 +235,7 @@ class Ends:
             self.far.path_up(path_id, PathFacts(), 0.0)
         self.carry(0.0)
 
-    def carry(self, now: float) -> None:
+    def carry(self, now):
         """Everything both have to say, at once."""
         moved = True
         while moved:
@@ -263,7 +246,7 @@ class Ends:
                         there.receive(state.path_id, b"".join(parts), now)
                         moved = True
 
-    def sent(self, path_id: int, now: float) -> list[bytes]:
+    def sent(self, path_id, now):
         """The near end's records after its timer."""
         self.near.tick(now)
         records = []
@@ -271,20 +254,20 @@ class Ends:
             records.append(b"".join(parts))
         return records
 
-    def answered(self, records: list[bytes], at: list[float]) -> list[object]:
+    def answered(self, records, at):
         """Return the events after each record was answered at its time."""
         for record, now in zip(records, at, strict=True):
             self.far.receive(TWO, record, now)
             self.near.receive(TWO, b"".join(self.far.next_record(TWO, 70_000, now)), now)
         return [each for each in self.near.events() if isinstance(each, Probed)]
 
-    def used(self, now: float, count: int) -> None:
+    def used(self, now, count):
         """The first path carries so many bytes."""
         state = self.near.paths[0]
         state.sent_bytes += count
         state.last_sent_at_s = now
 
-    def asks(self, now: float) -> bool:
+    def asks(self, now):
         return bool(self.sent(TWO, now))
 
 
@@ -385,9 +368,7 @@ def test_again_only_when_old_and_for_a_share_of_bytes_and_of_time():
 # What the path estimator makes of it
 
 
-def probed(
-    estimator: PathEstimator, rate_bps: float, now: float = 5.0, *, at_least: bool = False
-) -> None:
+def probed(estimator, rate_bps, now=5.0, *, at_least=False):
     estimator.probed(Probed(TWO, rate_bps, 0.03, at_least), now)
 
 

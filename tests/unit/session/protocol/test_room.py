@@ -9,11 +9,11 @@ from cedos.session.protocol.sender import Sender
 LIMIT = 8 << 20
 
 
-def senders(count: int, memory: ReplayMemory) -> list[Sender]:
+def senders(count, memory):
     return [Sender(memory, LIMIT, number) for number in range(count)]
 
 
-def fill(sender: Sender) -> None:
+def fill(sender):
     while sender.write(bytes(16_384)):
         pass
 
@@ -59,7 +59,7 @@ def test_a_whole_message_need_not_wait_until_nobody_sends_any_more():
 def test_whoever_was_refused_is_told_once_all_is_free(steps, draw):
     memory = ReplayMemory(1 << 20)
     many = [Sender(memory, 1 << 20, number) for number in range(20)]
-    empty_handed: set[int] = set()
+    empty_handed = set()
     for number, size in steps:
         sender = many[number]
         if draw.random() < 0.5:

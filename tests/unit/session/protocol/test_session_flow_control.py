@@ -63,9 +63,9 @@ def test_what_a_stream_may_hold_grows_with_what_the_peer_has(cores):
 
 def test_a_source_keeps_nothing_and_is_asked_again(cores):
     one, other = cores.pair()
-    asked: list[tuple[int, int]] = []
+    asked = []
 
-    def fetch(offset: int, count: int) -> bytes:
+    def fetch(offset, count):
         asked.append((offset, count))
         return bytes(range(offset % 256, offset % 256 + 1)) * count
 

@@ -13,7 +13,7 @@ HERE = Path(__file__).parent
 DOCUMENT = (ROOT / "docs" / "session-protocol.md").read_text()
 
 
-def fuzz(target: str, seconds: int, where: Path, *more: str) -> int:
+def fuzz(target, seconds, where, *more):
     """Run a fuzz target, which must not fail; return the number of inputs that it took."""
     command = [
         *(sys.executable, str(HERE / target), *more),

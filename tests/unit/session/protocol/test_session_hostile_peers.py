@@ -20,14 +20,14 @@ from cedos.session.protocol.frames import (
     StreamData,
     Window,
 )
-from cedos.session.protocol.idle_record import IdleRecord, pack, unpack_session
+from cedos.session.protocol.idle_record import pack, unpack_session
 from cedos.session.protocol.intervals import CumulativeSet
 from cedos.session.protocol.life import SessionLimits, SessionState
 from cedos.session.protocol.receiver import MAX_ID_GAPS, Receiver
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.sender import ID_SPAN
 from cedos.session.protocol.session import Session
-from tests.unit.session.protocol.conftest import Cores, Plain
+from tests.unit.session.protocol.conftest import Plain
 
 BIG = b"x" * 60_000
 
@@ -95,7 +95,7 @@ HOSTILE = {
 }
 
 
-def take_all(core: Session, records: list[bytes]) -> None:
+def take_all(core, records):
     for record in records:
         core.receive(1, record, 0.0)
 
@@ -148,7 +148,7 @@ def test_pings_without_end_get_a_bounded_number_of_answers(cores):
     assert 1 < len(pongs) <= 64
 
 
-def begun(cores: Cores, count: int) -> Session:
+def begun(cores, count):
     """A session with so many IROBs of which a byte has come, behind one that is missing."""
     core = cores.session(limits=SessionLimits())
     cores.up(core)
@@ -168,7 +168,7 @@ def begun(cores: Cores, count: int) -> Session:
 def test_single_ids_cost_the_same_however_many_irobs_have_come_in_part(cores, kind):
     """Each looked through all parts: a record of 256 KiB kept all sessions waiting for 77 s."""
 
-    def took_s(parts: int) -> float:
+    def took_s(parts):
         core, best_s = begun(cores, parts), math.inf
         for first in range(40_000, 44_000, 1_000):
             frames = (
@@ -204,17 +204,17 @@ NOW, UNIX = 0.0, 1e9
 BULK = bytes(200_000)
 
 
-def noted(core: Session) -> IdleRecord:
+def noted(core):
     found = pack(core, NOW, UNIX)
     assert found is not None
     return found
 
 
-def again(record: IdleRecord) -> Session:
+def again(record):
     return unpack_session(record, Plain(), NOW, UNIX, limits=SessionLimits())
 
 
-def meet(cores: Cores, client: Session, server: Session) -> None:
+def meet(cores, client, server):
     """The client's path to the dead server is lost; both meet on a new one."""
     if client.in_flight.paths:
         client.path_lost(1, NOW)
@@ -339,7 +339,7 @@ def test_acknowledgements_with_gaps_without_end_are_refused(space):
     core.write_source(lambda _offset, count: bytes(count), 1 << 30)
     core.sender.stream.fresh, core.sender.next_irob = 1 << 20, ID_SPAN
 
-    def acknowledge_every_other() -> None:
+    def acknowledge_every_other():
         for first in range(2, 1 << 19, 2_048):
             ranges = tuple((each, each + 1) for each in range(first, first + 2_048, 2))
             core.sender.acknowledge(Ack(space, 0, 1, ranges))

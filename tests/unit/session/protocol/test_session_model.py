@@ -38,7 +38,7 @@ class Whimsical:
     name = "whimsical"
     prompt = True
 
-    def __init__(self, seed: int, copies: bool) -> None:
+    def __init__(self, seed, copies):
         self._random = random.Random(seed)
         self.copies = copies
 
@@ -85,18 +85,18 @@ class Sessions(RuleBasedStateMachine):
     @initialize(
         seed=st.integers(0, 1 << 30), copies=st.booleans(), quiet_rounds=st.sampled_from([0, 0, 2])
     )
-    def begin(self, seed: int, copies: bool, quiet_rounds: int) -> None:
+    def begin(self, seed, copies, quiet_rounds):
         self.quiet_rounds = quiet_rounds
         self.now = 100.0
         self.random = random.Random(seed)
         self.memory = ReplayMemory(1 << 30)
         self.scheduler = Whimsical(seed, copies)
         self.ends = [End(self._core()), End(self._core())]
-        self.wires: dict[int, Wire] = {}
+        self.wires = {}
         self.next_path = 1
         self.come_up()
 
-    def _core(self) -> Session:
+    def _core(self):
         return Session(
             self.scheduler, self.now, limits=LIMITS, memory=self.memory, keep_alive_s=10_000
         )
@@ -105,13 +105,13 @@ class Sessions(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self.wires) < 3)
     @rule()
-    def come_up(self) -> None:
+    def come_up(self):
         self.wires[self.next_path] = Wire()
         for end in self.ends:
             end.core.path_up(self.next_path, PathFacts(), self.now)
         self.next_path += 1
 
-    def _lose(self, path: int, side: int) -> None:
+    def _lose(self, path, side):
         wire = self.wires[path]
         if wire.up[side]:
             wire.up[side] = False
@@ -120,7 +120,7 @@ class Sessions(RuleBasedStateMachine):
         if not any(wire.up):
             del self.wires[path]
 
-    def _break_all(self) -> None:
+    def _break_all(self):
         for path in sorted(self.wires):
             for side in (0, 1):
                 if path in self.wires:
@@ -128,7 +128,7 @@ class Sessions(RuleBasedStateMachine):
 
     @precondition(lambda self: self.wires)
     @rule(data=st.data(), sides=st.sampled_from([(0,), (1,), (0, 1)]), keep=st.integers(0, 3))
-    def cut(self, data: st.DataObject, sides: tuple[int, ...], keep: int) -> None:
+    def cut(self, data, sides, keep):
         """A path breaks; of what was on the way some may still arrive, if the other end waits for it."""
         path = data.draw(st.sampled_from(sorted(self.wires)))
         for way in self.wires[path].way:
@@ -142,11 +142,11 @@ class Sessions(RuleBasedStateMachine):
     @rule(
         data=st.data(), side=SIDES, room=st.sampled_from([1, 500, 5_000, 40_000, 70_000, 300_000])
     )
-    def send_records(self, data: st.DataObject, side: int, room: int) -> None:
+    def send_records(self, data, side, room):
         path = data.draw(st.sampled_from(sorted(self.wires)))
         self._send(path, side, room, data.draw(st.integers(1, 8)))
 
-    def _send(self, path: int, side: int, room: int, count: int) -> bool:
+    def _send(self, path, side, room, count):
         wire, sent = self.wires[path], False
         for _ in range(count if wire.up[side] else 0):
             parts = self.ends[side].core.next_record(path, room, self.now)
@@ -161,10 +161,10 @@ class Sessions(RuleBasedStateMachine):
 
     @precondition(lambda self: self.wires)
     @rule(data=st.data(), side=SIDES, count=st.integers(1, 10), owned=st.booleans())
-    def deliver(self, data: st.DataObject, side: int, count: int, owned: bool) -> None:
+    def deliver(self, data, side, count, owned):
         self._deliver(data.draw(st.sampled_from(sorted(self.wires))), side, count, owned)
 
-    def _deliver(self, path: int, side: int, count: int, owned: bool = True) -> bool:
+    def _deliver(self, path, side, count, owned=True):
         way = self.wires[path].way[side]
         for done in range(count):
             if not way:
@@ -180,33 +180,33 @@ class Sessions(RuleBasedStateMachine):
 
     @precondition(lambda self: self.wires)
     @rule(data=st.data(), side=SIDES)
-    def stall(self, data: st.DataObject, side: int) -> None:
+    def stall(self, data, side):
         path = data.draw(st.sampled_from(sorted(self.wires)))
         if self.wires[path].up[side]:
             self.ends[side].core.requeue(path, self.now)
 
     @precondition(lambda self: self.wires)
     @rule(data=st.data(), side=SIDES, voice=st.sampled_from(PathVoice))
-    def hear(self, data: st.DataObject, side: int, voice: PathVoice) -> None:
+    def hear(self, data, side, voice):
         path = data.draw(st.sampled_from(sorted(self.wires)))
         if self.wires[path].up[side]:
             self.ends[side].core.path_voice(path, voice, self.now)
 
     @precondition(lambda self: self.wires)
     @rule(data=st.data(), side=SIDES, mask=st.integers(0, 15))
-    def allow(self, data: st.DataObject, side: int, mask: int) -> None:
+    def allow(self, data, side, mask):
         path = data.draw(st.sampled_from(sorted(self.wires)))
         if self.wires[path].up[side]:
             self.ends[side].core.allow(path, mask, self.now)
 
     @rule(seconds=st.sampled_from([0.001, 0.03, 1.0]))
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds):
         self.now += seconds
         for end in self.ends:
             end.core.tick(self.now)
 
     @rule(side=SIDES)
-    def nap(self, side: int) -> None:
+    def nap(self, side):
         """An idle session becomes a record; its core is forgotten and made again."""
         end = self.ends[side]
         if any(wire.up[side] for wire in self.wires.values()):
@@ -225,7 +225,7 @@ class Sessions(RuleBasedStateMachine):
 
     @precondition(lambda self: self.quiet_rounds)
     @rule(side=SIDES)
-    def settle(self, side: int) -> None:
+    def settle(self, side):
         """Everything arrives, then all paths break: what naps need. Only in some runs."""
         self.quiet_rounds -= 1
         if any(end.open for end in self.ends):
@@ -245,13 +245,13 @@ class Sessions(RuleBasedStateMachine):
     # The applications
 
     @rule(side=SIDES, size=st.sampled_from([1, 50, 3_000, 90_000]))
-    def write(self, side: int, size: int) -> None:
+    def write(self, side, size):
         end = self.ends[side]
         start = end.written % (1 << 19)
         end.written += end.core.write(BYTES[start : start + size])
 
     @rule(side=SIDES, size=st.sampled_from([5, 70_000]))
-    def write_source(self, side: int, size: int) -> None:
+    def write_source(self, side, size):
         end = self.ends[side]
         start = end.written
         if start % (1 << 19) + size < 1 << 19:
@@ -266,7 +266,7 @@ class Sessions(RuleBasedStateMachine):
         size=st.sampled_from([0, 10, 4_096, 4_097, 100_000]),
         kind=st.sampled_from(["all", "free", "list"]),
     )
-    def send(self, side: int, rank: int, size: int, kind: str) -> None:
+    def send(self, side, rank, size, kind):
         end = self.ends[side]
         after = self._after(end, kind)
         data = BYTES[:size]
@@ -275,7 +275,7 @@ class Sessions(RuleBasedStateMachine):
         if irob:
             end.irobs[irob], end.after[irob], end.rank[irob] = data, after, rank
 
-    def _express(self, side: int, rank: int, data: bytes) -> int:
+    def _express(self, side, rank, data):
         """Past all queues, where a session may; the path may be lost in sending it."""
         core = self.ends[side].core
         path = core.fast_path.path(len(data), rank)
@@ -291,7 +291,7 @@ class Sessions(RuleBasedStateMachine):
         core.fast_path.on_sent(path, irob, data, rank, self.now)
         return irob
 
-    def _after(self, end: End, kind: str) -> tuple[int, ...] | None:
+    def _after(self, end, kind):
         if kind == "all":
             return ALL
         newest = end.core.sender.next_irob
@@ -300,14 +300,14 @@ class Sessions(RuleBasedStateMachine):
         return tuple({self.random.randrange(max(1, newest - 8), newest) for _ in range(3)})
 
     @rule(side=SIDES, rank=RANKS, count=st.integers(1, 40), ordered=st.booleans())
-    def send_many(self, side: int, rank: int, count: int, ordered: bool) -> None:
+    def send_many(self, side, rank, count, ordered):
         end = self.ends[side]
         many = [BYTES[at : at + at % 90] for at in range(count)]
         for irob, data in zip(end.core.send_many(many, rank, ordered=ordered), many, strict=False):
             end.irobs[irob], end.after[irob], end.rank[irob] = data, ALL if ordered else (), rank
 
     @rule(side=SIDES, rank=RANKS, kind=st.sampled_from(["all", "free", "list"]))
-    def begin_irob(self, side: int, rank: int, kind: str) -> None:
+    def begin_irob(self, side, rank, kind):
         end = self.ends[side]
         after = self._after(end, kind)
         irob = end.core.begin(rank, after=after)
@@ -317,7 +317,7 @@ class Sessions(RuleBasedStateMachine):
 
     @precondition(lambda self: any(end.open for end in self.ends))
     @rule(data=st.data(), size=st.sampled_from([1, 100, 30_000]))
-    def go_on_with_irob(self, data: st.DataObject, size: int) -> None:
+    def go_on_with_irob(self, data, size):
         end = data.draw(st.sampled_from([end for end in self.ends if end.open]))
         irob = data.draw(st.sampled_from(sorted(end.open)))
         what = data.draw(st.sampled_from(["append", "append", "end", "abandon"]))
@@ -333,10 +333,10 @@ class Sessions(RuleBasedStateMachine):
             end.irobs[irob] = bytes(end.open.pop(irob))
 
     @rule(side=SIDES, limit=st.sampled_from([1, 1000, 1 << 30]))
-    def read(self, side: int, limit: int) -> None:
+    def read(self, side, limit):
         self._read(side, limit)
 
-    def _read(self, side: int, limit: int) -> bool:
+    def _read(self, side, limit):
         end = self.ends[side]
         chunk = bytes(end.core.read(limit))
         for offset in range(0, len(chunk), 1 << 16):
@@ -348,10 +348,10 @@ class Sessions(RuleBasedStateMachine):
         return bool(chunk)
 
     @rule(side=SIDES, limit=st.sampled_from([1, 3, 1 << 30]))
-    def receive(self, side: int, limit: int) -> None:
+    def receive(self, side, limit):
         self._receive(side, limit)
 
-    def _receive(self, side: int, limit: int) -> bool:
+    def _receive(self, side, limit):
         run = self.ends[side].core.receive_run(limit)
         if run is None:
             return False
@@ -368,7 +368,7 @@ class Sessions(RuleBasedStateMachine):
         return True
 
     @invariant()
-    def nobody_has_failed(self) -> None:
+    def nobody_has_failed(self):
         for end in getattr(self, "ends", []):
             assert end.core.failure is None
             assert 0 <= end.core.sender.replay.held_bytes <= LIMITS.send_bytes
@@ -377,7 +377,7 @@ class Sessions(RuleBasedStateMachine):
 
     # In the end everything arrives
 
-    def teardown(self) -> None:
+    def teardown(self):
         if not hasattr(self, "ends"):
             return
         for end in self.ends:
@@ -403,7 +403,7 @@ class Sessions(RuleBasedStateMachine):
         assert [end.core.state for end in self.ends] == [SessionState.FINISHED] * 2
         assert self.ends[0].core.at_eof
 
-    def _settle(self) -> None:
+    def _settle(self):
         path = self.next_path - 1
         quiet = 0
         # The scheduler often says no, or grants less than a message has.

@@ -52,7 +52,7 @@ def test_a_rest_that_is_shorter_than_the_names_of_those_before_it_goes_too(cores
     """SWTC grants what waits, piece by piece; the rest of a message with an order may be four bytes."""
 
     class Pieces(type(cores.scheduler())):
-        def choose(self, *_: object) -> SendGrant:
+        def choose(self, *_):
             return SendGrant(0, 4)
 
     one, other = cores.session(Pieces()), cores.session()

@@ -2,7 +2,6 @@
 
 import json
 import re
-from typing import Any
 
 import pytest
 
@@ -28,7 +27,7 @@ GOOD = re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \| `(\{.*\})` \|$", DOCUMENT, r
 BAD = re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \|$", DOCUMENT, re.M)
 
 
-def plain(value: object) -> Any:
+def plain(value):
     if isinstance(value, bytes | memoryview):
         return bytes(value).hex()
     if isinstance(value, list | tuple):

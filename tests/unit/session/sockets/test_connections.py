@@ -3,8 +3,6 @@
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -12,8 +10,8 @@ from kit.waiting import until
 
 from cedos import session
 from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
-from cedos.model import Bulk, Label, NetworkKind, Strategy, Urgency
-from cedos.session.io.advice import KnownNetwork, Question
+from cedos.model import Bulk, Label, NetworkKind, Urgency
+from cedos.session.io.advice import KnownNetwork
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.protocol.channel import resume
@@ -25,17 +23,16 @@ from cedos.session.sockets.metered_gate import OwnTable
 
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
-Joined = Callable[..., Awaitable[tuple[session.Connection, session.Connection]]]
 
 
 @pytest.fixture
-async def joined() -> AsyncIterator[Joined]:
+async def joined():
     """Both ends of a session with these options; they end with the test."""
     key = KeyPair(os.urandom(32))
-    ends: list[session.Connection] = []
+    ends = []
     async with await session.listen(("127.0.0.1", 0), key=key) as listener:
 
-        async def join(**options: Any) -> tuple[session.Connection, session.Connection]:
+        async def join(**options):
             near = await session.connect(
                 listener.address, server_key=key.public, key=KeyPair(os.urandom(32)), **options
             )
@@ -84,7 +81,7 @@ async def test_messages_arrive_whole_with_labels_urgent_ones_first(joined):
     got = await far.receive()
     assert got == session.Message(irob.irob, BACKGROUND, large)
     await near.send_many([b"%d" % number for number in range(10_000)])
-    numbers: list[int] = []
+    numbers = []
     while len(numbers) < 10_000:
         numbers += [int(each.data) for each in await far.receive_many()]
     assert numbers == list(range(10_000))
@@ -120,14 +117,14 @@ async def test_a_message_waits_for_those_it_names(joined):
 async def test_thunks_are_kept_called_once_and_cancelled(joined):
     """Background may use no network; then it may."""
     near, _far = await joined()
-    called: list[str] = []
+    called = []
     core = near.flow.core
     (number,) = near.flow.paths
     assert core.allow(number, 0b0111, 0.0)
     assert not core.allow(number, 0b0111, 0.0)
     assert await near.send(b"later", BACKGROUND, thunk=lambda: called.append("one")) is None
 
-    def other() -> None:
+    def other():
         called.append("two")
 
     assert await near.begin(BACKGROUND, thunk=other) is None
@@ -160,7 +157,7 @@ async def test_a_peer_has_a_bounded_number_of_paths(joined):
     endpoint, loop = near.flow.dialler.endpoints[0], asyncio.get_running_loop()
     opened, made = 0, list[SessionPath]()
 
-    def report(path: SessionPath, event: SessionPathEvent, _why: str) -> None:
+    def report(path, event, _why):
         nonlocal opened
         if event is SessionPathEvent.OPENED:
             opened += 1
@@ -252,7 +249,7 @@ async def test_nobody_there_the_wrong_key_and_a_port_in_use():
     address = listener.address
     with pytest.raises(HostError, match="in use"):
         await session.listen(address, key=key)
-    options: dict[str, Any] = {"key": KeyPair(os.urandom(32)), "timeout_s": 10}
+    options = {"key": KeyPair(os.urandom(32)), "timeout_s": 10}
     with pytest.raises(SessionRefusedError, match="refuses"):
         await session.connect(address, server_key=key.public, **options)
     with pytest.raises(SessionRefusedError, match="another key"):
@@ -281,7 +278,7 @@ async def test_what_is_no_label_is_told_with_what_would_be(joined, label):
 
 async def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told(joined):
     near, far = await joined()
-    came: dict[str, asyncio.Queue[bytes]] = {"near": asyncio.Queue(), "far": asyncio.Queue()}
+    came = {"near": asyncio.Queue(), "far": asyncio.Queue()}
     near.on_datagrams(lambda some: [came["near"].put_nowait(each) for each in some])
     far.on_datagrams(lambda some: [came["far"].put_nowait(each) for each in some])
     large = os.urandom(65_535)
@@ -308,19 +305,19 @@ async def test_datagrams_of_any_size_go_both_ways_and_what_is_none_is_told(joine
 class Daemon:
     """Knows loopback for a phone, once it was asked."""
 
-    def __init__(self) -> None:
-        self.known: KnownNetwork | None = None
+    def __init__(self):
+        self.known = None
 
-    async def learn(self) -> None:
+    async def learn(self):
         self.known = KnownNetwork(NetworkKind.CELLULAR, metered=True)
 
-    def network(self, interface: str) -> KnownNetwork | None:
+    def network(self, interface):
         return self.known if interface == "lo" else None
 
-    async def choose(self, question: Question) -> Strategy | None:
+    async def choose(self, question):
         return None
 
-    def last_decision(self, label: Label) -> int | None:
+    def last_decision(self, label):
         return None
 
 

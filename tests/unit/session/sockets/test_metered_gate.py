@@ -15,18 +15,18 @@ MB = 1_000_000
 class Laptop:
     """Its clock, and a table that knows an LTE of 8 Mbit/s."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.at_s = 1000.0
         self.table = OwnTable()
         for second in range(1000):
             self.table.table.networks.measured("lte0", Direction.DOWN, 8e6, 1.0, float(second))
 
-    def passes(self, seconds: float) -> None:
+    def passes(self, seconds):
         self.at_s += seconds
 
 
 @pytest.fixture
-def laptop(monkeypatch: pytest.MonkeyPatch) -> Laptop:
+def laptop(monkeypatch):
     made = Laptop()
     clock = SimpleNamespace(monotonic=lambda: made.at_s, time=lambda: 1e9 + made.at_s)
     monkeypatch.setattr(metered_gate, "time", clock)

@@ -4,8 +4,6 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from kit.nginx import certificate, nginx
@@ -18,7 +16,6 @@ from cedos.apps.files.partial import Partial
 from cedos.apps.files.server_link import ServerLink
 from cedos.proxy.gateway.gateway import LIMITS, Gateway, GatewaySettings
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
 SERVER = """
@@ -37,7 +34,7 @@ server {{
 """
 
 
-def free_ports() -> tuple[int, int]:
+def free_ports():
     with (
         socket.create_server(("127.0.0.1", 0)) as one,
         socket.create_server(("127.0.0.1", 0)) as two,
@@ -48,7 +45,7 @@ def free_ports() -> tuple[int, int]:
 class Fetching:
     """`get` a URL by `url(...)`; `requests` are the origin's lines of status, path and range."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         (folder / "www").mkdir()
         self.port, self.tls_port = free_ports()
@@ -56,12 +53,12 @@ class Fetching:
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.invited = {self.client.public: "laptop"}
 
-    async def start(self, *, local: bool = True, most_bytes: int = 1 << 30) -> None:
+    async def start(self, *, local=True, most_bytes=1 << 30):
         self.start_nginx()
         settings = GatewaySettings(("127.0.0.1", 0), local=local)
         rules = settings.rules()
 
-        def refused(address: str, port: int) -> str:
+        def refused(address, port):
             try:
                 rules.check(address, port)
             except Exception as error:
@@ -78,28 +75,28 @@ class Fetching:
         await self.gateway.open()
         self.running = asyncio.create_task(self.gateway.run())
 
-    def start_nginx(self) -> None:
+    def start_nginx(self):
         server = SERVER.format(folder=self.folder, port=self.port, tls_port=self.tls_port)
         log = "$status $request_uri $http_range"
         self.nginx = nginx(self.folder, server, log=log)
 
-    def stop_nginx(self) -> None:
+    def stop_nginx(self):
         self.nginx.kill()
         self.nginx.wait(20)
 
-    def publish(self, data: bytes, name: str = "file") -> None:
+    def publish(self, data, name="file"):
         (self.folder / "www" / name).write_bytes(data)
         os.utime(self.folder / "www" / name, (time.time() - 60, time.time() - 60))
 
-    def url(self, path: str, *, tls: bool = False) -> str:
+    def url(self, path, *, tls=False):
         port = self.tls_port if tls else self.port
         return f"http{'s' * tls}://127.0.0.1:{port}{path}"
 
     @property
-    def requests(self) -> list[str]:
+    def requests(self):
         return (self.folder / "access.log").read_text().splitlines()
 
-    async def connect(self, who: KeyPair | None = None) -> Connection:
+    async def connect(self, who=None):
         return await connect(
             self.gateway.address,
             server_key=self.me.public,
@@ -108,7 +105,7 @@ class Fetching:
             timeout_s=5,
         )
 
-    async def get(self, url: str, name: str = "got", who: KeyPair | None = None) -> bytes:
+    async def get(self, url, name="got", who=None):
         """As `cedos-get` does. TransferError: why not."""
         target = self.folder / name
         target.unlink(missing_ok=True)
@@ -121,7 +118,7 @@ class Fetching:
             partial.close()
         return target.read_bytes()
 
-    async def close(self) -> None:
+    async def close(self):
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
         await self.gateway.close()
@@ -130,7 +127,7 @@ class Fetching:
 
 
 @pytest.fixture
-async def fetching(tmp_path: Path) -> AsyncIterator[Fetching]:
+async def fetching(tmp_path):
     made = Fetching(tmp_path)
     yield made
     await made.close()

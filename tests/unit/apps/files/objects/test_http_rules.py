@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.apps.files.objects.http_rules import CacheLookup, not_modified, one_range
-from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
+from cedos.apps.files.objects.object_store import ObjectRecord
 
 URL = "http://example.org/file"
 ASKED = {"accept": "*/*"}
 
 
-def headers(age_s: float = 0.0, **fields: str) -> HeaderLists:
+def headers(age_s=0.0, **fields):
     named = {name.replace("_", "-"): [value] for name, value in fields.items()}
     return {"date": [formatdate(time() - age_s, usegmt=True)]} | named
 
 
-def record(kept: HeaderLists, asked: HeaderLists | None = None) -> ObjectRecord:
+def record(kept, asked=None):
     return ObjectRecord(str(uuid4()), URL, "v", asked or {"accept": ["*/*"]}, kept, True, time(), 3)
 
 
-def test_what_is_fresh_answers_without_the_origin() -> None:
+def test_what_is_fresh_answers_without_the_origin():
     one = record(headers(50, cache_control="max-age=60"))
     assert CacheLookup(URL, ASKED, [one]).fresh == one.id
     assert CacheLookup(URL + "2", ASKED, [one]).fresh is None
@@ -40,7 +40,7 @@ def test_what_is_fresh_answers_without_the_origin() -> None:
         headers(0, expires="0", etag='"a"'),
     ],
 )
-def test_what_is_stale_is_asked_about(kept: HeaderLists) -> None:
+def test_what_is_stale_is_asked_about(kept):
     one = record(kept)
     lookup = CacheLookup(URL, ASKED, [one])
     assert lookup.fresh is None
@@ -54,7 +54,7 @@ def test_what_is_stale_is_asked_about(kept: HeaderLists) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"cache_control": "a," * 30_000}, {"vary": "a," * 30_000}])
-def test_an_answer_with_endless_rules_is_not_stored(fields: dict[str, str]) -> None:
+def test_an_answer_with_endless_rules_is_not_stored(fields):
     """Such rules take a tenth of a second at each look at the URL, in which no client is served."""
     began_s = process_time()
     verdict = CacheLookup(URL, ASKED, []).on_answer(200, headers(**fields))
@@ -64,14 +64,14 @@ def test_an_answer_with_endless_rules_is_not_stored(fields: dict[str, str]) -> N
     assert process_time() - began_s < 0.06
 
 
-def test_many_objects_of_one_url_cost_no_more_than_few() -> None:
+def test_many_objects_of_one_url_cost_no_more_than_few():
     many = [record(headers(50, cache_control="max-age=60," + "a," * 400)) for _ in range(500)]
     began_s = process_time()
     assert CacheLookup(URL, ASKED, many).fresh in {each.id for each in many}
     assert process_time() - began_s < 0.3
 
 
-def test_what_was_asked_for_otherwise_answers_nothing() -> None:
+def test_what_was_asked_for_otherwise_answers_nothing():
     kept = headers(0, cache_control="max-age=60", vary="Accept-Language", etag='"a"')
     one = record(kept, {"accept-language": ["de"]})
     assert CacheLookup(URL, {"accept-language": "de"}, [one]).fresh == one.id
@@ -91,11 +91,11 @@ def test_what_was_asked_for_otherwise_answers_nothing() -> None:
         ({"etag": '"a"', "cache_control": "no-cache"}, True),
     ],
 )
-def test_what_may_be_stored(said: dict[str, str], stored: bool) -> None:
+def test_what_may_be_stored(said, stored):
     assert CacheLookup(URL, ASKED, []).on_answer(200, headers(**said)).store is stored
 
 
-def test_a_cookie_that_comes_with_a_confirmation_is_for_one_user() -> None:
+def test_a_cookie_that_comes_with_a_confirmation_is_for_one_user():
     one = record(headers(70, cache_control="max-age=60", etag='"a"'))
     said = headers(cache_control="max-age=600", etag='"a"', set_cookie="session=one")
     confirmed = CacheLookup(URL, ASKED, [one]).on_answer(304, said)
@@ -104,10 +104,10 @@ def test_a_cookie_that_comes_with_a_confirmation_is_for_one_user() -> None:
 
 
 @given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
-def test_a_range_is_what_a_slice_is(size: int, first: int, last: int) -> None:
+def test_a_range_is_what_a_slice_is(size, first, last):
     data = bytes(range(size))
 
-    def part(text: str) -> bytes | None:
+    def part(text):
         found = one_range(text, size)
         return None if found is None else data[found[0] : found[1]]
 
@@ -122,9 +122,7 @@ TAGS = st.text(st.characters(min_codepoint=0x23, max_codepoint=0x7E), max_size=8
 
 
 @given(st.lists(st.tuples(st.booleans(), TAGS), min_size=1, max_size=5), st.booleans(), TAGS)
-def test_a_tag_is_one_of_those_asked_for_or_not(
-    asked: list[tuple[bool, str]], weak: bool, own: str
-) -> None:
+def test_a_tag_is_one_of_those_asked_for_or_not(asked, weak, own):
     wanted = ", ".join("W/" * each + tag for each, tag in asked)
     said = not_modified({"if-none-match": wanted}, {"etag": ["W/" * weak + own]})
     assert said == (own in [tag for _, tag in asked])
@@ -135,7 +133,7 @@ def test_a_tag_is_one_of_those_asked_for_or_not(
 
 
 @given(st.integers(0, 10**9), st.integers(0, 10**9))
-def test_a_date_counts_where_there_is_no_tag(changed: int, since: int) -> None:
+def test_a_date_counts_where_there_is_no_tag(changed, since):
     asked = {"if-modified-since": formatdate(since, usegmt=True)}
     assert not_modified(asked, {"last-modified": [formatdate(changed, usegmt=True)]}) == (
         changed <= since
@@ -143,7 +141,7 @@ def test_a_date_counts_where_there_is_no_tag(changed: int, since: int) -> None:
 
 
 @given(st.text(max_size=30))
-def test_what_is_no_condition_says_nothing(text: str) -> None:
+def test_what_is_no_condition_says_nothing(text):
     assert not not_modified({"if-modified-since": text}, {})
     assert not not_modified({"if-none-match": text.replace("*", "")}, {})
 
@@ -154,9 +152,7 @@ def test_what_is_no_condition_says_nothing(text: str) -> None:
     st.integers(0, 200),
     st.sampled_from(["", "no-cache", "must-revalidate"]),
 )
-def test_nothing_is_fresh_for_longer_than_it_was_said(
-    max_age: int, kept_s: int, age_before: int, more: str
-) -> None:
+def test_nothing_is_fresh_for_longer_than_it_was_said(max_age, kept_s, age_before, more):
     """By a clock of our own: max-age against the whole age (RFC 9111, 4.2)."""
     said = ", ".join(filter(None, (f"max-age={max_age}", more)))
     one = record(headers(kept_s, cache_control=said, age=str(age_before), etag='"a"'))

@@ -5,7 +5,6 @@ import errno
 import os
 import socket
 import threading
-from typing import Any
 
 import aiohttp
 import pytest
@@ -21,8 +20,8 @@ from cedos.proxy.gateway.origin import DestinationRules, Origins
 from cedos.session.protocol.crypto import KeyPair
 
 
-def said(port: int, why: str = "", *, host: str = "127.0.0.1") -> str:
-    async def ask() -> str:
+def said(port, why="", *, host="127.0.0.1"):
+    async def ask():
         client = OriginClient(lambda _address, _port: why)
         try:
             await client.ask("GET", URL(f"http://{host}:{port}/x"), {}, silence_s=5.0)
@@ -47,12 +46,12 @@ async def test_names_that_nobody_answers_for_keep_only_their_own_client_waiting(
     """aiohttp's resolver has as many threads as processors, and four: one client had them all."""
     answers = threading.Event()
 
-    def resolve(host: str, *_: object, **__: object) -> list[object]:
+    def resolve(host, *_, **__):
         if host.startswith("stalls"):
             answers.wait(10)
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         writer.close()
@@ -62,7 +61,7 @@ async def test_names_that_nobody_answers_for_keep_only_their_own_client_waiting(
     port = server.sockets[0].getsockname()[1]
     client = OriginClient(lambda *_: "", Origins(DestinationRules()).look_up)
 
-    async def ask(host: str, asker: str) -> int:
+    async def ask(host, asker):
         url = URL(f"http://{host}:{port}/")
         answer = await client.ask("GET", url, {}, silence_s=5.0, asker=asker)
         answer.close()
@@ -102,16 +101,13 @@ def test_others(error, why):
     assert words(aiohttp.ClientConnectorError(key, error)) == why
 
 
-Fetching = Any
-
-
-async def kept_whole(fetching: Fetching) -> None:
+async def kept_whole(fetching):
     await until(
         lambda: any(each.whole for each in fetching.fetcher.store.of(client_of(fetching))), 20
     )
 
 
-def client_of(fetching: Fetching) -> str:
+def client_of(fetching):
     (client,) = fetching.fetcher.store._kept
     return str(client)
 
@@ -192,7 +188,7 @@ async def test_it_is_read_whole_while_its_client_is_away(fetching):
     fetching.publish(data)
     url, sessions = fetching.url("/slow/file"), []
 
-    async def session() -> Any:
+    async def session():
         sessions.append(await fetching.connect())
         return sessions[-1]
 

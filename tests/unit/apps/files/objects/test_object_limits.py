@@ -2,9 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
 
 import pytest
 from kit.waiting import until
@@ -18,53 +16,51 @@ from cedos.apps.files.objects.object_store import MOST_OPEN
 from cedos.errors import SessionError, TransferError
 from cedos.session.protocol.crypto import KeyPair, host_id
 
-Fetching = Any
-
 
 class Greedy:
     """A client's session that asks for one object without end, and acknowledges nothing."""
 
-    def __init__(self, url: str, key: bytes) -> None:
+    def __init__(self, url, key):
         self._request = pack(FileRequest(url))
         self._at = 0
         self.peer_key, self.written_bytes, self.acknowledged_bytes = key, 0, 0
 
-    async def read(self, _most: int) -> bytes:
+    async def read(self, _most):
         await asyncio.sleep(0)
         self._at = 1
         return self._request[:1]
 
-    async def read_exactly(self, count: int) -> bytes:
+    async def read_exactly(self, count):
         data = self._request[self._at : self._at + count]
         self._at += count
         return data
 
-    async def write(self, data: bytes) -> None:
+    async def write(self, data):
         self.written_bytes += len(data)
 
-    async def write_source(self, _source: Any, count: int) -> None:
+    async def write_source(self, _source, count):
         self.written_bytes += count
 
-    async def acknowledged(self, up_to_bytes: int) -> None:
+    async def acknowledged(self, up_to_bytes):
         while self.acknowledged_bytes < up_to_bytes:
             await asyncio.sleep(0.01)
 
-    def abort(self, why: str) -> None:
+    def abort(self, why):
         raise SessionError(why)
 
 
 class SilentOrigin:
     """Takes requests, and answers none; `brings` is what it says at once."""
 
-    def __init__(self, brings: bytes = b"") -> None:
+    def __init__(self, brings=b""):
         self._brings = brings
         self.asked = self.open = 0
 
-    async def start(self) -> None:
+    async def start(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         self.asked += 1
         self.open += 1
         with suppress(ConnectionError):
@@ -74,12 +70,12 @@ class SilentOrigin:
         self.open -= 1
         writer.close()
 
-    def close(self) -> None:
+    def close(self):
         self._server.close()
 
 
 @pytest.fixture
-async def silent() -> AsyncIterator[SilentOrigin]:
+async def silent():
     made = SilentOrigin()
     await made.start()
     yield made
@@ -108,7 +104,7 @@ async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching
     assert all(each.users == 0 for _, each in store.all())
 
 
-async def ask(fetching: Fetching, port: int, count: int) -> Any:
+async def ask(fetching, port, count):
     """A session that asks a silent origin for so many objects at once, and its tasks."""
     tasks = [
         asyncio.create_task(fetching.get(f"http://127.0.0.1:{port}/{number}", f"never{number}"))
@@ -118,11 +114,11 @@ async def ask(fetching: Fetching, port: int, count: int) -> Any:
     return tasks
 
 
-def client_of(fetching: Fetching) -> str:
+def client_of(fetching):
     return host_id(fetching.client.public).hex()[:32]
 
 
-async def end(tasks: "list[asyncio.Task[Any]]") -> None:
+async def end(tasks):
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -143,7 +139,7 @@ async def test_what_is_fresh_needs_no_slot(fetching):
     fetching.publish(b"here")
     assert await fetching.get(fetching.url("/fresh/file")) == b"here"
     origins = [SilentOrigin() for _ in range(AT_ONCE // AT_ONCE_OF_ORIGIN)]
-    tasks: list[asyncio.Task[Any]] = []
+    tasks = []
     for number, each in enumerate(origins):
         await each.start()
         tasks += [
@@ -188,7 +184,7 @@ async def test_other_clients_have_slots_of_their_own(fetching, silent):
 LONG = b"".join(b"x-%d: %s\r\n" % (number, b"y" * 4_000) for number in range(10))
 
 
-async def confirms(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def confirms(reader, writer):
     """An origin that adds to what it had said, where it is asked again."""
     head = await reader.readuntil(b"\r\n\r\n")
     fields = b'ETag: "1"\r\nCache-Control: max-age=0\r\n'

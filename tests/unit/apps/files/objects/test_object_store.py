@@ -1,19 +1,18 @@
 """Objects on the disk: a limit for all, one for each client, and what a restart finds."""
 
 import time
-from pathlib import Path
 
 import pytest
 
 from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, Cost, cost_of
-from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore, StoredObject
+from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore
 from cedos.errors import TransferError
 
 UNIT = 10_000
 ME, OTHER, THIRD = "1" * 32, "2" * 32, "3" * 32
 
 
-async def put(store: ObjectStore, client: str, name: str, data: bytes) -> StoredObject:
+async def put(store, client, name, data):
     found = store.create(client, f"http://a/{name}", name, {}, {}, reusable=True, size=len(data))
     found.write(data)
     await found.finish()
@@ -21,16 +20,16 @@ async def put(store: ObjectStore, client: str, name: str, data: bytes) -> Stored
     return found
 
 
-def names(store: ObjectStore, client: str) -> list[str]:
+def names(store, client):
     return sorted(each.record.version for each in store.of(client))
 
 
-def room(store: ObjectStore, client: str, more_bytes: int) -> None:
+def room(store, client, more_bytes):
     store.make_room(client, cost_of(more_bytes, 0), time.time())
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> ObjectStore:
+def store(tmp_path):
     made = ObjectStore(tmp_path / "objects", 1000 * UNIT)
     made.open()
     return made
@@ -113,7 +112,7 @@ async def test_two_gateways_do_not_share_a_folder(store, tmp_path):
         ObjectStore(tmp_path / "objects", 1000 * UNIT).open()
 
 
-def on_disk(folder: Path) -> int:
+def on_disk(folder):
     return sum(each.stat().st_blocks * 512 for each in folder.rglob("*") if each.is_file())
 
 

@@ -1,9 +1,7 @@
 """Origins that answer anything: an object or a TransferError comes of it, and no other exception."""
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,7 +9,7 @@ from hypothesis import strategies as st
 
 from cedos.apps.files.messages import PutAnswer, decode, pack
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher
-from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
+from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.apps.files.objects.origin_client import OriginClient
 from cedos.apps.files.web_uploads import UploadRecord, UploadSender
 from cedos.errors import TransferError
@@ -21,10 +19,10 @@ BODY = b"x" * 70_000
 
 
 @asynccontextmanager
-async def origin(head: bytes) -> AsyncIterator[str]:
+async def origin(head):
     """A server that answers everything with this head, and a body; yields its URL."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
             head + b"\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(BODY) + BODY
@@ -38,13 +36,13 @@ async def origin(head: bytes) -> AsyncIterator[str]:
         server.close()
 
 
-async def look_up(name: str, _asker: Hashable) -> Sequence[str]:
+async def look_up(name, _asker):
     """Find no name, as without a resolver; a real one may take longer than a test. UnicodeError."""
     name.encode("idna")
     return ()
 
 
-async def fetched(folder: Path, head: bytes) -> StoredObject:
+async def fetched(folder, head):
     """Fetch what the origin has, twice: the second request is about the first one's headers."""
     fetcher = ObjectFetcher(ObjectStore(folder, 1 << 30), lambda _address, _port: "", look_up)
     try:

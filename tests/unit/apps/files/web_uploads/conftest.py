@@ -2,9 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -18,25 +15,24 @@ from cedos.apps.files.web_uploads import UploadSender, UploadStore, WebUploads
 from cedos.commands.sessions.shared.waiting_files import WebTarget
 from cedos.proxy.gateway.gateway import LIMITS, Gateway, GatewaySettings
 from cedos.session.protocol.crypto import KeyPair
-from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
 
 class Origin:
     """Notes each request's head and body, and gives the next of `answers`; empty: it hangs up."""
 
-    def __init__(self) -> None:
-        self.got: list[tuple[bytes, bytes]] = []
-        self.answers: list[bytes] = []
+    def __init__(self):
+        self.got = []
+        self.answers = []
         self.answers_first = False
         self.waits = asyncio.Event()
         self.waits.set()
 
-    async def start(self) -> None:
+    async def start(self):
         self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
         self.port = int(self._server.sockets[0].getsockname()[1])
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(self, reader, writer):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
             (length,) = [
@@ -57,7 +53,7 @@ class Origin:
         finally:
             writer.close()
 
-    async def close(self) -> None:
+    async def close(self):
         self._server.close()
 
 
@@ -70,13 +66,13 @@ CREATED = (
 class Uploading:
     """`put` a file as `cedos-put` does; `begin_anew` is what a gateway does that was killed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.origin = Origin()
         self.most_bytes = 1 << 30
 
-    def start_gateway(self) -> "asyncio.Task[None]":
+    def start_gateway(self):
         folder = self.folder
         self.fetcher = ObjectFetcher(ObjectStore(folder / "objects", 1 << 30), lambda *_: "")
         self.store = UploadStore(folder / "uploads", self.most_bytes)
@@ -91,53 +87,45 @@ class Uploading:
         )
         return asyncio.create_task(self._run())
 
-    async def _run(self) -> None:
+    async def _run(self):
         await self.gateway.open()
         await self.gateway.run()
 
-    async def start(self) -> None:
+    async def start(self):
         await self.origin.start()
         self.running = self.start_gateway()
         await asyncio.sleep(0.05)
 
-    async def begin_anew(self) -> None:
+    async def begin_anew(self):
         for each in self.uploads._sending:
             each.cancel()
         await self.stop()
         self.running = self.start_gateway()
         await asyncio.sleep(0.05)
 
-    async def connect(self, who: KeyPair | None = None) -> Connection:
+    async def connect(self, who=None):
         return await connect(
             self.gateway.address, server_key=self.me.public, key=who or self.client, limits=LIMITS,
             timeout_s=5,
         )  # fmt: skip
 
-    def file(self, data: bytes, name: str = "photo.jpg") -> Path:
+    def file(self, data, name="photo.jpg"):
         path = self.folder / name
         path.write_bytes(data)
         return path
 
     @property
-    def url(self) -> str:
+    def url(self):
         return f"http://127.0.0.1:{self.origin.port}/in"
 
-    def putting(
-        self,
-        source: Path,
-        *,
-        headers: tuple[tuple[str, str], ...] = (),
-        keep_s: float = 60.0,
-        who: KeyPair | None = None,
-        url: str | None = None,
-    ) -> tuple[Putting, ServerLink]:
+    def putting(self, source, *, headers=(), keep_s=60.0, who=None, url=None):
         url = url or self.url
         target = WebTarget(url, [*headers], keep_s)
         body, web = target.prepared(source, url)
         link = ServerLink(lambda: self.connect(who))
         return Putting(body, url, link, 20.0, web), link
 
-    async def put(self, source: Path, **more: Any) -> Putting:
+    async def put(self, source, **more):
         """TransferError: what became of it, or why not."""
         putting, link = self.putting(source, **more)
         try:
@@ -147,20 +135,20 @@ class Uploading:
             await link.close()
         return putting
 
-    async def stop(self) -> None:
+    async def stop(self):
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
         await self.gateway.close()
         await self.uploads.close()
         await self.fetcher.close()
 
-    async def close(self) -> None:
+    async def close(self):
         await self.stop()
         await self.origin.close()
 
 
 @pytest.fixture
-async def uploading(tmp_path: Path) -> AsyncIterator[Uploading]:
+async def uploading(tmp_path):
     made = Uploading(tmp_path)
     await made.start()
     yield made

@@ -4,10 +4,7 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Any
 
 import pytest
 from kit.nginx import certificate, nginx
@@ -19,9 +16,6 @@ from cedos.apps.files.web_uploads import UploadRecord, UploadState
 from cedos.errors import TransferError
 from cedos.session.protocol.crypto import KeyPair, host_id
 from tests.unit.apps.files.web_uploads.conftest import CREATED
-
-Uploading = Any
-
 
 SERVERS = """
 server {{
@@ -35,7 +29,7 @@ server {{ listen 127.0.0.1:{port}; return 308 https://127.0.0.1:{tls_port}$reque
 class TlsOrigin:
     """`requests` has a line of status, method and scheme for each; `authority` is its own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.folder = folder
         self.authority = certificate(folder, "127.0.0.1")
         with (
@@ -47,16 +41,16 @@ class TlsOrigin:
         servers = SERVERS.format(folder=folder, port=self.port, tls_port=self.tls_port)
         self._nginx = nginx(folder, servers, log="$status $request_method $scheme")
 
-    def requests(self) -> list[str]:
+    def requests(self):
         return (self.folder / "access.log").read_text().splitlines()
 
-    def close(self) -> None:
+    def close(self):
         self._nginx.kill()
         self._nginx.wait(20)
 
 
 @pytest.fixture
-def dav(tmp_path: Path) -> Iterator[TlsOrigin]:
+def dav(tmp_path):
     made = TlsOrigin(tmp_path / "dav")
     yield made
     made.close()
@@ -100,7 +94,7 @@ async def test_a_server_that_sends_it_on_to_its_https(uploading, dav, monkeypatc
 REFUSED = b"HTTP/1.1 413 Too Large\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\n2 MB!\n"
 
 
-def disk(uploading: Uploading) -> list[str]:
+def disk(uploading):
     found = [each.name for each in (uploading.folder / "uploads").rglob("*") if each.is_file()]
     return sorted(name for name in found if not name.startswith("."))
 
@@ -209,7 +203,7 @@ async def test_what_is_whole_is_sent_by_the_next_process(uploading):
     await until(lambda: uploading.origin.got)
 
 
-async def leave_behind(uploading: Uploading) -> None:
+async def leave_behind(uploading):
     """Begin an upload that is kept for 100 s, and leave it after 1,000 bytes."""
     source = uploading.file(os.urandom(100_000))
     putting, link = uploading.putting(source, keep_s=100.0)
@@ -313,7 +307,7 @@ async def test_an_odd_answer_is_an_answer(uploading, odd):
 async def test_a_failure_at_the_gateway_is_told(uploading, monkeypatch):
     """Whatever fails while the upload is sent, the client hears of it, and the slot is free again."""
 
-    async def fails(*_: Any) -> Any:
+    async def fails(*_):
         raise RuntimeError("not foreseen")
 
     monkeypatch.setattr(uploading.uploads._sender, "send", fails)
@@ -339,5 +333,5 @@ async def test_answers_of_one_clients_servers_leave_room_for_the_uploads_of_othe
     assert store.create(other, upload_record(99))
 
 
-def upload_record(number: int) -> UploadRecord:
+def upload_record(number):
     return UploadRecord(f"{number:032x}", "http://192.0.2.1/", [], 1, "v", 60.0, time.time())

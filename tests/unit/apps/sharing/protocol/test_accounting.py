@@ -36,7 +36,7 @@ class Signed:
     confirm: bytes
 
 
-def agree(ann: str, bob: str, now_s: float = START_S, price: int = 500_000) -> Signed:
+def agree(ann, bob, now_s=START_S, price=500_000):
     """Return a contract of two hosts, with its datagrams."""
     now_us = int(now_s * 1e6)
     join = JoinMessage(
@@ -51,16 +51,16 @@ def agree(ann: str, bob: str, now_s: float = START_S, price: int = 500_000) -> S
     return Signed(read_contract(joined, confirmed, trust(), now_s), joined, confirmed)
 
 
-def accounts(first_serial: int = 1, now_s: float = START_S, **more: object) -> GatewayAccounts:
+def accounts(first_serial=1, now_s=START_S, **more):
     return GatewayAccounts(GATEWAY, trust(), first_serial=first_serial, now_s=now_s, **more)
 
 
-def declared(made: GatewayAccounts, signed: Signed, path: str = "path") -> None:
+def declared(made, signed, path="path"):
     made.on_path(path, signed.contract.requestor)
     made.on_declared(path, signed.join, signed.confirm, START_S)
 
 
-def test_a_receipt_of_each_period_with_its_bytes_and_amount() -> None:
+def test_a_receipt_of_each_period_with_its_bytes_and_amount():
     made, signed = accounts(), agree("ann", "bob")
     declared(made, signed)
     made.on_counts("path", 1 * MB, 2 * MB)
@@ -78,7 +78,7 @@ def test_a_receipt_of_each_period_with_its_bytes_and_amount() -> None:
     assert (second.total_bytes, second.amount) == (6 * MB, 1500)
 
 
-def test_bytes_before_the_declaration_belong_to_the_helper_too() -> None:
+def test_bytes_before_the_declaration_belong_to_the_helper_too():
     made, signed = accounts(), agree("ann", "bob")
     made.on_path("path", signed.contract.requestor)
     made.on_counts("path", MB, MB)
@@ -88,7 +88,7 @@ def test_bytes_before_the_declaration_belong_to_the_helper_too() -> None:
     assert receipt.carried_bytes == 2 * MB
 
 
-def test_a_path_that_is_not_declared_is_no_helpers() -> None:
+def test_a_path_that_is_not_declared_is_no_helpers():
     made = accounts()
     ann = key_of("ann").public
     made.on_path("own", ann)
@@ -98,7 +98,7 @@ def test_a_path_that_is_not_declared_is_no_helpers() -> None:
     assert made.receipts(START_S + PERIOD_S) == []
 
 
-def test_parts_of_a_millionth_are_charged_later_and_none_is_lost() -> None:
+def test_parts_of_a_millionth_are_charged_later_and_none_is_lost():
     signed = agree("ann", "bob", price=333_333)
     made = accounts()
     declared(made, signed)
@@ -110,7 +110,7 @@ def test_parts_of_a_millionth_are_charged_later_and_none_is_lost() -> None:
     assert by_volume(signed.contract, 0, 10**15) == 333_333 * 10**6
 
 
-def test_what_a_requestor_may_not_declare() -> None:
+def test_what_a_requestor_may_not_declare():
     made, signed = accounts(), agree("ann", "bob", START_S - 10, price=500_000)
     newer = agree("ann", "bob", START_S, price=900_000)
     for path, host in (("eves", "eve"), ("new", "ann"), ("cheap", "ann")):
@@ -132,14 +132,14 @@ def test_what_a_requestor_may_not_declare() -> None:
         made.on_declared("cheap", day_old.join, day_old.confirm, START_S + 86_401)
 
 
-def own(signed: Signed, carried: int = 0, **more: float) -> OwnCounts:
+def own(signed, carried=0, **more):
     counts = OwnCounts(GATEWAY.public, **more)
     counts.on_contract(signed.contract)
     counts.on_carried(signed.contract.number, carried, START_S)
     return counts
 
 
-def receipt_of(signed: Signed, total: int = 3 * MB, **changed: object) -> Receipt:
+def receipt_of(signed, total=3 * MB, **changed):
     contract = signed.contract
     made = Receipt(
         GATEWAY.public, 1, contract.requestor, contract.helper, contract.number, int(START_S),
@@ -148,7 +148,7 @@ def receipt_of(signed: Signed, total: int = 3 * MB, **changed: object) -> Receip
     return msgspec.structs.replace(made, **changed)
 
 
-def test_small_receipts_and_contracts_of_one_requestor_fill_no_disk_and_no_table() -> None:
+def test_small_receipts_and_contracts_of_one_requestor_fill_no_disk_and_no_table():
     """16 paths with a byte each filled 60 MB a day; 10,000 contracts shut other clients out."""
     made, now_s = accounts(), START_S
     count = 0
@@ -171,7 +171,7 @@ def test_small_receipts_and_contracts_of_one_requestor_fill_no_disk_and_no_table
     assert other.contract.requestor in paid
 
 
-def test_what_is_not_charged_yet_is_charged_with_more() -> None:
+def test_what_is_not_charged_yet_is_charged_with_more():
     made, signed = accounts(), agree("ann", "bob")
     declared(made, signed)
     found = []
@@ -184,7 +184,7 @@ def test_what_is_not_charged_yet_is_charged_with_more() -> None:
     assert found[-1][0].total_bytes == sum(each.carried_bytes for each, _ in found) == RECORD_BYTES
 
 
-def test_forged_and_foreign_receipts_are_refused() -> None:
+def test_forged_and_foreign_receipts_are_refused():
     signed = agree("ann", "bob")
     counts = own(signed)
     good = sign_receipt(receipt_of(signed), GATEWAY)
@@ -206,7 +206,7 @@ def test_forged_and_foreign_receipts_are_refused() -> None:
     assert counts.differences()[0].receipted_bytes == 3 * MB
 
 
-def test_a_replayed_receipt_counts_once_and_the_order_does_not_matter() -> None:
+def test_a_replayed_receipt_counts_once_and_the_order_does_not_matter():
     signed = agree("ann", "bob")
     counts = own(signed, carried=6 * MB)
     later = receipt_of(signed, total=6 * MB, serial=2)
@@ -216,7 +216,7 @@ def test_a_replayed_receipt_counts_once_and_the_order_does_not_matter() -> None:
     assert (found.receipted_bytes, found.bytes_more, found.amount) == (6 * MB, 0, 3000)
 
 
-def test_a_helper_that_claims_more_than_it_carried_gets_nothing_for_it() -> None:
+def test_a_helper_that_claims_more_than_it_carried_gets_nothing_for_it():
     """Only the gateway's count makes receipts; the claim is a difference that both can see."""
     made, signed = accounts(), agree("ann", "bob")
     declared(made, signed)
@@ -231,7 +231,7 @@ def test_a_helper_that_claims_more_than_it_carried_gets_nothing_for_it() -> None
     assert honest.differences()[0].bytes_more == 0
 
 
-def test_a_helper_notices_within_three_periods_that_it_is_not_paid() -> None:
+def test_a_helper_notices_within_three_periods_that_it_is_not_paid():
     signed = agree("ann", "bob")
     unpaid, paid = own(signed), own(signed)
     number = signed.contract.number
@@ -253,7 +253,7 @@ def test_a_helper_notices_within_three_periods_that_it_is_not_paid() -> None:
     assert 30 < noticed <= 33
 
 
-def test_a_thousand_contracts_hide_none_that_is_unpaid() -> None:
+def test_a_thousand_contracts_hide_none_that_is_unpaid():
     """A neighbour that joined and left each second had the helper forget what another one owes."""
     signed = agree("ann", "bob")
     counts, number = own(signed), signed.contract.number
@@ -264,7 +264,7 @@ def test_a_thousand_contracts_hide_none_that_is_unpaid() -> None:
     assert counts.unpaid(number, START_S + 40)
 
 
-def test_headers_of_small_packets_are_no_claim() -> None:
+def test_headers_of_small_packets_are_no_claim():
     """Keystrokes: 100,000 packets of 36 bytes each, and as many acknowledgements without any."""
     signed = agree("ann", "bob")
     counts, number = own(signed), signed.contract.number
@@ -296,7 +296,7 @@ class World:
     reports: list[tuple[str, int, int]] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
 
-    def join(self) -> None:
+    def join(self):
         if self.random.random() < 0.3 or not self.signed:
             hosts = self.random.choice(["ann", "abe"]), self.random.choice(["bob", "cyd", "dan"])
             price = self.random.choice([0, 100_000, 333_333, 10**9])
@@ -314,7 +314,7 @@ class World:
         self.paths[path] = Carried(signed)
         self.path_count[signed.contract.number] += 1
 
-    def carry(self, *, whole: bool = True) -> None:
+    def carry(self, *, whole=True):
         """Carry one record; all three count it, or the gateway alone does not, as it was cut."""
         path = self.random.choice(list(self.paths))
         carried, record = self.paths[path], self.random.randint(1, RECORD_BYTES)
@@ -332,34 +332,34 @@ class World:
         else:
             self.close(path)
 
-    def report(self) -> None:
+    def report(self):
         """Hand some counts over: late, twice, or in another order."""
         self.random.shuffle(self.reports)
         for each in self.reports[:3]:
             self.gateway.on_counts(*each)
         self.reports = self.reports[2:]
 
-    def flush(self) -> None:
+    def flush(self):
         for path, carried in self.paths.items():
             self.gateway.on_counts(path, carried.up, carried.down)
 
-    def close(self, path: str) -> None:
+    def close(self, path):
         carried = self.paths.pop(path)
         self.gateway.on_counts(path, carried.up, carried.down)
         self.gateway.on_closed(path)
 
-    def end_period(self) -> None:
+    def end_period(self):
         self.now_s += self.random.uniform(PERIOD_S, 2 * PERIOD_S)
         self.flush()
         self.receipts += self.gateway.receipts(self.now_s)
         self.pending.clear()
 
-    def kill_gateway(self) -> None:
+    def kill_gateway(self):
         """Begin again from the file; sessions dial again, and their paths count from zero."""
         self.lost.update(self.pending)
         self.pending.clear()
         self.reports.clear()
-        totals: defaultdict[bytes, int] = defaultdict(int)
+        totals = defaultdict(int)
         for each, _ in self.receipts:
             totals[each.contract] = max(totals[each.contract], each.total_bytes)
         serial = max((it.serial for it, _ in self.receipts), default=0) + 1
@@ -376,7 +376,7 @@ class World:
             self.paths[path] = Carried(signed)
             self.path_count[signed.contract.number] += 1
 
-    def lie(self) -> None:
+    def lie(self):
         """Declare what one has no right to, or count for a path that is closed."""
         signed = self.random.choice(self.signed)
         path = self.random.choice(list(self.paths))
@@ -403,7 +403,7 @@ class Carried:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_the_gateways_sums_are_exact_after_10000_random_events(seed: int) -> None:
+def test_the_gateways_sums_are_exact_after_10000_random_events(seed):
     world = World(Random(seed))
     for _ in range(10_000):
         world.now_s += world.random.random() * 0.1
@@ -430,7 +430,7 @@ def test_the_gateways_sums_are_exact_after_10000_random_events(seed: int) -> Non
     assert world.lost.total() > 0, "the gateway was killed"
 
     # The gateway: exact by contract, but for the periods in which it was killed.
-    by_contract: Counter[bytes] = Counter()
+    by_contract = Counter()
     for each, _ in world.receipts:
         by_contract[each.contract] += each.carried_bytes
     assert +by_contract == +(world.true_bytes - world.lost)

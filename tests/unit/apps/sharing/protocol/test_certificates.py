@@ -18,11 +18,11 @@ SESSION = b"s" * 32
 AUTHORITY = CertificateAuthority(GATEWAY)
 
 
-def wish(name: str = "ann", now_s: float = START_S) -> bytes:
+def wish(name="ann", now_s=START_S):
     return request_certificate(key_of(name), SESSION, name, GATEWAY.public, now_s)
 
 
-def test_a_certificate_names_both_keys_and_holds_for_its_time() -> None:
+def test_a_certificate_names_both_keys_and_holds_for_its_time():
     data = AUTHORITY.issue(wish(), SESSION, 7, START_S)
     found = trust().read(data, START_S)
     assert (found.serial, found.name, found.session) == (7, "ann", SESSION)
@@ -33,7 +33,7 @@ def test_a_certificate_names_both_keys_and_holds_for_its_time() -> None:
             trust().read(data, then)
 
 
-def test_a_request_is_refused_without_both_keys() -> None:
+def test_a_request_is_refused_without_both_keys():
     with pytest.raises(UntrustedError, match="another host's session"):
         AUTHORITY.issue(wish(), b"t" * 32, 1, START_S)
     forged = wish()[:-64] + key_of("eve").sign(b"cedos share certificate request 1", wish()[:-64])
@@ -41,7 +41,7 @@ def test_a_request_is_refused_without_both_keys() -> None:
         AUTHORITY.issue(forged, SESSION, 1, START_S)
 
 
-def test_a_request_is_refused_for_another_gateway_or_time() -> None:
+def test_a_request_is_refused_for_another_gateway_or_time():
     with pytest.raises(UntrustedError, match="another gateway"):
         CertificateAuthority(key_of("other")).issue(wish(), SESSION, 1, START_S)
     with pytest.raises(UntrustedError, match="another time"):
@@ -49,25 +49,25 @@ def test_a_request_is_refused_for_another_gateway_or_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a" * 64, "a\x1b[2J", "a\nb"])
-def test_a_name_is_short_and_plain(name: str) -> None:
+def test_a_name_is_short_and_plain(name):
     with pytest.raises(UntrustedError, match="no certificate request"):
         AUTHORITY.issue(wish(name), SESSION, 1, START_S)
 
 
-def test_a_certificate_of_another_gateway_is_refused() -> None:
+def test_a_certificate_of_another_gateway_is_refused():
     stranger = identity("eve", gateway=SigningKey(b"e" * 32))
     with pytest.raises(UntrustedError, match="another gateway"):
         trust().read(stranger.certificate, START_S)
 
 
-def test_a_certificate_that_its_owner_made_is_refused() -> None:
+def test_a_certificate_that_its_owner_made_is_refused():
     eve = key_of("eve")
     made = Certificate(1, eve.public, SESSION, "eve", 0, 2**40, GATEWAY.public)
     with pytest.raises(UntrustedError, match="did not sign"):
         trust().read(sealed(made, b"cedos share certificate 1", eve), START_S)
 
 
-def test_a_longer_life_cannot_be_written_into_a_certificate() -> None:
+def test_a_longer_life_cannot_be_written_into_a_certificate():
     data = AUTHORITY.issue(wish(), SESSION, 7, START_S)
     found = trust().read(data, START_S)
     longer = msgspec.msgpack.encode(msgspec.structs.replace(found, expires_s=2**40)) + data[-64:]
@@ -75,7 +75,7 @@ def test_a_longer_life_cannot_be_written_into_a_certificate() -> None:
         trust().read(longer, START_S)
 
 
-def test_a_revoked_certificate_no_longer_holds_though_it_was_verified_before() -> None:
+def test_a_revoked_certificate_no_longer_holds_though_it_was_verified_before():
     known = trust()
     data = AUTHORITY.issue(wish(), SESSION, 7, START_S)
     known.read(data, START_S)
@@ -84,7 +84,7 @@ def test_a_revoked_certificate_no_longer_holds_though_it_was_verified_before() -
         known.read(data, START_S)
 
 
-def test_an_older_list_that_is_replayed_brings_no_certificate_back() -> None:
+def test_an_older_list_that_is_replayed_brings_no_certificate_back():
     known = trust()
     data = AUTHORITY.issue(wish(), SESSION, 7, START_S)
     before = AUTHORITY.revocations((), START_S)
@@ -94,10 +94,10 @@ def test_an_older_list_that_is_replayed_brings_no_certificate_back() -> None:
         known.read(data, START_S + 10)
 
 
-def test_a_list_of_revocations_that_the_gateway_did_not_sign_is_refused() -> None:
+def test_a_list_of_revocations_that_the_gateway_did_not_sign_is_refused():
     with pytest.raises(UntrustedError, match="did not sign"):
         trust().revoke(CertificateAuthority(key_of("eve")).revocations((7,), START_S))
 
 
-def test_an_identity_names_its_gateway() -> None:
+def test_an_identity_names_its_gateway():
     assert identity("ann").gateway == GATEWAY.public

@@ -1,22 +1,19 @@
 """The helper's machine: whom it answers, for whom it forwards, and when it stops."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 from kit.neighbours import REACHES, START_S, Link, helper, identity, key_of, requestor, uplink
 
 from cedos.apps.sharing.protocol.commands import SendDatagram, StartForwarding, StopForwarding
-from cedos.apps.sharing.protocol.helper import HelperMachine, ServingState
+from cedos.apps.sharing.protocol.helper import ServingState
 from cedos.apps.sharing.protocol.messages import (
     ConfirmMessage,
     HelloAckMessage,
     HelloMessage,
     InviteMessage,
-    JoinMessage,
     LeaveMessage,
     LeaveReason,
-    ShareMessage,
     pack,
     unpack,
 )
@@ -25,30 +22,28 @@ ANN = key_of("ann").public
 WHERE = ("10.0.0.100", 7, 1)
 
 
-def told(machine: HelperMachine) -> list[object]:
+def told(machine):
     """Return the commands, of datagrams the messages in them."""
     commands = machine.commands()
     return [unpack(it.data).message if isinstance(it, SendDatagram) else it for it in commands]
 
 
-def say(
-    machine: HelperMachine, message: ShareMessage, name: str = "ann", now_s: float = START_S
-) -> list:
+def say(machine, message, name="ann", now_s=START_S):
     machine.receive_datagram(pack(identity(name), message), WHERE, now_s)
     return told(machine)
 
 
-def invite(number: int, now_s: float = START_S) -> InviteMessage:
+def invite(number, now_s=START_S):
     return InviteMessage(int(now_s * 1e6) + number, bytes([number]) * 16, 8_000_000, None)
 
 
-def joined(machine: HelperMachine, now_s: float = START_S) -> tuple[JoinMessage, bytes]:
+def joined(machine, now_s=START_S):
     machine.receive_datagram(pack(identity("ann"), invite(1, now_s)), WHERE, now_s)
     (command,) = machine.commands()
     return unpack(command.data).message, unpack(command.data).digest
 
 
-def confirm(join: JoinMessage, digest: bytes, number: int = 2, host: int = 100) -> ConfirmMessage:
+def confirm(join, digest, number=2, host=100):
     source = bytes([10, 0, 0, host])
     sent_us = int(START_S * 1e6) + number
     return ConfirmMessage(
@@ -56,14 +51,14 @@ def confirm(join: JoinMessage, digest: bytes, number: int = 2, host: int = 100) 
     )
 
 
-def forwarding(machine: HelperMachine) -> StartForwarding:
+def forwarding(machine):
     (start,) = say(machine, confirm(*joined(machine)))
     machine.on_forwarding(ANN, START_S)
     machine.commands()
     return start
 
 
-def test_the_conversation() -> None:
+def test_the_conversation():
     bob = helper("bob", 1)
     join, digest = joined(bob)
     assert (join.to, join.answers) == (ANN, invite(1).nonce)
@@ -84,14 +79,14 @@ def test_the_conversation() -> None:
     assert hello.answers == b"h" * 16
 
 
-def test_it_forwards_where_it_knows_the_gateway_itself_to_be() -> None:
+def test_it_forwards_where_it_knows_the_gateway_itself_to_be():
     """No message names an address of the gateway to a helper."""
     assert not {"reaches", "gateway"} & set(InviteMessage.__struct_fields__)
     assert not {"reaches", "gateway"} & set(ConfirmMessage.__struct_fields__)
     assert forwarding(helper("bob", 1)).reaches == REACHES
 
 
-def test_it_helps_only_with_an_uplink_data_and_battery() -> None:
+def test_it_helps_only_with_an_uplink_data_and_battery():
     for state in (None, replace(uplink(1), reaches=()), uplink(1, battery=0.19)):
         bob = helper("bob", 1)
         bob.on_uplink(state, START_S)
@@ -102,7 +97,7 @@ def test_it_helps_only_with_an_uplink_data_and_battery() -> None:
     assert len(say(bob, invite(1))) == 1
 
 
-def test_what_ends_the_service() -> None:
+def test_what_ends_the_service():
     ends = {
         LeaveReason.LIMIT: lambda bob: bob.on_counted(ANN, 500_000_000, START_S),
         LeaveReason.UPLINK: lambda bob: bob.on_uplink(None, START_S),
@@ -128,9 +123,7 @@ def test_what_ends_the_service() -> None:
         (LeaveReason.BATTERY, lambda bob: bob.on_uplink(uplink(1, battery=0.1), START_S)),
     ],
 )
-def test_what_is_on_its_way_is_forwarded_after_a_leave_with_notice(
-    reason: LeaveReason, end: Callable[[HelperMachine], None]
-) -> None:
+def test_what_is_on_its_way_is_forwarded_after_a_leave_with_notice(reason, end):
     bob = helper("bob", 1)
     forwarding(bob)
     end(bob)
@@ -151,7 +144,7 @@ def test_what_is_on_its_way_is_forwarded_after_a_leave_with_notice(
     assert bob.left_bytes == 500_000_000 - 4000
 
 
-def test_notice_ends_with_the_limit_or_when_the_requestor_needs_no_more() -> None:
+def test_notice_ends_with_the_limit_or_when_the_requestor_needs_no_more():
     for end in (
         lambda bob: bob.on_counted(ANN, 500_000_000, START_S + 1),
         say_leave,
@@ -165,12 +158,12 @@ def test_notice_ends_with_the_limit_or_when_the_requestor_needs_no_more() -> Non
         assert bob.requestors() == []
 
 
-def say_leave(bob: HelperMachine) -> list:
+def say_leave(bob):
     sent_us = int(START_S * 1e6) + 9
     return say(bob, LeaveMessage(sent_us, bytes(16), key_of("bob").public, LeaveReason.DONE))
 
 
-def test_what_was_carried_after_the_last_count_is_counted_too() -> None:
+def test_what_was_carried_after_the_last_count_is_counted_too():
     bob = helper("bob", 1)
     forwarding(bob)
     bob.on_counted(ANN, 300_000_000, START_S)
@@ -180,7 +173,7 @@ def test_what_was_carried_after_the_last_count_is_counted_too() -> None:
     assert bob.left_bytes == 199_000_000
 
 
-def test_bytes_or_hellos_keep_it_going() -> None:
+def test_bytes_or_hellos_keep_it_going():
     bob = helper("bob", 1)
     forwarding(bob)
     bob.on_counted(ANN, 1000, START_S + 9)
@@ -193,7 +186,7 @@ def test_bytes_or_hellos_keep_it_going() -> None:
     assert bob.next_timer() == START_S + 28
 
 
-def test_the_limit_is_for_all_requestors_and_what_was_carried_stays_counted() -> None:
+def test_the_limit_is_for_all_requestors_and_what_was_carried_stays_counted():
     bob = helper("bob", 1)
     forwarding(bob)
     bob.on_counted(ANN, 300_000_000, START_S)
@@ -205,7 +198,7 @@ def test_the_limit_is_for_all_requestors_and_what_was_carried_stays_counted() ->
     assert join.limit_bytes == 200_000_000
 
 
-def test_a_confirm_that_it_cannot_serve_is_refused() -> None:
+def test_a_confirm_that_it_cannot_serve_is_refused():
     bob = helper("bob", 1)
     join, digest = joined(bob)
     for wrong in (
@@ -219,13 +212,13 @@ def test_a_confirm_that_it_cannot_serve_is_refused() -> None:
     assert bob.requestors() == []
 
 
-def replace_source(message: ConfirmMessage, source: bytes) -> ConfirmMessage:
+def replace_source(message, source):
     return ConfirmMessage(
         message.sent_us, message.nonce, message.to, message.answers, message.join, source
     )
 
 
-def test_two_requestors_cannot_have_one_address() -> None:
+def test_two_requestors_cannot_have_one_address():
     bob = helper("bob", 1)
     forwarding(bob)
     (join,) = [
@@ -239,18 +232,18 @@ def test_two_requestors_cannot_have_one_address() -> None:
     assert isinstance(start, StartForwarding)
 
 
-def send(machine: HelperMachine, name: str, message: ShareMessage) -> list:
+def send(machine, name, message):
     machine.receive_datagram(pack(identity(name), message), WHERE, START_S)
     return machine.commands()
 
 
-def test_it_serves_no_more_than_it_said() -> None:
+def test_it_serves_no_more_than_it_said():
     bob = helper("bob", 1, most_requestors=1)
     forwarding(bob)
     assert say(bob, invite(1), "cyd") == []
 
 
-def test_a_requestor_that_restarted_is_served_afresh() -> None:
+def test_a_requestor_that_restarted_is_served_afresh():
     bob = helper("bob", 1)
     forwarding(bob)
     later = START_S + 5
@@ -261,14 +254,14 @@ def test_a_requestor_that_restarted_is_served_afresh() -> None:
     assert start.source == bytes([10, 0, 0, 120])
 
 
-def later_confirm(join: JoinMessage, digest: bytes, now_s: float) -> ConfirmMessage:
+def later_confirm(join, digest, now_s):
     return ConfirmMessage(
         int(now_s * 1e6) + 9, b"c" * 16, key_of("bob").public, join.nonce, digest,
         bytes([10, 0, 0, 120]),
     )  # fmt: skip
 
 
-def test_a_driver_that_cannot_forward_or_takes_too_long() -> None:
+def test_a_driver_that_cannot_forward_or_takes_too_long():
     for end in (
         lambda bob: bob.on_not_forwarding(ANN, START_S),
         lambda bob: bob.handle_timer(START_S + 5.1),
@@ -283,7 +276,7 @@ def test_a_driver_that_cannot_forward_or_takes_too_long() -> None:
         assert told(bob) == [], "too late"
 
 
-def test_a_hello_to_a_helper_that_was_restarted_is_answered_with_leave() -> None:
+def test_a_hello_to_a_helper_that_was_restarted_is_answered_with_leave():
     link = Link(requestor(), {"bob": helper("bob", 1)})
     link.asker.start(link.now)
     link.run(1)
@@ -292,7 +285,7 @@ def test_a_hello_to_a_helper_that_was_restarted_is_answered_with_leave() -> None
     assert link.paths() == ["bob", "bob"], "it is found again at once"
 
 
-def test_an_old_join_is_forgotten() -> None:
+def test_an_old_join_is_forgotten():
     bob = helper("bob", 1)
     join, digest = joined(bob)
     bob.handle_timer(START_S + 12)

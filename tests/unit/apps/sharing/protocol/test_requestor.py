@@ -22,13 +22,13 @@ from cedos.apps.sharing.protocol.messages import (
     Motion,
     unpack,
 )
-from cedos.apps.sharing.protocol.requestor import HelperState, HelperView
+from cedos.apps.sharing.protocol.requestor import HelperState
 from cedos.selector.sharing import high_bandwidth_first
 
 BOB, CYD, DAN = (key_of(name).public for name in ("bob", "cyd", "dan"))
 
 
-def three(**wish: object) -> Link:
+def three(**wish):
     """Return a link with helpers of 4 Mbit/s at three prices, of which two are wanted."""
     helpers = {
         "bob": helper("bob", 1),
@@ -40,13 +40,13 @@ def three(**wish: object) -> Link:
     return link
 
 
-def kinds(link: Link, kind: type) -> list[float]:
+def kinds(link, kind):
     """Return when the requestor sent messages of a kind."""
     found = [unpack(data).message for sender, data in link.sent if sender == "asker"]
     return [round(it.sent_us / 1e6 - START_S, 3) for it in found if isinstance(it, kind)]
 
 
-def traffic(link: Link, name: bytes, seconds: float, bytes_each: int, waiting: int) -> None:
+def traffic(link, name, seconds, bytes_each, waiting):
     """Report every 0.1 s that a path carried so much more."""
     carried = next(it.carried_bytes for it in link.asker.helpers() if it.helper == name)
     for _ in range(round(seconds * 10)):
@@ -56,11 +56,11 @@ def traffic(link: Link, name: bytes, seconds: float, bytes_each: int, waiting: i
         link.settle()
 
 
-def of(link: Link, kind: type) -> list[bytes]:
+def of(link, kind):
     return [each.helper for each in link.asked if isinstance(each, kind)]
 
 
-def test_the_cheapest_that_suffice_become_paths() -> None:
+def test_the_cheapest_that_suffice_become_paths():
     link = three()
     link.run(0.9)
     assert link.paths() == [], "Joins are collected for a second"
@@ -72,14 +72,14 @@ def test_the_cheapest_that_suffice_become_paths() -> None:
     assert added.contract.price == 100_000
 
 
-def test_another_strategy_chooses_others() -> None:
+def test_another_strategy_chooses_others():
     link = three(strategy=high_bandwidth_first)
     link.helpers["bob"].on_uplink(uplink(1, rate_bps=9_000_000), link.now)
     link.run(1.1)
     assert link.paths() == ["bob"]
 
 
-def test_without_a_network_of_its_own_the_first_helper_is_taken_at_once() -> None:
+def test_without_a_network_of_its_own_the_first_helper_is_taken_at_once():
     link = Link(requestor(), {"bob": helper("bob", 1), "cyd": helper("cyd", 2, price=1)})
     link.asker.start(link.now)
     link.run(0.0)
@@ -88,7 +88,7 @@ def test_without_a_network_of_its_own_the_first_helper_is_taken_at_once() -> Non
     assert link.paths() == ["bob", "cyd"]
 
 
-def test_invites_back_off_until_enough_is_offered() -> None:
+def test_invites_back_off_until_enough_is_offered():
     link = Link(requestor(), {})
     link.asker.start(link.now)
     link.run(40)
@@ -100,7 +100,7 @@ def test_invites_back_off_until_enough_is_offered() -> None:
     assert kinds(link, InviteMessage)[8:] == [47], "what is offered suffices"
 
 
-def test_offers_that_grow_old_do_not_begin_the_back_off_again() -> None:
+def test_offers_that_grow_old_do_not_begin_the_back_off_again():
     link = Link(requestor(rate_bps=100_000_000, most_price=1), {"bob": helper("bob", 1, price=1)})
     link.asker.start(link.now)
     link.lose = lambda sender, data: isinstance(unpack(data).message, ConfirmMessage)
@@ -108,7 +108,7 @@ def test_offers_that_grow_old_do_not_begin_the_back_off_again() -> None:
     assert len(kinds(link, InviteMessage)) == 2
 
 
-def test_it_begins_again_when_the_sum_falls_below_what_is_wanted() -> None:
+def test_it_begins_again_when_the_sum_falls_below_what_is_wanted():
     link = three()
     link.run(100)
     assert len(kinds(link, InviteMessage)) == 1
@@ -120,7 +120,7 @@ def test_it_begins_again_when_the_sum_falls_below_what_is_wanted() -> None:
     assert (removed.helper, removed.reason, removed.by_helper) == (DAN, LeaveReason.DONE, True)
 
 
-def test_the_history_of_the_gateway_counts_more_than_the_helpers_word() -> None:
+def test_the_history_of_the_gateway_counts_more_than_the_helpers_word():
     link = three()
     link.asker.on_history(DAN, 9_000_000.0, link.now)
     link.run(1.1)
@@ -130,7 +130,7 @@ def test_the_history_of_the_gateway_counts_more_than_the_helpers_word() -> None:
     assert sorted(link.paths()) == ["bob", "cyd", "dan"]
 
 
-def test_a_price_that_is_too_high_or_another_currency_is_not_taken() -> None:
+def test_a_price_that_is_too_high_or_another_currency_is_not_taken():
     helpers = {"bob": helper("bob", 1, price=400_000), "cyd": helper("cyd", 2, currency="USD")}
     link = Link(requestor(most_price=399_999), helpers)
     link.asker.start(link.now)
@@ -141,12 +141,12 @@ def test_a_price_that_is_too_high_or_another_currency_is_not_taken() -> None:
     assert told == [OfferRefused("bob", 400_000, "EUR"), OfferRefused("cyd", 500_000, "USD")]
 
 
-def test_a_lost_confirm_or_answer_is_repeated_and_it_is_still_one_contract() -> None:
+def test_a_lost_confirm_or_answer_is_repeated_and_it_is_still_one_contract():
     link = three()
     for lost in (ConfirmMessage, HelloMessage):
-        dropped: list[bytes] = []
+        dropped = []
 
-        def lose(sender: str, data: bytes, lost: type = lost, dropped: list = dropped) -> bool:
+        def lose(sender, data, lost=lost, dropped=dropped):
             first = isinstance(unpack(data).message, lost) and len(dropped) < 2
             dropped.extend([data] * first)
             return first
@@ -159,7 +159,7 @@ def test_a_lost_confirm_or_answer_is_repeated_and_it_is_still_one_contract() -> 
     assert ours == theirs
 
 
-def test_a_helper_that_never_answers_the_confirm_is_given_up() -> None:
+def test_a_helper_that_never_answers_the_confirm_is_given_up():
     link = three()
     link.run(0.5)
     link.lose = lambda sender, data: sender == "dan"
@@ -168,7 +168,7 @@ def test_a_helper_that_never_answers_the_confirm_is_given_up() -> None:
     assert DAN in of(link, RemovePath)
 
 
-def test_a_helper_that_fails_is_tried_again_after_ever_longer_pauses() -> None:
+def test_a_helper_that_fails_is_tried_again_after_ever_longer_pauses():
     link = three(rate_bps=20_000_000)
     link.run(0.5)
     link.lose = lambda sender, data: (
@@ -178,7 +178,7 @@ def test_a_helper_that_fails_is_tried_again_after_ever_longer_pauses() -> None:
     assert 4 <= of(link, TakeAddress).count(DAN) <= 9, "after ever longer pauses"
 
 
-def test_a_silent_helper_gets_hellos_nothing_is_scheduled_and_it_is_declared_gone() -> None:
+def test_a_silent_helper_gets_hellos_nothing_is_scheduled_and_it_is_declared_gone():
     link = three()
     link.run(1.1)
     link.asker.on_traffic(DAN, 10_000, 50_000, link.now)
@@ -194,7 +194,7 @@ def test_a_silent_helper_gets_hellos_nothing_is_scheduled_and_it_is_declared_gon
     assert of(link, ResumePath) == []
 
 
-def test_a_helper_that_answers_the_hello_goes_on() -> None:
+def test_a_helper_that_answers_the_hello_goes_on():
     link = three()
     link.run(1.1)
     link.asker.on_traffic(DAN, 10_000, 50_000, link.now)
@@ -208,11 +208,11 @@ def test_a_helper_that_answers_the_hello_goes_on() -> None:
     assert of(link, RemovePath) == []
 
 
-def view(link: Link, name: bytes) -> HelperView:
+def view(link, name):
     return next(each for each in link.asker.helpers() if each.helper == name)
 
 
-def test_what_a_busy_helper_has_left_falls_with_what_it_carries() -> None:
+def test_what_a_busy_helper_has_left_falls_with_what_it_carries():
     link = three()
     link.run(1.1)
     traffic(link, DAN, 2, 1_000_000, 20_000)
@@ -225,7 +225,7 @@ def test_what_a_busy_helper_has_left_falls_with_what_it_carries() -> None:
     assert view(link, DAN).left_bytes == 478_000_000
 
 
-def test_a_helper_that_gives_notice_delivers_what_is_on_its_way() -> None:
+def test_a_helper_that_gives_notice_delivers_what_is_on_its_way():
     link = three()
     link.run(1.1)
     link.helpers["dan"].stop(link.now)
@@ -246,7 +246,7 @@ def test_a_helper_that_gives_notice_delivers_what_is_on_its_way() -> None:
     assert link.helpers["dan"].requestors() == []
 
 
-def test_notice_lasts_no_longer_than_the_helper_forwards() -> None:
+def test_notice_lasts_no_longer_than_the_helper_forwards():
     link = three()
     link.run(1.1)
     began_s = link.now
@@ -257,7 +257,7 @@ def test_notice_lasts_no_longer_than_the_helper_forwards() -> None:
     assert link.now - began_s > 1.5
 
 
-def test_a_leave_without_notice_ends_the_path_at_once() -> None:
+def test_a_leave_without_notice_ends_the_path_at_once():
     link = three()
     link.run(1.1)
     link.helpers["dan"].on_uplink(None, link.now)
@@ -265,7 +265,7 @@ def test_a_leave_without_notice_ends_the_path_at_once() -> None:
     assert of(link, RemovePath) == [DAN]
 
 
-def test_an_idle_helper_is_asked_rarely_and_its_path_stays_open() -> None:
+def test_an_idle_helper_is_asked_rarely_and_its_path_stays_open():
     link = three()
     link.run(101)
     assert len(kinds(link, HelloMessage)) < 105, "two helpers, one each 2 s"
@@ -273,7 +273,7 @@ def test_an_idle_helper_is_asked_rarely_and_its_path_stays_open() -> None:
     assert len(link.asker.helpers()) >= 2
 
 
-def test_a_helper_that_answers_yet_drops_the_data_is_left_within_two_seconds() -> None:
+def test_a_helper_that_answers_yet_drops_the_data_is_left_within_two_seconds():
     link = three()
     link.run(1.1)
     traffic(link, DAN, 3, 50_000, 20_000)
@@ -286,14 +286,14 @@ def test_a_helper_that_answers_yet_drops_the_data_is_left_within_two_seconds() -
     assert link.paths()[-1] == "bob", "another one takes its place"
 
 
-def test_a_helper_that_carries_a_twentieth_of_its_rate_is_left() -> None:
+def test_a_helper_that_carries_a_twentieth_of_its_rate_is_left():
     link = three()
     link.run(1.1)
     traffic(link, DAN, 1.7, 4_000_000 // 80 // 20, 100_000)
     assert DAN in of(link, RemovePath)
 
 
-def test_a_helper_with_little_to_carry_is_not_blamed() -> None:
+def test_a_helper_with_little_to_carry_is_not_blamed():
     link = three()
     link.run(1.1)
     for _ in range(30):
@@ -302,7 +302,7 @@ def test_a_helper_with_little_to_carry_is_not_blamed() -> None:
     assert of(link, RemovePath) == []
 
 
-def test_the_budget_ends_it() -> None:
+def test_the_budget_ends_it():
     """At 0.10 and 0.30 EUR a GB, 20 MB over each of two cost 8,000 millionths."""
     link = three(budget=8_000)
     link.run(1.1)
@@ -317,7 +317,7 @@ def test_the_budget_ends_it() -> None:
     assert len(kinds(link, InviteMessage)) == 1
 
 
-def test_stopping_tells_the_helpers() -> None:
+def test_stopping_tells_the_helpers():
     link = three()
     link.run(1.1)
     link.asker.stop(link.now)
@@ -327,7 +327,7 @@ def test_stopping_tells_the_helpers() -> None:
     assert link.asker.next_timer() is None
 
 
-def test_a_driver_without_an_address_gives_the_helper_up() -> None:
+def test_a_driver_without_an_address_gives_the_helper_up():
     asker, bob = requestor(), helper("bob", 1)
     asker.start(START_S)
     (invite,) = asker.commands()
@@ -343,7 +343,7 @@ def test_a_driver_without_an_address_gives_the_helper_up() -> None:
     assert asker.helpers() == []
 
 
-def test_a_certificate_that_is_revoked_ends_the_contract() -> None:
+def test_a_certificate_that_is_revoked_ends_the_contract():
     link = three()
     link.run(1.1)
     serial = (
@@ -360,7 +360,7 @@ def test_a_certificate_that_is_revoked_ends_the_contract() -> None:
     assert sorted(link.paths()) == ["bob", "cyd", "dan"], "dan is not taken again"
 
 
-def test_an_encounter_that_soon_ends_makes_a_helper_the_second_choice() -> None:
+def test_an_encounter_that_soon_ends_makes_a_helper_the_second_choice():
     here = Motion(469_480_000, 74_470_000, 0, 0)
     leaving = Motion(469_481_000, 74_470_000, 0, 1_000)  # 11 m north, 10 m/s away: 4 s
     link = three()

@@ -1,7 +1,5 @@
 """Attacks on the link: hosts without a certificate, replays, forgeries, floods, changed prices."""
 
-from collections.abc import Callable
-
 import msgspec
 import pytest
 from kit.neighbours import (
@@ -25,13 +23,7 @@ from cedos.apps.sharing.protocol.certificates import (
     UntrustedError,
     sealed,
 )
-from cedos.apps.sharing.protocol.commands import (
-    AddPath,
-    LinkAddress,
-    RemovePath,
-    SendDatagram,
-    StartForwarding,
-)
+from cedos.apps.sharing.protocol.commands import AddPath, RemovePath, SendDatagram, StartForwarding
 from cedos.apps.sharing.protocol.messages import (
     ConfirmMessage,
     HelloMessage,
@@ -39,7 +31,6 @@ from cedos.apps.sharing.protocol.messages import (
     JoinMessage,
     LeaveMessage,
     LeaveReason,
-    ShareMessage,
     pack,
     unpack,
 )
@@ -52,7 +43,7 @@ WHERE = ("10.0.0.66", 7, 1)
 ANN, BOB = key_of("ann").public, key_of("bob").public
 
 
-def self_made(name: str) -> HostIdentity:
+def self_made(name):
     """Return a host whose certificate its own key signed, though it names the gateway."""
     key = key_of(name)
     made = Certificate(1, key.public, b"s" * 32, name, 0, 2**40, GATEWAY.public)
@@ -69,7 +60,7 @@ STRANGERS = {
 }
 
 
-def conversation() -> Link:
+def conversation():
     """Return a requestor and a helper that have a contract."""
     link = Link(requestor(rate_bps=4_000_000), {"bob": helper("bob", 1)})
     link.asker.start(link.now)
@@ -78,12 +69,12 @@ def conversation() -> Link:
     return link
 
 
-def datagram(link: Link, kind: type) -> bytes:
+def datagram(link, kind):
     return next(data for _, data in link.sent if isinstance(unpack(data).message, kind))
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
-def test_a_host_without_a_certificate_is_not_helped(stranger: Callable[[], HostIdentity]) -> None:
+def test_a_host_without_a_certificate_is_not_helped(stranger):
     bob = helper("bob", 1)
     eve = RequestorMachine(
         stranger(), trust(), RequestorWish(1_000_000), random=random_of("eve"), now_s=START_S
@@ -98,9 +89,7 @@ def test_a_host_without_a_certificate_is_not_helped(stranger: Callable[[], HostI
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
 @pytest.mark.parametrize("side", ["helper", "requestor"])
-def test_a_host_without_a_certificate_bills_nothing(
-    stranger: Callable[[], HostIdentity], side: str
-) -> None:
+def test_a_host_without_a_certificate_bills_nothing(stranger, side):
     sides = {"helper": identity("bob"), "requestor": identity("ann"), side: stranger()}
     bob, ann = sides["helper"], sides["requestor"]
     now_us = int(START_S * 1e6)
@@ -119,7 +108,7 @@ def test_a_host_without_a_certificate_bills_nothing(
 
 
 @pytest.mark.parametrize("stranger", STRANGERS.values(), ids=STRANGERS.keys())
-def test_a_host_without_a_certificate_does_not_help(stranger: Callable[[], HostIdentity]) -> None:
+def test_a_host_without_a_certificate_does_not_help(stranger):
     link = Link(requestor(), {"bob": helper("bob", 1)})
     link.asker.start(link.now)
     link.asker.commands()
@@ -139,7 +128,7 @@ def test_a_host_without_a_certificate_does_not_help(stranger: Callable[[], HostI
     assert [each.name for each in link.asker.helpers()] == ["bob"]
 
 
-def test_no_datagram_works_twice() -> None:
+def test_no_datagram_works_twice():
     """Everything that was said is said again, to everyone, from elsewhere; nothing happens."""
     link = conversation()
     link.run(3)
@@ -162,7 +151,7 @@ def test_no_datagram_works_twice() -> None:
     assert after == before
 
 
-def test_a_join_is_no_use_to_another_requestor_nor_for_another_invite() -> None:
+def test_a_join_is_no_use_to_another_requestor_nor_for_another_invite():
     link = conversation()
     join = datagram(link, JoinMessage)
     dan = requestor("dan")
@@ -176,7 +165,7 @@ def test_a_join_is_no_use_to_another_requestor_nor_for_another_invite() -> None:
     assert again.helpers() == []
 
 
-def test_a_confirm_that_is_replayed_after_the_end_starts_nothing() -> None:
+def test_a_confirm_that_is_replayed_after_the_end_starts_nothing():
     link = conversation()
     confirm = datagram(link, ConfirmMessage)
     link.asker.stop(link.now)
@@ -187,7 +176,7 @@ def test_a_confirm_that_is_replayed_after_the_end_starts_nothing() -> None:
 
 
 @pytest.mark.parametrize("forger", ["dan", "eve"])
-def test_a_confirm_in_anothers_name_starts_nothing(forger: str) -> None:
+def test_a_confirm_in_anothers_name_starts_nothing(forger):
     """Dan is a member of the group, eve is not: neither can accept for ann, nor with ann's Join."""
     bob = helper("bob", 1)
     invite = InviteMessage(int(START_S * 1e6), b"n" * 16, 1, None)
@@ -207,7 +196,7 @@ def test_a_confirm_in_anothers_name_starts_nothing(forger: str) -> None:
     assert any(isinstance(each, StartForwarding) for each in bob.commands())
 
 
-def test_a_neighbour_cannot_say_leave_for_another_one() -> None:
+def test_a_neighbour_cannot_say_leave_for_another_one():
     link = conversation()
     now_us = int(link.now * 1e6)
     for name, to in (("dan", ANN), ("dan", BOB), ("ann", BOB), ("bob", ANN)):
@@ -224,14 +213,14 @@ def test_a_neighbour_cannot_say_leave_for_another_one() -> None:
 
 
 @pytest.mark.parametrize("kind", ["hello", "leave", "confirm"])
-def test_a_flood_of_forgeries_keeps_nobody_from_being_heard(kind: str) -> None:
+def test_a_flood_of_forgeries_keeps_nobody_from_being_heard(kind):
     """Hundreds of forgeries a second took all verifications: Hellos went unheard, and paths ended."""
     link = conversation()
     link.run(0.0037)  # else each Hello would come together with the next token
     forged = []
     for machine, to in ((link.asker, ANN), (link.helpers["bob"], BOB)):
         head = int(link.now * 1e6), b"n" * 16, to
-        kinds: dict[str, ShareMessage] = {
+        kinds = {
             "hello": HelloMessage(*head),
             "leave": LeaveMessage(*head, LeaveReason.DONE),
             "confirm": ConfirmMessage(*head, b"a" * 16, b"j" * 32, b"\x0a\0\0\x42"),
@@ -245,7 +234,7 @@ def test_a_flood_of_forgeries_keeps_nobody_from_being_heard(kind: str) -> None:
     assert len(link.helpers["bob"].requestors()) == 1
 
 
-def test_the_source_address_of_a_datagram_moves_no_forwarding() -> None:
+def test_the_source_address_of_a_datagram_moves_no_forwarding():
     """A neighbour that repeats ann's fresh Hello from its own address gets at most an answer to it."""
     link = conversation()
     (start,) = (each for _, each in link.told if isinstance(each, StartForwarding))
@@ -259,7 +248,7 @@ def test_the_source_address_of_a_datagram_moves_no_forwarding() -> None:
 
 
 @pytest.mark.parametrize("price", [0, 1, 10**12])
-def test_a_price_that_is_changed_on_the_link_is_refused(price: int) -> None:
+def test_a_price_that_is_changed_on_the_link_is_refused(price):
     link = conversation()
     real = datagram(link, JoinMessage)
     message = unpack(real).message
@@ -274,7 +263,7 @@ def test_a_price_that_is_changed_on_the_link_is_refused(price: int) -> None:
         read_contract(changed, datagram(link, ConfirmMessage), trust(), link.now)
 
 
-def test_neither_can_show_the_gateway_a_contract_at_another_price() -> None:
+def test_neither_can_show_the_gateway_a_contract_at_another_price():
     """The helper signs a dearer Join afterwards, the requestor a cheaper one of another helper."""
     link = conversation()
     join, confirm = datagram(link, JoinMessage), datagram(link, ConfirmMessage)
@@ -288,7 +277,7 @@ def test_neither_can_show_the_gateway_a_contract_at_another_price() -> None:
             read_contract(other, confirm, trust(), link.now)
 
 
-def test_a_flood_of_invites_of_many_members_is_answered_5_times_a_second() -> None:
+def test_a_flood_of_invites_of_many_members_is_answered_5_times_a_second():
     bob = helper("bob", 1)
     members = [identity(f"member{number}") for number in range(40)]
     now, answered, sent = START_S, 0, 0
@@ -304,7 +293,7 @@ def test_a_flood_of_invites_of_many_members_is_answered_5_times_a_second() -> No
     assert len(bob._joined) <= 64
 
 
-def test_a_flood_of_one_member_leaves_room_for_others() -> None:
+def test_a_flood_of_one_member_leaves_room_for_others():
     bob = helper("bob", 1)
     flood = [
         InviteMessage(int(START_S * 1e6) + n, n.to_bytes(16, "big"), 1, None) for n in range(10)
@@ -316,16 +305,16 @@ def test_a_flood_of_one_member_leaves_room_for_others() -> None:
     assert len(bob.commands()) == 1
 
 
-def test_a_flood_of_one_that_is_helped_leaves_the_others_heard() -> None:
+def test_a_flood_of_one_that_is_helped_leaves_the_others_heard():
     """A live requestor that said Hello without end drove the others off: the helper was deaf to them."""
     link, eve = conversation(), identity("eve")
     bob, now = link.helpers["bob"], link.now + 1.0
 
-    def say(who: HostIdentity, message: ShareMessage, where: LinkAddress) -> list[bytes]:
+    def say(who, message, where):
         bob.receive_datagram(pack(who, message), where, now)
         return [each.data for each in bob.commands() if isinstance(each, SendDatagram)]
 
-    def head(number: int) -> tuple[int, bytes]:
+    def head(number):
         return int(now * 1e6) + number, number.to_bytes(16)
 
     (join,) = say(eve, InviteMessage(*head(1), 1_000_000, None), WHERE)
@@ -339,13 +328,11 @@ def test_a_flood_of_one_that_is_helped_leaves_the_others_heard() -> None:
     assert say(identity("ann"), HelloMessage(*head(400), BOB), link.address("asker"))
 
 
-def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    counted: list[bytes] = []
+def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(monkeypatch):
+    counted = []
     real = signing.is_signed
 
-    def counting(public: bytes, *rest: bytes) -> bool:
+    def counting(public, *rest):
         counted.append(public)
         return real(public, *rest)
 
@@ -355,7 +342,7 @@ def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(
     now = START_S
     for step in range(3000):
         now = START_S + step / 1000
-        kinds: list[ShareMessage] = [
+        kinds = [
             InviteMessage(int(now * 1e6), bytes(16), 1, None),
             HelloMessage(int(now * 1e6), bytes(16), BOB),
         ]
@@ -366,9 +353,7 @@ def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(
     assert bob.next_timer() is None
 
 
-def test_answers_that_were_not_asked_for_are_not_even_verified(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_answers_that_were_not_asked_for_are_not_even_verified(monkeypatch):
     link = conversation()
     join = datagram(link, JoinMessage)
     monkeypatch.setattr(
@@ -379,7 +364,7 @@ def test_answers_that_were_not_asked_for_are_not_even_verified(
     dan.receive_datagram(join, WHERE, link.now)
 
 
-def test_a_member_cannot_fill_the_requestors_memory_with_offers() -> None:
+def test_a_member_cannot_fill_the_requestors_memory_with_offers():
     asker = requestor(rate_bps=10**12)
     asker.start(START_S)
     nonce = asker._invites[-1]
@@ -395,7 +380,7 @@ def test_a_member_cannot_fill_the_requestors_memory_with_offers() -> None:
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-def test_a_datagram_of_another_hour_is_refused(hours: int) -> None:
+def test_a_datagram_of_another_hour_is_refused(hours):
     bob = helper("bob", 1)
     sent_us = int((START_S + 3600 * hours) * 1e6)
     bob.receive_datagram(

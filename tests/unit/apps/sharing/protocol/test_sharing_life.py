@@ -31,11 +31,11 @@ EVENTS = st.lists(
 )  # fmt: skip
 
 
-def check_requestor(commands: list[object]) -> set[bytes]:
+def check_requestor(commands):
     """Return the helpers whose paths are there; each command must fit those before it."""
-    taken: set[bytes] = set()
-    added: set[bytes] = set()
-    suspended: set[bytes] = set()
+    taken = set()
+    added = set()
+    suspended = set()
     for each in commands:
         match each:
             case TakeAddress(helper=name):
@@ -59,9 +59,9 @@ def check_requestor(commands: list[object]) -> set[bytes]:
     return added
 
 
-def check_helper(commands: list[object]) -> set[bytes]:
+def check_helper(commands):
     """Return for whom a helper forwards; each command must fit those before it."""
-    served: set[bytes] = set()
+    served = set()
     for each in commands:
         if isinstance(each, StartForwarding):
             assert each.requestor not in served
@@ -75,15 +75,15 @@ def check_helper(commands: list[object]) -> set[bytes]:
 class Life:
     """A link on which anything happens; `carried` by each path."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.link = Link(requestor(rate_bps=7_000_000), {})
         for number, name in enumerate(NAMES, 1):
             self.link.helpers[name] = helper(name, number)
         self.restarts = 0
-        self.carried: dict[bytes, int] = {}
+        self.carried = {}
         self.link.asker.start(self.link.now)
 
-    def do(self, event: str, name: str, chance: float) -> None:
+    def do(self, event, name, chance):
         link, now = self.link, self.link.now
         machine = link.helpers[name]
         known = {each.name: each.helper for each in link.asker.helpers()}
@@ -127,9 +127,7 @@ class Life:
 
 @given(EVENTS)
 @settings(deadline=None, max_examples=25)
-def test_commands_fit_each_other_and_a_quiet_link_finds_its_helpers_again(
-    events: list[tuple[str, str, float]],
-) -> None:
+def test_commands_fit_each_other_and_a_quiet_link_finds_its_helpers_again(events):
     life = Life()
     link = life.link
     for event in events:

@@ -42,14 +42,14 @@ SESSIONS = {"ann": bytes([4]) * 32, "bob": bytes([5]) * 32}
 TRUST = Trust(GATEWAY.public)
 
 
-def registered(name: str, key: SigningKey, serial: int) -> tuple[bytes, HostIdentity]:
+def registered(name, key, serial):
     session = SESSIONS[name]
     request = request_certificate(key, session, name, GATEWAY.public, NOW_S)
     issued = CertificateAuthority(GATEWAY).issue(request, session, serial, NOW_S)
     return request, HostIdentity(key, issued)
 
 
-def vectors() -> dict[str, str]:
+def vectors():
     """Return every vector of the document by its name, in hexadecimal."""
     request, ann = registered("ann", ANN, 1)
     _, bob = registered("bob", BOB, 2)
@@ -91,7 +91,7 @@ def vectors() -> dict[str, str]:
     return {name: value.hex() for name, value in found.items()}
 
 
-def written() -> dict[str, str]:
+def written():
     """Return the vectors of the document: a name, then hexadecimal digits on one or several lines."""
     block = DOCUMENT.partition("## Test vectors")[2].partition("```")[2].partition("```")[0]
     parts = re.findall(r"^([A-Za-z' -]+):((?:\s+[0-9a-f]+)+)$", block, re.M)
@@ -99,15 +99,15 @@ def written() -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", list(vectors()))
-def test_the_program_computes_the_vector(name: str) -> None:
+def test_the_program_computes_the_vector(name):
     assert written()[name] == vectors()[name]
 
 
-def test_no_other_vector_is_written() -> None:
+def test_no_other_vector_is_written():
     assert written().keys() == vectors().keys()
 
 
-def test_the_vectors_are_accepted() -> None:
+def test_the_vectors_are_accepted():
     known = {name: bytes.fromhex(digits) for name, digits in written().items()}
     certificate = known["certificate of ann"]
     head = b"CSHR\1" + len(certificate).to_bytes(2, "big")
@@ -117,9 +117,9 @@ def test_the_vectors_are_accepted() -> None:
     assert read_receipt(known["receipt"], GATEWAY.public).amount == 2_500
 
 
-def test_the_times_in_the_document_are_those_of_the_program() -> None:
+def test_the_times_in_the_document_are_those_of_the_program():
     rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) ", DOCUMENT, re.M))
-    program: dict[str, float] = {
+    program = {
         f"{prefix}{each.name}": each.default
         for prefix, timing in (("", RequestorTiming), ("helper_", HelperTiming))
         for each in fields(timing)
@@ -128,7 +128,7 @@ def test_the_times_in_the_document_are_those_of_the_program() -> None:
     assert {name: float(value) for name, value in rows.items()} == program
 
 
-def test_the_groups_the_port_and_the_reasons_are_those_of_the_program() -> None:
+def test_the_groups_the_port_and_the_reasons_are_those_of_the_program():
     assert f"`{messages.GROUP_IPV4}`" in DOCUMENT
     assert f"`{messages.GROUP_IPV6}`" in DOCUMENT
     assert f"port {messages.PORT}" in DOCUMENT

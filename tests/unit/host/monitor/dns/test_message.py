@@ -10,14 +10,7 @@ from cedos.host.monitor.dns_message import DnsFault, fault, is_public, parse, qu
 PUBLIC, PRIVATE = "93.184.216.34", "192.168.1.1"
 
 
-def answer(
-    number: int = 7,
-    name: str = "example.com",
-    *addresses: str,
-    code: int = 0,
-    cut: bool = False,
-    kind: int = 1,
-) -> bytes:
+def answer(number=7, name="example.com", *addresses, code=0, cut=False, kind=1):
     asked = bytearray(question(number, name))
     asked[-4:-2] = struct.pack("!H", kind)
     flags = 0x8180 | code | (0x0200 if cut else 0)

@@ -8,7 +8,7 @@ LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20
 NAMES = st.lists(LABEL, min_size=1, max_size=5).map(".".join)
 
 
-def reply_to(question: bytes, code: int = 0, records: bytes = b"") -> bytes:
+def reply_to(question, code=0, records=b""):
     return question[:2] + bytes((0x81, 0x80 | code)) + question[4:] + records
 
 

@@ -12,7 +12,7 @@ from cedos.model import FlowKey
 KEY = FlowKey(ip_address("192.0.2.2"), 4000, ip_address("192.0.2.53"), 53)
 
 
-def numbered(at: int) -> int:
+def numbered(at):
     return at & 0xFFFFFFFF
 
 

@@ -8,12 +8,12 @@ from cedos.model import FlowKey
 OWN = ip_address("10.0.0.2")
 
 
-def flow(remote: str, port: int) -> FlowKey:
+def flow(remote, port):
     return FlowKey(OWN, port, ip_address(remote), 443)
 
 
 def test_one_sender_drives_out_its_own():
-    table: FairTable[int] = FairTable(320)
+    table = FairTable(320)
     others = [flow(f"203.0.113.{number}", 1) for number in range(1, 101)]
     for key in others:
         table.put(key, 0)

@@ -2,30 +2,27 @@
 
 import asyncio
 import errno
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address
 
 from kit.waiting import until
 
-from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
+from cedos.controller.events import FlowClosed, FlowOpened
 from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.kernel.conntrack import Tracked, Tuple
 from cedos.kernel.sock_diag import SocketFacts
-from cedos.model import Address, FlowKey
+from cedos.model import FlowKey
 
 OWN, PEER = ip_address("10.0.1.2"), ip_address("198.51.100.1")
 KEY = FlowKey(OWN, 5000, PEER, 443)
 SOCKET = SocketFacts(KEY, 1, 77, 0.03, 0.02, 1e6, 1_000, 200, 1, 0.0, 0.1, 0, counted=True)
 
 
-def is_own(address: Address) -> bool:
+def is_own(address):
     return address == OWN
 
 
-def tracked(
-    key: FlowKey = KEY, *, ended: bool = False, counts: tuple[int, int] | None = None
-) -> Tracked:
+def tracked(key=KEY, *, ended=False, counts=None):
     there = Tuple(key.local, key.local_port, key.remote, key.remote_port)
     back = Tuple(key.remote, key.remote_port, key.local, key.local_port)
     up, down = counts or (None, None)
@@ -33,46 +30,41 @@ def tracked(
 
 
 class PlayedSource:
-    def __init__(self) -> None:
-        self.there: list[SocketFacts] = []
-        self.listed: list[Tracked] = []
-        self.marks: dict[FlowKey, int] = {}
+    def __init__(self):
+        self.there = []
+        self.listed = []
+        self.marks = {}
         self.blind = ""
         self.closed = False
 
-    def start(
-        self,
-        tracked: Callable[[Tracked], None],
-        destroyed: Callable[[SocketFacts], None],
-        overflow: Callable[[], None],
-    ) -> None:
+    def start(self, tracked, destroyed, overflow):
         self.track, self.destroy, self.overflow = tracked, destroyed, overflow
 
-    async def sockets(self) -> list[SocketFacts]:
+    async def sockets(self):
         return list(self.there)
 
-    async def mark(self, key: FlowKey) -> int | None:
+    async def mark(self, key):
         if key not in self.marks:
             raise FileNotFoundError(2, "no such socket")
         return self.marks[key]
 
-    async def entries(self) -> list[Tracked]:
+    async def entries(self):
         return list(self.listed)
 
-    async def blindness(self, timeout_s: float) -> str:
+    async def blindness(self, timeout_s):
         return self.blind
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
-async def take(flows: FlowMonitor, count: int) -> list[FlowEvent]:
+async def take(flows, count):
     async with asyncio.timeout(5):
         events = flows.events()
         return [await anext(events) for _ in range(count)]
 
 
-async def quiet(flows: FlowMonitor) -> bool:
+async def quiet(flows):
     events = flows.events()
     try:
         await asyncio.wait_for(anext(events), 0.02)
@@ -234,7 +226,7 @@ async def test_openings_that_are_not_seen_at_first_are_looked_for_again(monkeypa
         await until(lambda: not flows.problem)
 
 
-def from_outside(number: int, protocol: str = "tcp") -> Tracked:
+def from_outside(number, protocol="tcp"):
     """A packet of some stranger: 250 to a network."""
     stranger = ip_address(f"203.0.{number // 250 % 250}.{number % 250 + 1}")
     there = Tuple(stranger, 40_000, OWN, 1024 + number % 60_000)

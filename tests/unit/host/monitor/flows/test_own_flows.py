@@ -2,10 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from typing import Any
 
 import pytest
 
@@ -19,9 +17,8 @@ HERE = ip_address("127.0.0.1")
 LO = Network(
     *("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.1/8"),)), resolvers=(HERE,)
 )
-Probe = Callable[[int], Coroutine[Any, Any, Any]]
 
-PROBES: dict[str, tuple[str, Probe]] = {
+PROBES = {
     "a look-up": ("udp", lambda port: dns_probe.run(LO, "a.test", port=port, timeout_s=0.2)),
     "a train": (
         "udp",
@@ -41,7 +38,7 @@ PROBES: dict[str, tuple[str, Probe]] = {
 }
 
 
-def key(far: tuple[str, int], near: tuple[str, int], protocol: str) -> FlowKey:
+def key(far, near, protocol):
     return FlowKey(ip_address(far[0]), far[1], ip_address(near[0]), near[1], protocol)
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
@@ -12,14 +11,8 @@ import pytest
 
 from cedos.controller.events import Witness
 from cedos.host.monitor import dns_message, portal_check
-from cedos.host.monitor.portal_check import (
-    PortalCheck,
-    PortalFinding,
-    PortalVerdict,
-    TestPage,
-    leads_nowhere,
-)
-from cedos.model import Address, Network, NetworkKind, NextHop
+from cedos.host.monitor.portal_check import PortalCheck, PortalVerdict, TestPage, leads_nowhere
+from cedos.model import Network, NetworkKind, NextHop
 
 SIX = ip_address("::1")
 LO6 = Network(
@@ -33,13 +26,13 @@ DROPPED = "dropped"
 class Resolver(asyncio.DatagramProtocol):
     """Knows names by `given`, each with its IPv6 address; `kinds`: what it was asked for."""
 
-    def __init__(self, given: dict[str, str], everything: str = "") -> None:
+    def __init__(self, given, everything=""):
         self.given, self.everything, self.kinds = given, everything, set[int]()
 
-    def connection_made(self, transport: asyncio.DatagramTransport) -> None:  # type: ignore[override]
+    def connection_made(self, transport):  # type: ignore[override]
         self.transport = transport
 
-    def datagram_received(self, data: bytes, addr: tuple[str, int]) -> None:
+    def datagram_received(self, data, addr):
         name, kind = dns_message.asked(data) or ("", 0)
         if self.given.get(name) == DROPPED:
             return
@@ -56,24 +49,24 @@ class Resolver(asyncio.DatagramProtocol):
 class Surroundings:
     """A resolver, and a web server that counts who came."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.answer = b"HTTP/1.1 204 No Content\r\n\r\n"
-        self.answers: list[bytes] = []
+        self.answers = []
         self.asked, self.port, self.web = 0, 0, 0
 
-    async def page(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def page(self, reader, writer):
         self.asked += 1
         await reader.readuntil(b"\r\n\r\n")
         writer.write(self.answers.pop(0) if self.answers else self.answer)
         writer.close()
 
-    async def check(self, network: Network = LO6) -> PortalFinding:
+    async def check(self, network=LO6):
         page = TestPage.of(f"http://page.test:{self.web}/", "")
         return await PortalCheck(page, "known.test", self.port)(network, 2.0)
 
 
 @asynccontextmanager
-async def surroundings(resolver: Resolver) -> AsyncIterator[Surroundings]:
+async def surroundings(resolver):
     around = Surroundings()
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_datagram_endpoint(lambda: resolver, ("::1", 0))
@@ -88,7 +81,7 @@ async def surroundings(resolver: Resolver) -> AsyncIterator[Surroundings]:
 
 
 @pytest.fixture
-def loopback_is_far(monkeypatch: pytest.MonkeyPatch) -> None:
+def loopback_is_far(monkeypatch):
     """Servers of this test lie where nothing is ever asked for."""
     monkeypatch.setattr(portal_check, "leads_nowhere", lambda address: False)
     monkeypatch.setattr(dns_message, "is_public", lambda address: address == SIX)
@@ -110,7 +103,7 @@ async def test_a_log_in_page_that_does_not_answer_keeps_no_network_from_being_ca
         around.answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode()
         fetch = portal_check._fetch
 
-        async def hung(network: Network, target: Address, page: TestPage) -> bytes:
+        async def hung(network, target, page):
             if page.host == "slow.test":
                 await asyncio.get_running_loop().create_future()
             return await fetch(network, target, page)

@@ -17,7 +17,7 @@ LO = Network("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.
     "said", [b"HTTP/1.1 302 Found\r\n\r\n", b"", b"\x15\x03\x01\x00\x02\x02\x28"]
 )
 async def test_a_box_that_answers_cannot_prove_to_be_the_host(said):
-    async def box(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def box(reader, writer):
         await reader.read(10)
         writer.write(said)
         writer.close()

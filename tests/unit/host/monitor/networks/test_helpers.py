@@ -16,12 +16,12 @@ GATEWAY, HELPER = "198.51.100.9", "192.168.77.1"
 WLAN = Link(2, "wlan0", "", 1, 0x10041)
 
 
-def own(last: int, *, price: int = 500_000, preferred: bool = True) -> LinkAddress:
+def own(last, *, price=500_000, preferred=True):
     interface = ip_interface(f"169.254.1.{last}/32")
     return LinkAddress(2, interface, True, SHARING_PROTOCOL, preferred, price)
 
 
-def route(table: int, last: int) -> SeenRoute:
+def route(table, last):
     to, via, source = ip_network(GATEWAY), ip_address(HELPER), ip_address(f"169.254.1.{last}")
     return SeenRoute(4, table, to, 2, 0, SHARING_PROTOCOL, via, b"", source)
 

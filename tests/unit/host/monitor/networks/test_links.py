@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
@@ -20,11 +19,11 @@ from cedos.model import NetworkKind
 
 
 class Genuine:
-    def look_up(self, link: Link) -> Hardware:
+    def look_up(self, link):
         return Hardware(genuine=True)
 
 
-def tables(*names: str, running: bool = True, base: int = 1) -> Tables:
+def tables(*names, running=True, base=1):
     """Interfaces with an address, a router and a metric each, the first with the best metric."""
     made = Tables(())
     for index, name in enumerate(names, base):
@@ -36,34 +35,34 @@ def tables(*names: str, running: bool = True, base: int = 1) -> Tables:
 
 
 class PlayedTables:
-    def __init__(self, first: Tables) -> None:
-        self.now: Tables | Exception = first
+    def __init__(self, first):
+        self.now = first
         self.closed = False
 
-    def start(self, changed: asyncio.Event) -> None:
+    def start(self, changed):
         self.changed = changed
 
-    async def read(self) -> Tables:
+    async def read(self):
         if isinstance(self.now, Exception):
             raise self.now
         return self.now
 
-    def play(self, tables: Tables | Exception) -> None:
+    def play(self, tables):
         self.now = tables
         self.changed.set()
 
-    def close(self) -> None:
+    def close(self):
         self.closed = True
 
 
 class NoResolvers:
-    async def start(self, changed: Callable[[], None]) -> None:
+    async def start(self, changed):
         pass
 
-    async def read(self) -> Resolvers:
+    async def read(self):
         return Resolvers()
 
-    async def close(self) -> None:
+    async def close(self):
         pass
 
 
@@ -117,7 +116,7 @@ async def test_costly_reads_are_far_apart():
     class Announced(PlayedTables):
         reads = 0
 
-        async def read(self) -> Tables:
+        async def read(self):
             self.reads += 1
             until_s = time.thread_time() + 0.03
             while time.thread_time() < until_s:
@@ -159,12 +158,12 @@ async def test_a_kernel_that_tells_nothing_is_an_error_and_nothing_stays_open():
 FE80 = ip_address("fe80::1")
 
 
-def _six_alone(made: Tables, index: int, metric: int = 600) -> None:
+def _six_alone(made, index, metric=600):
     made.addresses[index] = [LinkAddress(index, ip_interface(f"2001:db8:{index}::2/64"))]
     made.routes[index] = [DefaultRoute(index, 6, FE80, metric)]
 
 
-def _translator(made: Tables, name: str, address: str, metric: int, kind: str = "tun") -> None:
+def _translator(made, name, address, metric, kind="tun"):
     made.links[9] = Link(9, name, kind, 65534, 0x10041)
     made.addresses[9] = [LinkAddress(9, ip_interface(address))]
     made.routes[9] = [DefaultRoute(9, 4, None, metric)]

@@ -1,15 +1,13 @@
 """A probe server that serves, and trains to it."""
 
 import time
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 
 from cedos.host.monitor.probing import udp_train
-from cedos.host.monitor.probing.result import ProbeOutcome, ProbeServer
+from cedos.host.monitor.probing.result import ProbeServer
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
 from cedos.model import Direction
 
@@ -19,15 +17,13 @@ LIMITS = (100e6, 1e9)
 
 
 @asynccontextmanager
-async def _serving(**limits: float) -> AsyncIterator[tuple[ProbeServing, ProbeServer]]:
+async def _serving(**limits):
     held = ProbeLimits(*LIMITS) if not limits else ProbeLimits(**limits)
     async with ProbeServing(HERE, 0, KEY, held) as server:
         yield server, ProbeServer(HERE, server.port, KEY, packets=40)
 
 
-async def _measured(
-    server: ProbeServer, direction: Direction = Direction.DOWN, timeout_s: float = 2.0
-) -> ProbeOutcome:
+async def _measured(server, direction=Direction.DOWN, timeout_s=2.0):
     """A train; it keeps its time limit, whatever happens."""
     started_s = time.monotonic()
     outcome = await udp_train.run(server, interface="lo", direction=direction, timeout_s=timeout_s)
@@ -37,11 +33,11 @@ async def _measured(
 
 
 @pytest.fixture
-def serving() -> Callable[..., Any]:
+def serving():
     """`async with serving(**limits) as (running, server)`: a server, and what clients know of it."""
     return _serving
 
 
 @pytest.fixture
-def measured() -> Callable[..., Any]:
+def measured():
     return _measured

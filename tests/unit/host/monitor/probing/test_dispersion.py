@@ -11,7 +11,7 @@ from cedos.host.monitor.probing.udp_train import BINS, INDICATORS, implausible, 
 BITS = 9824
 
 
-def arrivals_at(rate_bps: float, packets: int, burst: int = 1) -> list[tuple[int, float]]:
+def arrivals_at(rate_bps, packets, burst=1):
     """Arrivals on a link that delivers `burst` packets at once."""
     return [(n, (n // burst) * burst * BITS / rate_bps) for n in range(packets)]
 

@@ -2,10 +2,8 @@
 
 import asyncio
 import struct
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 from kit.waiting import counting_turns
@@ -13,27 +11,25 @@ from kit.waiting import counting_turns
 from cedos.host.monitor.dns_message import DnsFault
 from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.dns_probe import NO_ANSWER
-from cedos.host.monitor.probing.result import ProbeOutcome
 from cedos.model import Network, NetworkKind
 
 HERE = ip_address("127.0.0.1")
 LO = Network("lo", "lo", 1, NetworkKind.ETHERNET, False)
-Answer = Callable[[bytes], list[bytes]]
 
 
-def found(question: bytes, address: str, *, flags: int = 0x8180, number: bytes = b"") -> bytes:
+def found(question, address, *, flags=0x8180, number=b""):
     """An answer to a question: one address."""
     record = b"\xc0\x0c" + struct.pack("!2HIH", 1, 1, 60, 4) + ip_address(address).packed
     head = (number or question[:2]) + struct.pack("!5H", flags, 1, 1, 0, 0)
     return head + question[12:] + record
 
 
-def other_number(question: bytes) -> bytes:
+def other_number(question):
     return bytes(byte ^ 0xFF for byte in question[:2])
 
 
 PUBLIC = "93.184.216.34"
-ANSWERS: dict[str, tuple[Answer, str | None]] = {
+ANSWERS = {
     "honestly": (lambda q: [found(q, PUBLIC)], None),
     "with a private address": (lambda q: [found(q, "10.0.0.1")], DnsFault.HIJACKED),
     "cut off": (lambda q: [found(q, PUBLIC, flags=0x8380)], DnsFault.TRUNCATED),
@@ -50,15 +46,15 @@ ANSWERS: dict[str, tuple[Answer, str | None]] = {
 
 
 @contextmanager
-def resolving(answer: Answer) -> Iterator[type[asyncio.DatagramProtocol]]:
+def resolving(answer):
     """A resolver that says that, until the block ends."""
-    transports: list[Any] = []
+    transports = []
 
     class Protocol(asyncio.DatagramProtocol):
-        def connection_made(self, transport: Any) -> None:
+        def connection_made(self, transport):
             transports.append(transport)
 
-        def datagram_received(self, data: bytes, source: tuple[str, int]) -> None:
+        def datagram_received(self, data, source):
             for each in answer(data):
                 transports[0].sendto(each, source)
 
@@ -67,7 +63,7 @@ def resolving(answer: Answer) -> Iterator[type[asyncio.DatagramProtocol]]:
         transport.close()
 
 
-async def looked_up(answer: Answer, timeout_s: float) -> ProbeOutcome:
+async def looked_up(answer, timeout_s):
     with resolving(answer) as protocol:
         loop = asyncio.get_running_loop()
         made, _ = await loop.create_datagram_endpoint(protocol, local_addr=(str(HERE), 0))
@@ -75,7 +71,7 @@ async def looked_up(answer: Answer, timeout_s: float) -> ProbeOutcome:
         return await dns_probe.run(LO, "example.com", resolver=HERE, port=port, timeout_s=timeout_s)
 
 
-async def test_answers_to_others_leave_turns_to_other_tasks() -> None:
+async def test_answers_to_others_leave_turns_to_other_tasks():
     """A network's resolver that sends them without end held up the daemon."""
     async with counting_turns() as turns:
         outcome = await looked_up(
@@ -86,7 +82,7 @@ async def test_answers_to_others_leave_turns_to_other_tasks() -> None:
 
 
 @pytest.mark.parametrize("how", ANSWERS)
-async def test_only_an_honest_answer_is_timed(how: str) -> None:
+async def test_only_an_honest_answer_is_timed(how):
     answer, wrong = ANSWERS[how]
     silent = wrong is not None and not isinstance(wrong, DnsFault)
     outcome = await looked_up(answer, 0.3 if silent else 10.0)

@@ -1,5 +1,4 @@
 import socket
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,13 +7,13 @@ from hypothesis import strategies as st
 from cedos.host.monitor.probing import ping
 
 
-def test_the_checksum_of_a_known_packet() -> None:
+def test_the_checksum_of_a_known_packet():
     # RFC 1071's example: the one's complement sum of these words is 0xddf2.
     assert ping.checksum(bytes.fromhex("0001f203f4f5f6f7")) == ~0xDDF2 & 0xFFFF
 
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF))
-def test_echoes_and_replies(identifier: int, sequence: int) -> None:
+def test_echoes_and_replies(identifier, sequence):
     for version, kind in ((4, 0), (6, 129)):
         echo = ping.echo(version, identifier, sequence)
         assert len(echo) == ping.PING_BYTES[version] - {4: 20, 6: 40}[version]
@@ -31,32 +30,30 @@ def test_echoes_and_replies(identifier: int, sequence: int) -> None:
 class EndlessReplies:
     """A socket with a reply to another's echo at each call."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.calls = 0
         self._ends = socket.socketpair()
 
-    def recvmsg(self, *_: int) -> tuple[bytes, list[Any], int, tuple[str, int]]:
+    def recvmsg(self, *_):
         self.calls += 1
         assert self.calls < 1_000
         return bytes(8), [], 0, ("192.0.2.1", 0)
 
-    def bind(self, _: object) -> None: ...
+    def bind(self, _): ...
 
-    def getsockname(self) -> tuple[str, int]:
+    def getsockname(self):
         return "", 7
 
-    def fileno(self) -> int:
+    def fileno(self):
         return self._ends[0].fileno()
 
-    def close(self) -> None:
+    def close(self):
         for each in self._ends:
             each.close()
 
 
 @pytest.mark.anyio
-async def test_replies_without_end_leave_turns_to_other_tasks(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_replies_without_end_leave_turns_to_other_tasks(monkeypatch):
     replies = EndlessReplies()
     monkeypatch.setattr(ping, "_open", lambda *_: (replies, False))
     opened = ping.PingSocket("lo", 4, lambda *_: None)

@@ -15,7 +15,7 @@ from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, ProbeServer, Spent
 from cedos.host.monitor.probing.schedule import ProbeSchedule
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
-from cedos.model import Address, Direction, Network, NetworkKind, NextHop
+from cedos.model import Direction, Network, NetworkKind, NextHop
 
 TARGET = ip_address("198.51.100.1")
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
@@ -62,7 +62,7 @@ async def test_who_comes_back_has_all_networks_pinged_at_once():
     schedule = ProbeSchedule(0.05, 0.05, away=1e6)
     async with Prober(lambda n: TARGET, schedule=schedule, open_pinger=played) as prober:
 
-        def pinged() -> dict[str, int]:
+        def pinged():
             return {network: total.probes for network, _, total in prober.costs}
 
         prober.user_present(False)
@@ -86,11 +86,9 @@ async def test_who_comes_back_has_all_networks_pinged_at_once():
 async def test_a_resolver_is_asked_each_time_for_a_name_that_it_cannot_remember(
     monkeypatch, problem, knows
 ):
-    asked: list[tuple[str, Address | None]] = []
+    asked = []
 
-    async def run(
-        network: Network, name: str, *, resolver: Address | None, timeout_s: float
-    ) -> ProbeOutcome:
+    async def run(network, name, *, resolver, timeout_s):
         asked.append((name, resolver))
         return ProbeOutcome({} if problem else {"dns_s": 0.2}, Spent(70, 90, 0.2), problem)
 
@@ -168,7 +166,7 @@ def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up():
 
 
 async def test_a_ping_without_an_answer_is_known_while_it_waits():
-    rtts: dict[str, float | None] = {"wlan0": 0.02, "lte0": None}
+    rtts = {"wlan0": 0.02, "lte0": None}
     prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))
     async with prober:
         before_s = time.monotonic()
@@ -183,7 +181,7 @@ async def test_a_ping_without_an_answer_is_known_while_it_waits():
 
 async def test_what_was_lost_before_an_answer_is_told_before_it():
     """A network that was silent and is back was called gone by the pings that were given up late."""
-    rtts: dict[str, float | None] = {"wlan0": None}
+    rtts = {"wlan0": None}
     prober = Prober(lambda n: TARGET, ping_timeout_s=0.3, open_pinger=played_pinger(rtts))
     async with prober:
         told = prober.results()
@@ -199,7 +197,7 @@ async def test_what_was_lost_before_an_answer_is_told_before_it():
 
 
 async def test_pings_are_matched_lost_and_paid_for():
-    rtts: dict[str, float | None] = {"wlan0": 0.02, "lte0": None}
+    rtts = {"wlan0": 0.02, "lte0": None}
     prober = Prober(lambda n: TARGET, ping_timeout_s=0.1, open_pinger=played_pinger(rtts))
     async with prober:
         answered, lost = await asyncio.gather(prober.ping(WIFI), prober.ping(LTE))
@@ -218,9 +216,9 @@ async def test_pings_are_matched_lost_and_paid_for():
 
 
 async def test_joules_know_how_long_the_radio_has_rested():
-    asked: list[tuple[NetworkKind, float | None]] = []
+    asked = []
 
-    def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
+    def price(kind, spent, idle_s):
         asked.append((kind, idle_s))
         return 2.5
 
@@ -271,7 +269,7 @@ async def test_every_kind_of_probe_goes_one_way():
 async def test_two_trains_on_one_network_take_turns(monkeypatch):
     running = 0
 
-    async def slow(*arguments: object, **options: object) -> ProbeOutcome:
+    async def slow(*arguments, **options):
         nonlocal running
         running += 1
         assert running == 1
@@ -312,7 +310,7 @@ async def test_without_target_or_privilege_nothing_is_pinged():
     async with Prober(lambda n: None) as prober:
         assert (await prober.ping(WIFI)).problem == "there is no host to ping"
 
-    def refuse(*arguments: object) -> object:
+    def refuse(*arguments):
         raise PrivilegeError("pings need CAP_NET_RAW")
 
     async with Prober(lambda n: TARGET, open_pinger=refuse) as prober:

@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import pytest
@@ -14,10 +13,10 @@ KEY = b"k" * 32
 
 
 @pytest.fixture
-async def talk() -> AsyncIterator[Callable[..., "Talker"]]:
-    talkers: list[Talker] = []
+async def talk():
+    talkers = []
 
-    def make(port: int, bound: str = "127.0.0.1") -> Talker:
+    def make(port, bound="127.0.0.1"):
         talkers.append(Talker(port, bound))
         return talkers[-1]
 
@@ -29,13 +28,13 @@ async def talk() -> AsyncIterator[Callable[..., "Talker"]]:
 class Talker:
     """A client without manners: says what it is told, and keeps what it hears."""
 
-    def __init__(self, port: int, bound: str = "127.0.0.1") -> None:
+    def __init__(self, port, bound="127.0.0.1"):
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setblocking(False)
         self.socket.bind((bound, 0))
         self.socket.connect(("127.0.0.1", port))
 
-    async def say(self, data: bytes, wait_s: float = 0.15) -> list[bytes]:
+    async def say(self, data, wait_s=0.15):
         """Everything that comes within some time; the port stays its own."""
         self.socket.send(data)
         await asyncio.sleep(wait_s)

@@ -2,10 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from ipaddress import ip_address
-from typing import Any
 
 import pytest
 
@@ -16,18 +14,16 @@ from cedos.model import Direction
 HERE = ip_address("127.0.0.1")
 KEY = b"k" * 32
 
-Received = Callable[[bytes, tuple[str, int]], list[bytes]]
-
 
 @asynccontextmanager
-async def liar(answer: Received) -> AsyncIterator[ProbeServer]:
+async def liar(answer):
     """A server that answers each datagram with what `answer` makes of it."""
 
     class Protocol(asyncio.DatagramProtocol):
-        def connection_made(self, transport: Any) -> None:
+        def connection_made(self, transport):
             self.transport = transport
 
-        def datagram_received(self, data: bytes, source: tuple[str, int]) -> None:
+        def datagram_received(self, data, source):
             for each in answer(data, source):
                 self.transport.sendto(each, source)
 
@@ -40,10 +36,10 @@ async def liar(answer: Received) -> AsyncIterator[ProbeServer]:
         transport.close()
 
 
-def lying(train_of: Callable[[wire.TrainRequest], list[bytes]], key: bytes = KEY) -> Received:
+def lying(train_of, key=KEY):
     """Greets as it should; then answers an ASK by `train_of`."""
 
-    def answer(data: bytes, source: tuple[str, int]) -> list[bytes]:
+    def answer(data, source):
         message = wire.decode(data, KEY)
         if isinstance(message, wire.ProbeHello):
             return [wire.encode(wire.Cookie(message.session, b"c" * 16), key)]
@@ -56,13 +52,13 @@ def lying(train_of: Callable[[wire.TrainRequest], list[bytes]], key: bytes = KEY
     return answer
 
 
-def packets(session: bytes, count: int = 10, size: int = 200, key: bytes = KEY) -> list[bytes]:
+def packets(session, count=10, size=200, key=KEY):
     return [
         wire.encode(wire.TrainDown(session, n, count), key, size) for n in range(min(count, 50))
     ]
 
 
-LIES: dict[str, tuple[Received, str]] = {
+LIES = {
     "wrong key": (lying(lambda ask: [], key=b"x" * 32), "not signed with this key (greeting)"),
     "an echo": (lambda data, source: [data], "no answer in time (greeting)"),
     "nothing after the greeting": (lying(lambda ask: []), "no answer in time (train)"),
@@ -89,14 +85,14 @@ async def test_a_train_that_is_a_lie_ends_as_a_problem(lie, measured):
         assert expected in outcome.problem
 
 
-def reporting(make: Callable[[bytes], wire.Report]) -> Received:
+def reporting(make):
     """READY for an ASK, and a report for a DONE."""
     return lying(
         lambda ask: [wire.encode(wire.Ready(ask.session) if ask.cookie else make(ask.session), KEY)]
     )
 
 
-REPORTS: dict[str, Callable[[bytes], wire.Report]] = {
+REPORTS = {
     "more packets than were sent": lambda session: wire.Report(
         session, 2200, 0.001, tuple((n, n / 1e6) for n in range(11))
     ),
@@ -127,7 +123,7 @@ async def test_a_server_that_reports_a_thousand_times_the_rate_is_not_believed(
     """Every packet within a microsecond: what this end saw of it is the bound, with some room."""
     send = udp_train._Exchange._send
 
-    async def slow(self: Any, message: wire.Message, size_bytes: int = 0) -> None:
+    async def slow(self, message, size_bytes=0):
         await send(self, message, size_bytes)
         if size_bytes:
             await asyncio.sleep(slowly_s / 10)

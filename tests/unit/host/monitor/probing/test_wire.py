@@ -17,14 +17,14 @@ micros = st.integers(0, 2**32 - 1).map(lambda value: value / 1e6)
 
 
 @st.composite
-def trains(draw: st.DrawFn) -> wire.TrainDown | wire.TrainUp:
+def trains(draw):
     packets = draw(st.integers(1, 2**16 - 1))
     kind = draw(st.sampled_from([wire.TrainDown, wire.TrainUp]))
     return kind(draw(sessions), draw(st.integers(0, packets - 1)), packets)
 
 
 @st.composite
-def reports(draw: st.DrawFn) -> wire.Report:
+def reports(draw):
     indexes = draw(st.lists(u16, unique=True, max_size=200))
     times = sorted(draw(st.lists(micros, min_size=len(indexes), max_size=len(indexes))))
     waited_s = draw(st.integers(round(times[-1] * 1e6) if times else 0, 2**32 - 1)) / 1e6

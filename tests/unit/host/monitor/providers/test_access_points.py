@@ -1,7 +1,6 @@
 """The access points that a radio has heard, from nl80211's list as the kernel sends it."""
 
 import struct
-from typing import Any
 
 from cedos.host.monitor.providers import access_points, wifi
 from cedos.host.monitor.providers.access_points import ScanList, ScannedPoint, parse, summarise
@@ -10,9 +9,7 @@ from cedos.kernel.netlink import attribute
 from cedos.model import Network, NetworkKind
 
 
-def listed(
-    bssid: str, ssid: bytes = b"home", *, status: int | None = None, seen_ms: int = 100
-) -> bytes:
+def listed(bssid, ssid=b"home", *, status=None, seen_ms=100):
     """Return an entry of a dump: NL80211_ATTR_GENERATION, IFINDEX, BSS {...}."""
     elements = bytes((0, len(ssid))) + ssid + bytes((1, 2, 0x82, 0x84))
     bss = attribute(1, bytes.fromhex(bssid.replace(":", ""))) + attribute(
@@ -56,16 +53,16 @@ async def test_roaming_is_seen_at_the_next_look(monkeypatch):
         [listed("aa:bb:cc:00:11:22", status=1), listed("aa:bb:cc:00:11:23", seen_ms=4000)],
         [listed("aa:bb:cc:00:11:23", b"annexe", status=1)],
     ]
-    asked: list[int] = []
+    asked = []
 
-    async def read(index: int) -> ScanList:
+    async def read(index):
         asked.append(index)
         return summarise(filter(None, map(parse, lists[len(asked) - 1])))
 
     monkeypatch.setattr(access_points, "read", read)
     provider = wifi.WifiProvider()
 
-    async def read_at(now_s: float, bssid: str | None) -> Any:
+    async def read_at(now_s, bssid):
         await provider._list(home.index, bssid, now_s)
         return provider.access_point(home)
 

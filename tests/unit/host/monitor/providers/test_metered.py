@@ -4,7 +4,6 @@ import pytest
 from kit.bus import PlayedBus
 
 from cedos.host.monitor.providers import access_points, metered
-from cedos.host.monitor.providers.access_points import ScanList
 from cedos.host.monitor.providers.metered import HostMetered, parse_device
 from cedos.kernel.interface_kind import MeteredWord
 from cedos.kernel.netlink import attribute
@@ -76,7 +75,7 @@ async def test_without_both_the_access_point_tells(monkeypatch):
     """As a phone's hotspot announces it; what has no radio is not asked in vain."""
     monkeypatch.setattr(metered, "announced_metered", lambda name, index: False)
 
-    async def scanned(index: int) -> ScanList:
+    async def scanned(index):
         if index == 3:
             raise OSError("no wireless interface")
         element = bytes.fromhex("dd080050f21102000000" if index == 2 else "")

@@ -24,7 +24,7 @@ async def test_networkmanagers_verdict_counts_where_it_checks(address, make_serv
     }
     bus = SystemBus(address, timeout_s=0.5)
     provider = nm.NetworkManager(bus)
-    told: list[bool] = []
+    told = []
     provider.on_change(lambda: told.append(True))
     try:
         assert await provider.captive(WIFI) is None
@@ -64,7 +64,7 @@ MM = "org.freedesktop.ModemManager1"
 MODEMS = [f"/org/freedesktop/ModemManager1/Modem/{n}" for n in (0, 1)]
 
 
-def modem(device: str, ports: list[list[object]], rsrp: float) -> dict[str, dict[str, Variant]]:
+def modem(device, ports, rsrp):
     return {
         f"{MM}.Modem": {"Ports": Variant("a(su)", ports), "Device": Variant("s", device)},
         f"{MM}.Modem.Signal": {

@@ -1,6 +1,5 @@
 import asyncio
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -16,11 +15,11 @@ WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
 class Broken:
     """Misbehaves in the given way; afterwards it works."""
 
-    def __init__(self, way: str) -> None:
+    def __init__(self, way):
         self.way = way
         self.asked = 0
 
-    async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+    async def read(self, network, now_s):
         self.asked += 1
         if self.way == "raise":
             raise RuntimeError("no such device")
@@ -34,14 +33,14 @@ class Broken:
                     continue
         return {"rssi_dbm": Indicator(-60.0, now_s)}
 
-    async def close(self) -> None:
+    async def close(self):
         if self.way == "raise":
             raise RuntimeError("cannot close either")
 
 
 @pytest.mark.parametrize("way", ["raise", "hang", "hang stubbornly"])
 async def test_no_provider_breaks_the_guard(way):
-    reports: list[str] = []
+    reports = []
     broken = Broken(way)
     guarded = GuardedProvider(broken, reports.append, timeout_s=0.02)
     for now_s in (1.0, 2.5, 5.0):
@@ -73,7 +72,7 @@ async def test_trouble_is_tried_again_each_time_twice_as_late():
 
 
 async def test_a_provider_that_hangs_holds_up_no_other():
-    taken: list[Mapping[str, Indicator]] = []
+    taken = []
     hanging = GuardedProvider(Broken("hang"), lambda sentence: None, timeout_s=0.2)
     good = GuardedProvider(
         PlayedProvider({"home": {"cqi": Indicator(9.0, 5.0)}}), lambda sentence: None
@@ -88,7 +87,7 @@ async def test_a_provider_that_hangs_holds_up_no_other():
 
 async def test_the_access_point_goes_through_the_guard():
     class Knowing(PlayedProvider):
-        def access_point(self, network: Network) -> AccessPoint | None:
+        def access_point(self, network):
             return AccessPoint("00:11:22:33:44:55", "home")
 
     guarded = GuardedProvider(Knowing({}), lambda sentence: None)
@@ -114,7 +113,7 @@ async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense):
     class Mad(PlayedProvider):
         answer: Any = nonsense
 
-        async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
+        async def read(self, network, now_s):
             return self.answer
 
     mad = Mad({})
@@ -129,7 +128,7 @@ async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense):
 
 
 async def test_nonsense_is_left_out_and_reported_once_a_kind():
-    reports: list[str] = []
+    reports = []
     told = {
         "rssi_dbm": Indicator(127.0, 5.0),
         "link_bps": Indicator(math.nan, 5.0),
@@ -161,10 +160,10 @@ async def test_of_several_providers_the_fresher_value_wins():
 
 async def test_an_access_point_that_cannot_be_told_is_none():
     class Lost(PlayedProvider):
-        def access_point(self, network: Network) -> AccessPoint | None:
+        def access_point(self, network):
             raise KeyError(network.name)
 
-    reports: list[str] = []
+    reports = []
     guarded = GuardedProvider(Lost({}), reports.append)
     assert guarded.access_point(WIFI) is guarded.access_point(WIFI) is None
     assert reports == ["Lost: access point: KeyError: 'home' (reported once)"]

@@ -31,7 +31,7 @@ async def test_idle_locked_and_another_session(address, make_service):
     }
     bus = SystemBus(address)
     screen = Screen(bus)
-    told: list[bool] = []
+    told = []
     screen.on_change(told.append)
     assert screen.active()
     assert not screen.known

@@ -1,5 +1,4 @@
 from ipaddress import ip_interface
-from pathlib import Path
 
 import pytest
 
@@ -11,18 +10,18 @@ HEADER = "t_s,down_mbps,up_mbps,rtt_ms,rssi_dbm,rsrp_dbm,rsrq_db,sinr_db,cqi,ava
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))
 
 
-def write(tmp_path: Path, *lines: str, header: str = HEADER) -> Path:
+def write(tmp_path, *lines, header=HEADER):
     file = tmp_path / "series.csv"
     file.write_text("\n".join((header, *lines)) + "\n")
     return file
 
 
-def ramp(tmp_path: Path, seconds: int) -> Path:
+def ramp(tmp_path, seconds):
     """Second s carries s Mbit/s at -50 - s dBm."""
     return write(tmp_path, *(f"{s},{s},,,{-50 - s},,,,,1," for s in range(seconds)))
 
 
-def values(series: Series, position_s: float) -> dict[str, float]:
+def values(series, position_s):
     return {name: value for name, (value, _) in series.at(position_s).items()}
 
 

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import stat
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -20,7 +19,6 @@ from cedos.host.steer.journal.records import (
     ROUTING,
     TCP_RMEM,
     HostRecord,
-    Record,
     SysctlRecord,
     journal_line,
     read_records,
@@ -41,7 +39,7 @@ records = st.lists(
 ).map(lambda rest: [HOST, *rest])
 
 
-def write(directory: Path, what: list[Record]) -> bytes:
+def write(directory, what):
     journal = Journal(directory)
     for record in what:
         journal.append(record)
@@ -50,7 +48,7 @@ def write(directory: Path, what: list[Record]) -> bytes:
     return path.read_bytes() if path.exists() else b""
 
 
-def read(directory: Path) -> list[Record]:
+def read(directory):
     journal = Journal(directory)
     try:
         return list(journal.read().records)
@@ -136,7 +134,7 @@ def test_a_folder_that_is_none_is_refused(tmp_path):
         Journal(tmp_path / "file" / "state")
 
 
-def read_text(directory: Path) -> str:
+def read_text(directory):
     return (directory / FILE_NAME).read_text()
 
 

@@ -10,24 +10,24 @@ ETHERNET, OTHER = 1, 519
 ETHERTYPES = {4: 0x0800, 6: 0x86DD}
 
 
-def ipv4(protocol: int, payload: bytes, options: int = 0, fragment: int = 0) -> bytes:
+def ipv4(protocol, payload, options=0, fragment=0):
     head = bytes([0x45 + options, 0]) + bytes(4) + fragment.to_bytes(2, "big")
     return head + bytes([64, protocol]) + bytes(10 + 4 * options) + payload
 
 
-def ipv6(protocol: int, payload: bytes) -> bytes:
+def ipv6(protocol, payload):
     return bytes([0x60]) + bytes(5) + bytes([protocol, 64]) + bytes(32) + payload
 
 
-def ports(source: int, destination: int) -> bytes:
+def ports(source, destination):
     return source.to_bytes(2, "big") + destination.to_bytes(2, "big") + bytes(40)
 
 
-def tcp(flags: int) -> bytes:
+def tcp(flags):
     return bytes(13) + bytes([flags]) + bytes(20)
 
 
-def report(kind: int) -> bytes:
+def report(kind):
     """Behind the router alert."""
     return bytes([58, 0, 5, 2, 0, 0, 1, 0, kind]) + bytes(20)
 
@@ -62,7 +62,7 @@ DROPPED = {
 }
 
 
-def given(packet: bytes, link_type: int) -> int:
+def given(packet, link_type):
     version = packet[0] >> 4
     before = bytes(14) if link_type == ETHERNET else b""
     return run_bpf(program(link_type), before + packet, ethertype=ETHERTYPES[version])

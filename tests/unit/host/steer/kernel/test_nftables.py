@@ -12,7 +12,7 @@ NEW_RULE, DELETE_TABLE, DELETE_CHAIN, DELETE_RULE = NFT + 6, NFT + 2, NFT + 5, N
 HEAD = struct.pack("=BBH", 2, 0, 7)
 
 
-def told(kind: int, *attributes: tuple[int, str]) -> NetlinkMessage:
+def told(kind, *attributes):
     payload = HEAD + b"".join(attribute(n, text.encode() + b"\0") for n, text in attributes)
     return NetlinkMessage(kind, 0, 0, payload)
 

@@ -29,7 +29,7 @@ from cedos.model import FlowKey, Strategy, StrategyKind
 TOKEN = 7
 
 
-def single(name: str) -> Strategy:
+def single(name):
     return Strategy(StrategyKind.SINGLE, (name,))
 
 
@@ -53,7 +53,7 @@ def joined(world, manager):
     return first.key, spare.key
 
 
-def ended(key: FlowKey) -> MptcpEvent:
+def ended(key):
     return MptcpEvent(MptcpEventKind.SUBFLOW_DOWN, TOKEN, key)
 
 
@@ -294,8 +294,8 @@ def test_a_connection_is_never_left_without_an_active_path_by_us(make_world, act
     manager = PathManager()
     networks = [world.wlan0, world.lte0]
     manager.networks_changed(networks, 0.0)
-    kernel: dict[FlowKey, bool] = {}  # subflow -> backup, as the kernel has it
-    asked: list[CreateSubflow] = []
+    kernel = {}  # subflow -> backup, as the kernel has it
+    asked = []
     now_s, port = 0.0, 60_000
 
     def carry_out(step):

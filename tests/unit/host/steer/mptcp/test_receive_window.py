@@ -39,7 +39,7 @@ def test_a_network_stays_as_quick_as_it_was_for_some_minutes(world):
     bound = ReceiveWindow(world.kernel, records.append)
     both = [world.wlan0, world.lte0]
 
-    def most(rate_bps: float, now_s: float) -> int:
+    def most(rate_bps, now_s):
         bound.measured(both, {"wlan0": (rate_bps, 0.05), "lte0": (1e6, 0.05)}, now_s)
         bound.used_by([])
         return int(world.kernel.sysctls[TCP_RMEM].split()[-1])

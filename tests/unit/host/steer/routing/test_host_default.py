@@ -28,15 +28,13 @@ TUNNELS = [
 ]
 
 
-def route(table: int, prefix: str, index: int, metric: int = 0, **more: object) -> SeenRoute:
+def route(table, prefix, index, metric=0, **more):
     net = ip_network(prefix)
     seen = SeenRoute(net.version, table, net, index, metric, 3, None, b"")
     return replace(seen, **more)
 
 
-def rule(
-    preference: int, table: int, *, general: bool = True, ours: bool = False, **more: object
-) -> SeenRule:
+def rule(preference, table, *, general=True, ours=False, **more):
     return replace(SeenRule(4, preference, table, general, ours, None), **more)
 
 
@@ -44,7 +42,7 @@ OWN = [route(254, "0.0.0.0/0", 3, 100), route(254, "::/0", 3, 100)]
 LINKS = [WIFI, MODEM, BRIDGE, TUNNELS[0]]
 
 
-def stays(*routes: SeenRoute, rules: tuple[SeenRule, ...] = (), links=LINKS) -> dict[int, str]:
+def stays(*routes, rules=(), links=LINKS):
     """Return by IP version the interface of the default that stays the host's."""
     found = examine(rules, [*OWN, *routes], links, NETWORKS)
     return {version: each.interface for version, each in found.defaults.items()}

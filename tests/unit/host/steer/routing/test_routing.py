@@ -214,7 +214,7 @@ def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world, re
     kernel.all_routes, kernel.all_links = world.kernel.all_routes, world.kernel.all_links
     routing = Routing(kernel)
 
-    def without() -> None:
+    def without():
         if " src ::1" in kernel.what:
             raise OSError(refusal, "IPv6 is disabled on nexthop device")
 
@@ -224,7 +224,7 @@ def test_where_loopback_has_no_ipv6_rules_are_unreachable_until_it_has(world, re
         routing.set_default(name)
     routing.set_destination(Destination(ip_network("2001:db8:7::/48")), NOWHERE)
 
-    def tables() -> list[int | None]:
+    def tables():
         return [r.table for r in kernel.own if r.version == 6 and r.preference in (32155, 32191)]
 
     assert tables() == [None, None]
@@ -382,7 +382,7 @@ class Watched(MemoryKernel):
     look = staticmethod(lambda: None)
     what = ""
 
-    def _changed(self, what: str) -> None:
+    def _changed(self, what):
         self.what = what
         self.look()
         super()._changed(what)
@@ -405,7 +405,7 @@ def test_at_every_instant_packets_have_a_way_and_bound_ones_their_own(make_world
     foreign = SeenRule(4, 100, 77, False, False, None)
     world.kernel.others.append(foreign)
 
-    def look() -> None:
+    def look():
         for version in (4, 6):
             assert world.carrier(version) in ("wlan0", "lte0")
             for name in ("wlan0", "lte0"):

@@ -3,7 +3,7 @@
 import hashlib
 import re
 
-from cedos.session.protocol.channel import Acceptor, Channel, resume, set_up
+from cedos.session.protocol.channel import Acceptor, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.messages import MessageKind, Notice, pack_notice, pack_stale
 from cedos.session.protocol.handshake.outcome import ConnectionKind
@@ -17,16 +17,16 @@ DOCUMENT = (ROOT / "docs" / "session-handshake.md").read_text()
 class Values:
     """The random values of one end."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name):
         self.name, self.count = name, 0
 
-    def __call__(self, size: int) -> bytes:
+    def __call__(self, size):
         value = hashlib.sha256(f"{self.name} {self.count}".encode()).digest()[:size]
         self.count += 1
         return value
 
 
-def documented() -> dict[str, str]:
+def documented():
     block = DOCUMENT.rpartition("## Vectors")[2].split("```\n")[1]
     return {
         name.strip(): value
@@ -46,14 +46,14 @@ def test_the_documents_vectors_are_what_is_sent():
         "server public": theirs.public,
     }
 
-    def accepted() -> Channel:
+    def accepted():
         return acceptor.channel("192.0.2.1", 0.0)
 
-    def step(name: str, sender: Channel, receiver: Channel) -> None:
+    def step(name, sender, receiver):
         (got[name],) = sender.outgoing()
         assert receiver.receive(got[name], 0.0) == []
 
-    def record(name: str, sender: Channel, receiver: Channel, text: bytes) -> None:
+    def record(name, sender, receiver, text):
         got[name] = b"".join(sender.send([text]))
         assert receiver.receive(got[name], 0.0) == [text]
 

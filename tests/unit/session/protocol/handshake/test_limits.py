@@ -5,8 +5,6 @@ import os
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -69,7 +67,7 @@ def test_one_address_cannot_crowd_out_others(make_hosts):
 
 def test_one_holder_of_ipv6_addresses_cannot_crowd_out_others():
     """Count a /64 as one address: its holder pushed out all others by a handshake from each of 2^64."""
-    half_open: HalfOpen[str] = HalfOpen(HandshakeLimits(half_open=20, half_open_per_address=5))
+    half_open = HalfOpen(HandshakeLimits(half_open=20, half_open_per_address=5))
     half_open.add("other", "2001:db8:1::1", 0.0)
     pushed = {half_open.add(f"{n}", f"2001:db8:2::{n:x}", 1.0) for n in range(100)}
     assert "other" not in pushed
@@ -120,8 +118,8 @@ def test_what_is_over_leaves_nothing_behind(hosts):
 )
 def test_the_half_open_ones_against_a_model(steps):
     limits = HandshakeLimits(half_open=6, half_open_per_address=3, handshake_s=10)
-    half_open: HalfOpen[int] = HalfOpen(limits)
-    model: dict[int, tuple[str, float]] = {}
+    half_open = HalfOpen(limits)
+    model = {}
     now = 0.0
     for number, (what, where, which) in enumerate(steps):
         now += 1
@@ -225,16 +223,12 @@ def test_many_hosts_are_not_remembered_for_ever(monkeypatch):
     assert len(ledger._rates) == 3
 
 
-Connect = Callable[[KeyPair], Awaitable[session.Connection]]
-Scenario = Callable[[session.Listener, Connect], Awaitable[None]]
-
-
-def serving(scenario: Scenario, hosts: HandshakeLimits, idle: Path | None = None) -> None:
-    async def run() -> None:
+def serving(scenario, hosts, idle=None):
+    async def run():
         key = KeyPair(os.urandom(32))
-        made: list[session.Connection] = []
+        made = []
 
-        async def connect(who: KeyPair) -> session.Connection:
+        async def connect(who):
             made.append(
                 await session.connect(listener.address, server_key=key.public, key=who, timeout_s=3)
             )
@@ -254,7 +248,7 @@ def serving(scenario: Scenario, hosts: HandshakeLimits, idle: Path | None = None
     run_jumping(run())
 
 
-def leave(connection: session.Connection) -> None:
+def leave(connection):
     """The client's networks are gone, and nobody tells the server why."""
     assert connection.flow.dialler is not None
     connection.flow.dialler.close()
@@ -265,7 +259,7 @@ def leave(connection: session.Connection) -> None:
 def test_a_host_that_is_away_is_held_to_its_bytes_and_others_are_not():
     one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
 
-    async def scenario(listener: session.Listener, connect: Connect) -> None:
+    async def scenario(listener, connect):
         flows = []
         for who, size in ((one, 700_000), (one, 300_000), (one, 400_000), (other, 900_000)):
             near = await connect(who)
@@ -289,7 +283,7 @@ def test_a_host_that_is_away_is_held_to_its_bytes_and_others_are_not():
 
 
 def test_who_is_there_is_not_held_to_the_bytes_of_the_absent():
-    async def scenario(listener: session.Listener, connect: Connect) -> None:
+    async def scenario(listener, connect):
         near = await connect(KeyPair(os.urandom(32)))
         far = await listener.accept()
         await far.write(bytes(500_000))  # nobody reads it
@@ -303,7 +297,7 @@ def test_who_is_there_is_not_held_to_the_bytes_of_the_absent():
 def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows():
     one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
 
-    async def scenario(listener: session.Listener, connect: Connect) -> None:
+    async def scenario(listener, connect):
         flows = []
         for who, size in ((one, 240_000), (one, 200_000), (one, 190_000), (other, 250_000)):
             near = await connect(who)
@@ -318,7 +312,7 @@ def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows():
 
 
 def test_unread_bytes_of_all_hosts_together_have_a_limit():
-    async def scenario(listener: session.Listener, connect: Connect) -> None:
+    async def scenario(listener, connect):
         flows = []
         for size in (240_000, 200_000, 190_000):
             near = await connect(KeyPair(os.urandom(32)))
@@ -332,7 +326,7 @@ def test_unread_bytes_of_all_hosts_together_have_a_limit():
     serving(scenario, HandshakeLimits(unread_bytes=500_000))
 
 
-async def gone(listener: session.Listener, near: session.Connection) -> session.Connection:
+async def gone(listener, near):
     far = await listener.accept()
     await far.write(b"never acknowledged")  # it cannot sleep
     leave(near)
@@ -343,7 +337,7 @@ async def gone(listener: session.Listener, near: session.Connection) -> session.
 def test_of_those_that_are_away_few_stay_the_busy_hosts_go_first():
     busy = KeyPair(os.urandom(32))
 
-    async def scenario(listener: session.Listener, connect: Connect) -> None:
+    async def scenario(listener, connect):
         hosts = [KeyPair(os.urandom(32)), busy, busy, busy, KeyPair(os.urandom(32))]
         flows = [await gone(listener, await connect(each)) for each in hosts]
         await until(lambda: any(each.ended for each in flows))
@@ -355,7 +349,7 @@ def test_of_those_that_are_away_few_stay_the_busy_hosts_go_first():
 
 
 def test_an_address_has_so_many_sessions_whatever_keys_it_makes(tmp_path):
-    async def scenario(listener: session.Listener, connect: Connect) -> None:
+    async def scenario(listener, connect):
         here = [await connect(KeyPair(os.urandom(32))) for _ in range(2)]
         with pytest.raises(SessionError, match="takes no more flows"):
             await connect(KeyPair(os.urandom(32)))
@@ -388,7 +382,7 @@ def test_an_ipv6_network_is_one_address():
 def test_a_clock_that_is_set_ahead_ends_no_sleeping_flow(tmp_path, monkeypatch):
     """A lying time server ended the sessions of all clients that were away."""
 
-    async def scenario(listener: session.Listener, connect: Connect) -> None:
+    async def scenario(listener, connect):
         near = await connect(KeyPair(os.urandom(32)))
         far = await listener.accept()
         leave(near)
@@ -407,7 +401,7 @@ def test_sleeping_flows_count_and_over_a_restart(tmp_path):
     who, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
     limits = HandshakeLimits(flows_per_host=2)
 
-    async def first(listener: session.Listener, connect: Connect) -> None:
+    async def first(listener, connect):
         for _ in range(2):
             near = await connect(who)
             far = await listener.accept()
@@ -419,7 +413,7 @@ def test_sleeping_flows_count_and_over_a_restart(tmp_path):
 
     serving(first, limits, tmp_path / "idle")
 
-    async def second(_listener: session.Listener, connect: Connect) -> None:
+    async def second(_listener, connect):
         with pytest.raises(SessionError, match="takes no more flows of this host"):
             await connect(who)
         await connect(other)
@@ -430,7 +424,7 @@ def test_sleeping_flows_count_and_over_a_restart(tmp_path):
 def test_without_a_file_those_that_are_away_count_too():
     who = KeyPair(os.urandom(32))
 
-    async def scenario(listener: session.Listener, connect: Connect) -> None:
+    async def scenario(listener, connect):
         near = await connect(who)
         far = await listener.accept()
         leave(near)

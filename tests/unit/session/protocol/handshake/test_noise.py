@@ -1,7 +1,6 @@
 """Noise_IK against the published test vectors, and against an independent library in both roles."""
 
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -69,7 +68,7 @@ RESULTS = {
 CIPHERS = ["AESGCM", "ChaChaPoly"]
 
 
-def nonce(count: int, *, chacha: bool) -> bytes:
+def nonce(count, *, chacha):
     return bytes(4) + count.to_bytes(8, "little" if chacha else "big")
 
 
@@ -100,7 +99,7 @@ def test_published_vectors(cipher):
         assert sealed.hex() == expected
 
 
-def library(cipher: str, *, initiator: bool, static: bytes, remote: bytes | None) -> Any:
+def library(cipher, *, initiator, static, remote):
     other = NoiseConnection.from_name(f"Noise_IK_25519_{cipher}_SHA256".encode())
     (other.set_as_initiator if initiator else other.set_as_responder)()
     other.set_prologue(b"prologue")
@@ -163,7 +162,7 @@ def test_altered_and_shortened_messages_are_refused(data, second):
 
 
 def test_another_prologue_another_key_and_low_order_points_are_refused():
-    def initiator(prologue: bytes, server: bytes) -> Initiator:
+    def initiator(prologue, server):
         return Initiator(
             KeyPair(INITIATOR), KeyPair(INITIATOR_EPHEMERAL), server, prologue, chacha=True
         )

@@ -5,15 +5,12 @@ under, while random schedules of set-ups, resumptions, joins, losses, replays an
 """
 
 import random
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.session.protocol import crypto
-from cedos.session.protocol.channel import Channel
-from cedos.session.protocol.crypto import Aead, Buffer
 from cedos.session.protocol.handshake import noise, resume
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import ConnectionKind
@@ -25,22 +22,22 @@ class Watched:
 
     used: dict[tuple[bytes, bytes], bytes]
 
-    def __init__(self, key: bytes, real: Aead) -> None:
+    def __init__(self, key, real):
         self.key, self.real = key, real
 
-    def encrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
+    def encrypt(self, nonce, data, associated_data):
         where = (self.key, bytes(nonce))
         sealed = self.real.encrypt(nonce, data, associated_data)
         assert where not in Watched.used, "a nonce was used twice under one key"
         Watched.used[where] = sealed
         return sealed
 
-    def decrypt(self, nonce: Buffer, data: Buffer, associated_data: Buffer | None) -> bytes:
+    def decrypt(self, nonce, data, associated_data):
         return self.real.decrypt(nonce, data, associated_data)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def watched() -> Any:
+def watched():
     made = crypto.aead
     with pytest.MonkeyPatch.context() as patch:
         for module in (crypto, noise, resume):
@@ -65,11 +62,11 @@ def test_no_key_and_nonce_is_used_twice(make_hosts, seed, actions, aes):
     Watched.used = {}
     choose = random.Random(seed)
     hosts = make_hosts(seed=seed)
-    ours: dict[bytes, Credentials] = {}
-    stored: dict[bytes, bytes] = {}
-    living: list[tuple[Channel, Channel]] = []
+    ours = {}
+    stored = {}
+    living = []
 
-    def connect(client: Channel, rounds: int) -> None:
+    def connect(client, rounds):
         server = hosts.accept()
         # The connection may break at any message.
         for _ in range(rounds):

@@ -8,9 +8,7 @@ from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, Path
 class Make:
     """A maker of cases for tests."""
 
-    def path(
-        self, number: int, rtt_s: float | None = 0.05, rate_bps: float | None = 8e6, **more: object
-    ) -> PathState:
+    def path(self, number, rtt_s=0.05, rate_bps=8e6, **more):
         """A path over `net<number>`; `more` are fields of its facts or of its state."""
         facts = PathFacts(network=f"net{number}", rtt_s=rtt_s, rate_bps=rate_bps)
         state = PathState(number, facts, up_at_s=0.0)
@@ -18,13 +16,11 @@ class Make:
             setattr(facts if hasattr(facts, key) else state, key, value)
         return state
 
-    def backlog(
-        self, *waiting: int, copyable: tuple[int, ...] = (0, 0, 0, 0), at_s: float = -1e9
-    ) -> Backlog:
+    def backlog(self, *waiting, copyable=(0, 0, 0, 0), at_s=-1e9):
         """Bytes that wait by rank; the last foreground data came at `at_s`."""
         return Backlog(list(waiting), list(copyable), at_s)
 
 
 @pytest.fixture(scope="session")
-def make() -> Make:
+def make():
     return Make()

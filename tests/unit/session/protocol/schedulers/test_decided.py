@@ -1,7 +1,5 @@
 """The decided scheduler: chosen networks of labels, copies, and silent paths."""
 
-from typing import Any
-
 import pytest
 
 from cedos.model import NetworkKind, Strategy, StrategyKind
@@ -9,21 +7,20 @@ from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissi
 from cedos.session.protocol.schedulers.interface import SendGrant, allowed
 from cedos.session.protocol.schedulers.plain import LabelMapping
 
-Make = Any
 CHUNK = 16_384
 
 
-def single(*networks: str) -> Strategy:
+def single(*networks):
     return Strategy(StrategyKind.SINGLE, networks)
 
 
 class TestDecidedScheduler:
     @pytest.fixture(autouse=True)
-    def _two(self, make: Make) -> None:
+    def _two(self, make):
         self.one, self.other = make.path(1), make.path(2)
         self.both = (self.one, self.other)
 
-    def test_what_is_left_goes_by_the_inner_scheduler(self, make: Make) -> None:
+    def test_what_is_left_goes_by_the_inner_scheduler(self, make):
         scheduler = DecidedScheduler(LabelMapping())
         forbidden = make.path(1, allowed=0b0111)
         waiting = make.backlog(0, 0, 0, 10**6)
@@ -32,9 +29,7 @@ class TestDecidedScheduler:
             self.other, (forbidden, self.other), waiting, 10**6, 0.0
         ) == SendGrant(3, CHUNK)
 
-    def test_copies_only_of_what_is_to_be_sent_twice_and_only_where_it_may_go(
-        self, make: Make
-    ) -> None:
+    def test_copies_only_of_what_is_to_be_sent_twice_and_only_where_it_may_go(self, make):
         copies = make.backlog(0, 0, 0, 0, copyable=(7, 0, 0, 8))
         scheduler = DecidedScheduler(LabelMapping())
         assert not scheduler.copies
@@ -47,9 +42,9 @@ class TestDecidedScheduler:
         waiting = make.backlog(0, 0, 5, 0, copyable=(7, 0, 0, 0))
         assert scheduler.choose(self.one, self.both, waiting, 99, 0.0) == SendGrant(2, 99)
 
-    def test_what_waited_is_told_once(self, make: Make) -> None:
+    def test_what_waited_is_told_once(self, make):
         scheduler = DecidedScheduler(LabelMapping())
-        told: list[list[int]] = []
+        told = []
         scheduler.on_use(lambda: told.append([]))
         for waiting in (make.backlog(5, 0, 0, 9), make.backlog(3, 0, 0, 12)):
             scheduler.choose(self.one, self.both, waiting, 99, 0.0)
@@ -62,26 +57,26 @@ class TestDecidedScheduler:
 
 class TestPermissions:
     @pytest.fixture(autouse=True)
-    def _two(self, make: Make) -> None:
+    def _two(self, make):
         self.paths = {1: make.path(1), 2: make.path(2)}
 
-    def masks(self, *strategies: Strategy | None) -> tuple[int, int]:
+    def masks(self, *strategies):
         found = permissions([*strategies, *[None] * (4 - len(strategies))], self.paths)
         return found[1], found[2]
 
-    def test_a_label_keeps_to_what_was_chosen_for_it_the_others_are_free(self) -> None:
+    def test_a_label_keeps_to_what_was_chosen_for_it_the_others_are_free(self):
         assert self.masks() == (0b1111, 0b1111)
         assert self.masks(single("net2")) == (0b1110, 0b1111)
         assert self.masks(None, single("net1")) == (0b1111, 0b1101)
 
-    def test_several_networks_for_mptcp_and_redundancy(self) -> None:
+    def test_several_networks_for_mptcp_and_redundancy(self):
         for kind in (StrategyKind.MPTCP, StrategyKind.REDUNDANT):
             assert self.masks(Strategy(kind, ("net2", "net1"))) == (0b1111, 0b1111)
 
-    def test_a_network_that_is_gone_does_not_end_the_flow(self) -> None:
+    def test_a_network_that_is_gone_does_not_end_the_flow(self):
         assert self.masks(single("net7")) == (0b1111, 0b1111)
 
-    def test_what_was_not_decided_may_be_kept_off_what_costs_something(self, make: Make) -> None:
+    def test_what_was_not_decided_may_be_kept_off_what_costs_something(self, make):
         self.paths = {1: make.path(1), 2: make.path(2, metered=True)}
         assert permissions([None] * 4, self.paths, thrifty=True) == {1: 0b1111, 2: 0}
         chosen = [single("net2"), None, None, None]
@@ -89,9 +84,7 @@ class TestPermissions:
         only = {2: self.paths[2]}
         assert permissions([None] * 4, only, thrifty=True) == {2: 0b1111}
 
-    def test_helpers_carry_what_was_not_decided_and_else_only_where_they_were_chosen(
-        self, make: Make
-    ) -> None:
+    def test_helpers_carry_what_was_not_decided_and_else_only_where_they_were_chosen(self, make):
         for phone_alone in (False, True):
             own = make.path(1, metered=phone_alone)
             self.paths = {1: own, 2: make.path(2, metered=True), 3: make.path(3, metered=True)}
@@ -103,28 +96,26 @@ class TestPermissions:
         found = permissions([single("net1"), single("net7"), both, None], self.paths)
         assert found == {1: 0b1011, 2: 0b1110, 3: 0b1110}
 
-    def test_a_path_that_will_be_gone_gets_nothing_new_unless_it_is_the_last(
-        self, make: Make
-    ) -> None:
+    def test_a_path_that_will_be_gone_gets_nothing_new_unless_it_is_the_last(self, make):
         self.paths[2].facts.leaving = True
         assert self.masks() == (0b1111, 0)
         assert self.masks(single("net2")) == (0b1111, 0)
         assert permissions([None] * 4, {2: self.paths[2]}) == {2: 0b1111}
 
-    def test_to_defer_is_to_be_let_onto_none(self) -> None:
+    def test_to_defer_is_to_be_let_onto_none(self):
         assert self.masks(Strategy(StrategyKind.DEFER, ())) == (0b1110, 0b1110)
 
 
 class TestSilentPaths:
     """A permission may not stop a flow: where all permitted paths are silent, the others will do."""
 
-    def test_others_will_do_while_all_permitted_ones_are_silent(self, make: Make) -> None:
+    def test_others_will_do_while_all_permitted_ones_are_silent(self, make):
         silent, spare = make.path(1, stalled_at_s=1.0), make.path(2, allowed=0)
         assert allowed((silent, spare), 0) == [spare]
         assert allowed((silent,), 0) == [silent]
         alive = make.path(1)
         assert allowed((alive, spare), 0) == [alive]
 
-    def test_what_is_let_onto_none_waits_all_the_same(self, make: Make) -> None:
+    def test_what_is_let_onto_none_waits_all_the_same(self, make):
         silent, spare = make.path(1, allowed=0, stalled_at_s=1.0), make.path(2, allowed=0)
         assert allowed((silent, spare), 0) == []

@@ -1,21 +1,12 @@
 """Path schedulers: the rules that all follow, and those of each plain one."""
 
-from typing import Any
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.session.protocol import schedulers
 from cedos.session.protocol.schedulers.decided import DecidedScheduler
-from cedos.session.protocol.schedulers.interface import (
-    ALL_RANKS,
-    Backlog,
-    PathState,
-    Scheduler,
-    SendGrant,
-    rate_bps,
-)
+from cedos.session.protocol.schedulers.interface import ALL_RANKS, Backlog, SendGrant, rate_bps
 from cedos.session.protocol.schedulers.plain import (
     Anticipatory,
     LabelMapping,
@@ -25,21 +16,20 @@ from cedos.session.protocol.schedulers.plain import (
     bound_bytes,
 )
 
-Make = Any
 KERNEL_BYTES = 300_000
 
 
 class Model:
     """Paths with kernels of their own under one scheduler."""
 
-    def __init__(self, scheduler: Scheduler, paths: list[PathState], waiting: list[int]) -> None:
+    def __init__(self, scheduler, paths, waiting):
         self.scheduler = scheduler
         self.paths = paths
         self.backlog = Backlog(waiting, [0, 0, 0, 0], -1e9)
         self.now = 100.0
-        self.given: dict[int, list[tuple[int, int]]] = {each.path_id: [] for each in paths}
+        self.given = {each.path_id: [] for each in paths}
 
-    def pump(self) -> None:
+    def pump(self):
         progress = True
         while progress:
             progress = False
@@ -49,7 +39,7 @@ class Model:
                 ):
                     progress = True
 
-    def _ask(self, asked: PathState, room: int) -> bool:
+    def _ask(self, asked, room):
         grant = self.scheduler.choose(asked, self.paths, self.backlog, room, self.now)
         if grant is None or grant.copy:
             assert grant is None or self.scheduler.copies
@@ -67,7 +57,7 @@ class Model:
         self.given[asked.path_id].append((grant.rank, size))
         return True
 
-    def carry(self, seconds: float) -> None:
+    def carry(self, seconds):
         self.now += seconds
         for each in self.paths:
             rate = each.facts.rate_bps or 1e6
@@ -79,7 +69,7 @@ class Model:
 EVERY = [*schedulers.NAMES, "chosen", "chosen twice"]
 
 
-def made(name: str) -> Scheduler:
+def made(name):
     if not name.startswith("chosen"):
         return schedulers.scheduler(name)
     chosen = DecidedScheduler(schedulers.scheduler())
@@ -186,30 +176,30 @@ def test_round_robin_takes_turns_and_passes_over_who_is_full(make):
 
 class TestLabelMapping:
     @pytest.fixture(autouse=True)
-    def _two(self, make: Make) -> None:
+    def _two(self, make):
         self.make = make
         self.quick, self.wide = make.path(1, 0.01, 1e6), make.path(2, 0.2, 50e6)
         self.both = (self.quick, self.wide)
 
-    def choose(self, where: PathState, *waiting: int) -> SendGrant | None:
+    def choose(self, where, *waiting):
         return LabelMapping().choose(where, self.both, self.make.backlog(*waiting), 65_536, 0.0)
 
-    def test_small_foreground_to_the_lowest_latency(self) -> None:
+    def test_small_foreground_to_the_lowest_latency(self):
         assert self.choose(self.quick, 10, 0, 0, 0) == SendGrant(0, 65_536)
         assert self.choose(self.wide, 10, 0, 0, 0) is None
 
-    def test_large_foreground_to_the_highest_bandwidth(self) -> None:
+    def test_large_foreground_to_the_highest_bandwidth(self):
         assert self.choose(self.quick, 0, 10, 0, 0) is None
         assert self.choose(self.wide, 0, 10, 0, 0) == SendGrant(1, 65_536)
 
-    def test_background_in_chunks_everywhere(self) -> None:
+    def test_background_in_chunks_everywhere(self):
         for where in self.both:
             assert self.choose(where, 0, 0, 0, 10**6) == SendGrant(3, CHUNK)
 
-    def test_background_goes_on_where_the_foreground_is_not(self) -> None:
+    def test_background_goes_on_where_the_foreground_is_not(self):
         assert self.choose(self.wide, 10, 0, 0, 10) == SendGrant(3, CHUNK)
 
-    def test_a_queue_counts_as_latency(self, make: Make) -> None:
+    def test_a_queue_counts_as_latency(self, make):
         full = make.path(1, 0.01, 1e6, unsent_bytes=50_000)  # 0.4 s
         grant = LabelMapping().choose(
             self.wide, (full, self.wide), make.backlog(10, 0, 0, 0), 9, 0.0
@@ -219,32 +209,30 @@ class TestLabelMapping:
 
 class TestAnticipatory:
     @pytest.fixture(autouse=True)
-    def _make(self, make: Make) -> None:
+    def _make(self, make):
         self.make = make
 
-    def choose(
-        self, where: PathState, *, at_s: float = -1e9, now: float = 100.0, paths: int = 1
-    ) -> SendGrant | None:
+    def choose(self, where, *, at_s=-1e9, now=100.0, paths=1):
         others = tuple(self.make.path(n, 0.001, 1e9) for n in range(2, 1 + paths))
         waiting = self.make.backlog(0, 0, 0, 10**9, at_s=at_s)
         return Anticipatory(LabelMapping()).choose(where, (where, *others), waiting, 10**9, now)
 
-    def test_a_second_of_rate_while_nobody_is_in_a_hurry(self, make: Make) -> None:
+    def test_a_second_of_rate_while_nobody_is_in_a_hurry(self, make):
         assert self.choose(make.path(1, 0.05, 8e6)) == SendGrant(3, 1_000_000)
         assert self.choose(make.path(1, 0.05, 8e6, unsent_bytes=900_000)) == SendGrant(3, 100_000)
         assert self.choose(make.path(1, 0.05, 8e6, unsent_bytes=1_000_000)) is None
 
-    def test_40_ms_of_rate_after_recent_foreground_data(self, make: Make) -> None:
+    def test_40_ms_of_rate_after_recent_foreground_data(self, make):
         assert self.choose(make.path(1, 0.05, 8e6), at_s=99.0) == SendGrant(3, 40_000)
         assert self.choose(make.path(1, 0.05, 8e6), at_s=94.0) == SendGrant(3, 1_000_000)
 
-    def test_a_queue_in_the_network_counts_while_there_is_foreground_data(self, make: Make) -> None:
+    def test_a_queue_in_the_network_counts_while_there_is_foreground_data(self, make):
         """8 Mbit/s: 40 ms are 40,000 bytes and a quarter of its round trip 15,000; 60,000 fill it."""
         bloated = make.path(1, 0.08, 8e6, rtt_min_s=0.06, under_way_bytes=80_000)
         assert self.choose(bloated, at_s=99.0) == SendGrant(3, 35_000)
         assert self.choose(bloated) == SendGrant(3, 1_000_000)
 
-    def test_a_network_that_is_always_full_is_still_used(self, make: Make) -> None:
+    def test_a_network_that_is_always_full_is_still_used(self, make):
         full = make.path(1, 0.5, 8e6, rtt_min_s=0.05, under_way_bytes=200_000, last_sent_at_s=99.97)
         assert self.choose(full, at_s=99.0) is None
         full.last_sent_at_s = 99.9
@@ -254,28 +242,26 @@ class TestAnticipatory:
         full.facts.unsent_bytes = 1  # but nothing piles up where not even the kernel gets on
         assert self.choose(full, at_s=99.0) is None
 
-    def test_what_other_processes_sent_counts(self, make: Make) -> None:
+    def test_what_other_processes_sent_counts(self, make):
         assert self.choose(make.path(1, 0.05, 8e6, foreground_at_s=99.0)) == SendGrant(3, 40_000)
 
-    def test_a_path_no_foreground_data_would_take_stays_ample(self, make: Make) -> None:
+    def test_a_path_no_foreground_data_would_take_stays_ample(self, make):
         grant = self.choose(make.path(1, 0.5, 8e6), at_s=99.0, paths=2)
         assert grant == SendGrant(3, CHUNK)
         held = make.path(1, 0.5, 8e6, unsent_bytes=60_000)
         assert self.choose(held, at_s=99.0, paths=2) == SendGrant(3, CHUNK)
 
-    def test_a_new_path_is_tried_with_little(self, make: Make) -> None:
+    def test_a_new_path_is_tried_with_little(self, make):
         assert bound_bytes(make.path(1, None, None), recent=False) == 2 * CHUNK
 
-    def test_foreground_data_is_never_held(self, make: Make) -> None:
+    def test_foreground_data_is_never_held(self, make):
         full = make.path(1, 0.05, 8e6, unsent_bytes=10**7)
         scheduler = Anticipatory(LabelMapping())
         assert scheduler.choose(full, (full,), make.backlog(5, 0, 0, 9), 99, 0.0) == SendGrant(
             0, 99
         )
 
-    def test_large_foreground_data_makes_way_for_small_where_that_is_wanted(
-        self, make: Make
-    ) -> None:
+    def test_large_foreground_data_makes_way_for_small_where_that_is_wanted(self, make):
         """As of many connections in one session: a click behind a download."""
         path, waiting = make.path(1, 0.05, 8e6), make.backlog(0, 10**9, 0, 0, at_s=99.0)
         alike, prompt = Anticipatory(LabelMapping()), Anticipatory(LabelMapping(), bulk=True)
@@ -287,7 +273,7 @@ class TestAnticipatory:
         waiting.small_at_s = 94.0
         assert prompt.choose(path, (path,), waiting, 10**9, 100.0).limit_bytes == 10**9
 
-    def test_looks_again_only_after_holding_back(self, make: Make) -> None:
+    def test_looks_again_only_after_holding_back(self, make):
         scheduler = Anticipatory(LabelMapping())
         full = make.path(1, 0.05, 8e6, unsent_bytes=10**7)
         assert scheduler.next_check_s((full,), 0.0) is None

@@ -1,6 +1,5 @@
 """SWTC: the worked examples of the paper (Figures 1, 7, 8), and any number of paths."""
 
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -13,7 +12,6 @@ from cedos.session.protocol.schedulers.interface import (
     Backlog,
     PathFacts,
     PathState,
-    Scheduler,
     rate_bps,
 )
 from cedos.session.protocol.schedulers.plain import LowestRtt, RoundRobin
@@ -22,7 +20,7 @@ from cedos.session.protocol.schedulers.swtc import PACKET_BYTES, Swtc, expected_
 MS = 1e-3
 
 
-def line(number: int, transmission_ms: float, propagation_ms: float, window: int) -> PathState:
+def line(number, transmission_ms, propagation_ms, window):
     """Return a path of an example: its round trip is one transmission and two propagations."""
     rtt_s = (transmission_ms + 2 * propagation_ms) * MS
     facts = PathFacts(
@@ -46,9 +44,7 @@ class TestFigure1:
     LINES = ((4.0, 6.0, 6), (6.0, 6.0, 3))
     """Transmission and propagation delay in ms, and the window in packets."""
 
-    def carry(
-        self, scheduler: Scheduler, packets: int, waiting: Callable[[float], float]
-    ) -> tuple[list[int], float]:
+    def carry(self, scheduler, packets, waiting):
         """Return the packets by path, and when the last one arrives, ms.
 
         A packet is handed over when a line is free. `waiting` tells, from the time in ms until a line
@@ -77,26 +73,26 @@ class TestFigure1:
             now_ms += 1.0
         return counts, arrived_ms
 
-    def test_round_robin(self) -> None:
+    def test_round_robin(self):
         # A line that is busy has no room.
         counts, arrived_ms = self.carry(
             RoundRobin(), 8, lambda left_ms: 1e4 * CHUNK_BYTES if left_ms else 0.0
         )
         assert (counts, arrived_ms) == ([5, 3], 26.0)
 
-    def test_lowest_rtt(self) -> None:
+    def test_lowest_rtt(self):
         # Only a full window has no room.
         counts, arrived_ms = self.carry(LowestRtt(), 7, lambda left_ms: 0.0)
         assert (counts, arrived_ms + 6.0) == ([7, 0], 40.0)
         assert self.carry(LowestRtt(), 8, lambda left_ms: 0.0) == ([8, 0], 38.0)
 
-    def test_swtc(self) -> None:
+    def test_swtc(self):
         counts, arrived_ms = self.carry(Swtc(PACKET_BYTES), 8, lambda left_ms: left_ms)
         assert (counts, arrived_ms) == ([5, 3], 26.0)
 
 
 class TestFigures7And8:
-    def test_est_ack_at_24_and_26(self) -> None:
+    def test_est_ack_at_24_and_26(self):
         """At 12 ms ACK 1 is back on path 2, whose window then has room for packets 3 and 4."""
         first, second = line(1, 10.0, 5.0, 1), line(2, 2.0, 5.0, 2)
         paths = (first, second)
@@ -123,12 +119,10 @@ class TestFigures7And8:
         assert opens_s == pytest.approx(8 * MS)
 
 
-def planned(
-    path: PathState, paths: list[PathState], waiting: int, room: int, piece: int
-) -> tuple[int, int] | None:
+def planned(path, paths, waiting, room, piece):
     """Plan piece by piece, as the paper does; return what `path` gets: bytes skipped and granted."""
 
-    def first_s(each: PathState) -> float:
+    def first_s(each):
         facts = each.facts
         assert facts.rtt_s is not None
         assert facts.rtt_min_s is not None
@@ -205,7 +199,7 @@ def test_what_lies_with_a_path_that_leaves_goes_first(cores):
         cores.up(one, other, path=path)
     cores.pump(one, other, path=1)
 
-    def offsets(path: int) -> list[int]:
+    def offsets(path):
         frames = cores.frames(one.next_record(path, 17_000, 0.0))
         return [each.offset for each in frames if type(each) is StreamData]
 
