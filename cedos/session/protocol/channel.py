@@ -123,6 +123,11 @@ class Channel:
         header = HEADER.pack(len(plain) + TAG_BYTES << 8 | _RECORD)
         return header + sealer.seal(header, (plain,))
 
+    @property
+    def partial_bytes(self) -> int:
+        """Return the bytes of an unfinished record."""
+        return len(self._partial)
+
     def outgoing(self) -> list[bytes]:
         """Return and forget the messages of the handshake that wait to be sent."""
         waiting, self._outgoing = self._outgoing, []

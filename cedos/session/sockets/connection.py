@@ -206,8 +206,9 @@ class Connection:
 
     @property
     def unread_bytes(self) -> int:
-        """Return what arrived and is kept in memory, as the application has not read it."""
-        return self._core.receiver.held_bytes
+        """Return what arrived and is kept in memory, as it is unfinished or was not read."""
+        partial = sum(path.channel.partial_bytes for path in self.flow.paths.values())
+        return self._core.receiver.held_bytes + partial
 
     @property
     def at_eof(self) -> bool:

@@ -326,6 +326,25 @@ def test_unread_bytes_of_all_hosts_together_have_a_limit():
     serving(scenario, HandshakeLimits(unread_bytes=500_000))
 
 
+def test_records_that_are_never_completed_count_as_unread():
+    """Leave a record without its end on every path: each took 270 kB for ever, that no limit counted."""
+
+    async def scenario(listener, connect):
+        flows = []
+        for _ in range(3):
+            near = await connect(KeyPair(os.urandom(32)))
+            flows.append(await listener.accept())
+            (path,) = near.flow.paths.values()
+            sealed = b"".join(map(bytes, path.channel.send([bytes(200_000)])))
+            path.connection.setblocking(True)
+            path.connection.sendall(sealed[:-1])
+        await until(lambda: any(each.ended for each in flows))
+        ended = next(each for each in flows if each.ended)
+        assert "more than 500000 bytes of all hosts" in str(ended.failure)
+
+    serving(scenario, HandshakeLimits(unread_bytes=500_000))
+
+
 async def gone(listener, near):
     far = await listener.accept()
     await far.write(b"never acknowledged")  # it cannot sleep
