@@ -193,8 +193,8 @@ def lost_state(theirs: Sync, ours: Sync, known: Sync, sent: tuple[int, int]) -> 
     return None
 
 
-# The most answers to the peer that are queued: a peer that asks on must not fill this end's memory.
-_MOST_DUE: Final = 64
+# The most frames that are queued for the peer: a peer that asks on must not fill this end's memory.
+MOST_DUE: Final = 64
 
 
 class Control:
@@ -298,7 +298,7 @@ class Control:
 
     def _on_keep_alive(self, _path: PathFlight, frame: f.KeepAlive, _now: float) -> None:
         answer = self.terms.receive(frame)
-        if answer is not None and len(self.due) < _MOST_DUE:
+        if answer is not None and len(self.due) < MOST_DUE:
             self.due.append(packing.fixed(answer))
 
     def _on_path_says(self, path: PathFlight, frame: f.PathSays, _now: float) -> None:
@@ -313,7 +313,7 @@ class Control:
         path.allow_there(frame.allowed, peer)
 
     def _on_ping(self, path: PathFlight, frame: f.Ping, _now: float) -> None:
-        if len(path.control) < _MOST_DUE:
+        if len(path.control) < MOST_DUE:
             path.control.append(packing.fixed(f.Pong(frame.token)))
 
 

@@ -21,6 +21,7 @@ RECORD_BYTES: Final = 262_144
 # hold or compute much.
 MAX_POSITION: Final = 1 << 62
 
+MAX_FRAMES: Final = 16_384  # of a record; the shortest frames with data have 16 bytes
 MAX_DEPENDENCIES: Final = 256
 MAX_MESSAGES: Final = 8_192
 MAX_RANGES: Final = 1_024

@@ -5,6 +5,7 @@ data costs a frame. So data takes one along at most each 5 ms. One is sent alone
 after enough received bytes (`DelayedAcks`).
 """
 
+from itertools import islice
 from typing import Final
 
 from cedos.errors import ProtocolError
@@ -23,6 +24,9 @@ from cedos.session.protocol.sender import ID_SPAN
 # The most gaps in the ids of received IROBs. No sender of this protocol leaves more, so a peer that does
 # is refused.
 MAX_ID_GAPS: Final = 20_000
+
+# The most IROBs that came in part of which a statement tells. The peer sends the others once more.
+_MOST_STATED: Final = 1_024
 
 # Memory of an IROB of which only a part has come, beside `IROB_COST`.
 _PARTIAL_BYTES: Final = 1_600
@@ -230,18 +234,22 @@ class Receiver:
     # To the peer
 
     def acknowledgements(self, *, everything: bool) -> list[bytes]:
-        """Return acknowledgements for what arrived since the last ones, or for `everything`."""
+        """Return acknowledgements for what arrived since the last ones, or for `everything`.
+
+        Of everything, those of IROBs that came in part are left out where they are too many.
+        """
         frames = []
         if self._dirty_stream or everything:
             frames.append(_ack(Space.STREAM, 0, self.stream.received))
         if self._dirty_irobs or everything:
             frames.append(_ack(Space.IROBS, 0, self.irobs))
+        partial = islice(self._partial, _MOST_STATED) if everything else self._dirty_partial
+        told = sorted(partial)
         frames += [
-            _ack(Space.EXTENTS, irob, self._partial[irob].arrivals.received)
-            for irob in (list(self._partial) if everything else sorted(self._dirty_partial))
+            _ack(Space.EXTENTS, irob, self._partial[irob].arrivals.received) for irob in told
         ]
         self._dirty_stream = self._dirty_irobs = False
-        self._dirty_partial.clear()
+        self._dirty_partial.difference_update(told)
         self.unacknowledged_bytes = 0
         return frames
 

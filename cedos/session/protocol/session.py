@@ -30,6 +30,7 @@ from cedos.session.protocol.fast_path import FastPath
 from cedos.session.protocol.frames import Chunk, Order
 from cedos.session.protocol.in_flight import InFlight, PathFlight
 from cedos.session.protocol.life import (
+    MOST_DUE,
     Control,
     Event,
     Failed,
@@ -633,7 +634,8 @@ class Session:
     def _control_frames(self, path: PathFlight, parts: list[Chunk], now: float) -> int:
         """Put as many control frames into a record as fit; return their bytes."""
         receiver, control = self.receiver, path.control
-        if self.control.state is not SessionState.FAILED:
+        # Frames that wait because the peer does not read get no others behind them.
+        if self.control.state is not SessionState.FAILED and len(control) < MOST_DUE:
             # A path that owes a statement gets all of it. A path for shared frames gets those that are
             # due.
             everything, shared = path.owes_statement, self._takes_shared_frames(path)

@@ -46,6 +46,8 @@ def unpack(record: bytes | memoryview) -> list[Frame]:
                 raise ProtocolError(f"a record with an unknown frame type {view[at]} at byte {at}")
             frame, at = reader(view, at)
             frames.append(frame)
+            if len(frames) > packing.MAX_FRAMES:
+                raise ProtocolError(f"a record with more than {packing.MAX_FRAMES} frames")
     # `unpack_from` fails where the record is shorter than the frame's fixed part.
     except struct.error:
         raise ProtocolError(f"a record that ends within its frame at byte {at}") from None

@@ -1,6 +1,8 @@
 """Messages that a peer must not send, and records of a program that lost its state."""
 
+import gc
 import math
+import random
 import time
 import tracemalloc
 
@@ -11,6 +13,7 @@ from cedos.session.protocol import packing
 from cedos.session.protocol.frames import (
     Abandon,
     Ack,
+    Ask,
     Close,
     Closed,
     KeepAlive,
@@ -148,6 +151,26 @@ def test_pings_without_end_get_a_bounded_number_of_answers(cores):
     assert 1 < len(pongs) <= 64
 
 
+def test_a_peer_that_asks_and_hardly_reads_fills_no_memory(cores):
+    """Ask for statements of many IROBs that came in part: each took 0.4 s, and 4 MB that never went."""
+    core = begun(cores, 20_000)
+    while core.next_record(1, 70_000, 0.0):
+        pass
+    for _ in range(10):
+        core.receive(1, packing.fixed(Ask()), 0.0)
+        record = core.next_record(1, 70_000, 0.0)
+        assert 0 < len(core.in_flight.paths[1].control) + len(cores.frames(record)) < 1_200
+
+
+def test_a_record_has_a_bounded_number_of_frames(cores):
+    """Ask 262,144 times in a record: that took 0.7 s, in which no other session had its turn."""
+    core = cores.session()
+    cores.up(core)
+    core.receive(1, packing.fixed(Ask()) * packing.MAX_FRAMES, 0.0)
+    with pytest.raises(ProtocolError, match="more than 16384 frames"):
+        core.receive(1, packing.fixed(Ask()) * (packing.MAX_FRAMES + 1), 0.0)
+
+
 def begun(cores, count):
     """A session with so many IROBs of which a byte has come, behind one that is missing."""
     core = cores.session(limits=SessionLimits())
@@ -183,6 +206,35 @@ def test_single_ids_cost_the_same_however_many_irobs_have_come_in_part(cores, ki
         return best_s
 
     assert took_s(20_000) < 10 * took_s(10)
+
+
+def test_ids_that_are_waited_for_cost_the_same_however_many_there_are(cores):
+    """Wait for ids in any order: 256 KiB kept all sessions waiting for 23 s, once there were many."""
+
+    def took_s(known):
+        core, best_s = cores.session(limits=SessionLimits()), math.inf
+        cores.up(core)
+        ids = list(range(2, known + 8_194))
+        random.Random(1).shuffle(ids)
+        for at in range(0, len(ids), 4_096):
+            record = b"".join(
+                packing.messages_header(
+                    900_000 + first // 256, 3, Order.LISTED, ids[first : first + 256], [0]
+                )
+                for first in range(at, at + 4_096, 256)
+            )
+            began_s = time.process_time()
+            core.receive(1, record, 0.0)
+            if at >= known:
+                best_s = min(best_s, time.process_time() - began_s)
+        return best_s
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert took_s(589_824) < 6 * took_s(0)
+    finally:
+        gc.enable()
 
 
 def test_what_lies_in_parts_or_waits_for_others_counts_with_its_real_memory(cores):

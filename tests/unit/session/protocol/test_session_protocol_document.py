@@ -66,6 +66,7 @@ def test_every_frame_has_a_vector_and_a_row():
     ("sentence", "value"),
     [
         ("1 to {:,} bytes: **frames", packing.RECORD_BYTES),
+        ("**frames**, {:,} at most", packing.MAX_FRAMES),
         ("there 1 to {:,}", packing.MAX_DEPENDENCIES),
         ("count 1 to {:,}", packing.MAX_MESSAGES),
         ("at most {:,} ranges", packing.MAX_RANGES),
