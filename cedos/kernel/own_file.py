@@ -17,10 +17,8 @@ MOST_BYTES: Final = 64 << 20
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return a file's content. OSError: there is none, it is not ours, or it is larger."""
-    # Never follow a link, and never wait for a fifo.
-    file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    file = opened(path)
     try:
-        check(file, path)
         if os.fstat(file).st_size > most_bytes:
             raise OSError(errno.EFBIG, f"is larger than {most_bytes} bytes", str(path))
         parts = []
@@ -78,8 +76,13 @@ def folder(path: Path) -> None:
 
 def extend(path: Path) -> int:
     """Open a file of ours to append to it. OSError: there is none, or it is not ours."""
-    flags = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    file = os.open(path, flags)
+    return opened(path, os.O_RDWR | os.O_APPEND)
+
+
+def opened(path: Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file of ours. OSError: there is none, or it is not ours."""
+    # Never follow a link, and never wait for a fifo.
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         check(file, path)
     except OSError:

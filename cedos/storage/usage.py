@@ -8,6 +8,7 @@ nothing is counted twice, and use while the daemon was down is counted later.
 `bytes_by_server` reads the bytes of finished connections by server from the history's file.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping
@@ -212,6 +213,7 @@ class Usage:
         if self.path is None:
             return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         if self._read_only:
+            os.close(own_file.opened(self.path))  # SQLite would wait for a fifo
             return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=2.0)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         own_file.ensure(self.path)
@@ -310,6 +312,7 @@ def bytes_by_server(path: Path, since_unix_s: float) -> BytesByServer:
     servers: dict[Server, dict[str, int]] = {}
     addresses: dict[str, set[str]] = {}
     try:
+        os.close(own_file.opened(path))
         with closing(
             sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=2.0)
         ) as connection:
@@ -322,7 +325,7 @@ def bytes_by_server(path: Path, since_unix_s: float) -> BytesByServer:
                 servers.setdefault((server, gateway), {})[network] = carried
             for gateway, address in connection.execute(_ADDRESSES):
                 addresses.setdefault(gateway, set()).add(address)
-    except sqlite3.Error:
+    except (OSError, sqlite3.Error):
         return BytesByServer(None, {}, {})
     return BytesByServer(first, servers, addresses)
 

@@ -11,7 +11,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import SteeringError
-from cedos.host.steer.journal.records import FILTER, MPTCP_CLOSE_TIMEOUT, change_sysctl
+from cedos.host.steer.journal.records import MPTCP_CLOSE_TIMEOUT, change_sysctl
 from cedos.host.steer.kernel.barring_filter import INTERFACE
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.mptcp.connections import MptcpConnections
@@ -45,7 +45,6 @@ class Barring:
         self._names: frozenset[str] = frozenset()
         self._interfaces: dict[str, str] = {}
         self._kept: str | None = None
-        self._written = False
         self._stands = False
         self._open = True
 
@@ -67,9 +66,6 @@ class Barring:
         self._names = frozenset(names)
         with refusals(f"bar {', '.join(sorted(names)) or 'no network'}"):
             if self._names or self._stands:
-                if not self._written:
-                    self._sysctls.note(FILTER)
-                    self._written = True
                 self._follow()
                 self._stands = True
                 await self._filter.bar(self.interfaces)
@@ -124,8 +120,12 @@ class Barring:
         """Set how long connections without subflows live: a second, or this host's own time."""
         now = self._kernel.read_sysctl(MPTCP_CLOSE_TIMEOUT)
         if briefly and self._kept is None and now is not None and now != _KEEPS_S:
-            self._kept = now
-            change_sysctl(self._kernel, self._sysctls.note, MPTCP_CLOSE_TIMEOUT, _KEEPS_S)
+            try:
+                change_sysctl(self._kernel, self._sysctls.note, MPTCP_CLOSE_TIMEOUT, _KEEPS_S)
+            except SteeringError as error:  # the journal's disk takes nothing; the walls stand
+                _log.warning("barred MPTCP connections end late", why=str(error))
+            else:
+                self._kept = now
         elif not briefly and self._kept is not None:
             if now == _KEEPS_S:  # and no other program has set it since
                 self._kernel.write_sysctl(MPTCP_CLOSE_TIMEOUT, self._kept)

@@ -24,7 +24,6 @@ import structlog
 from cedos.errors import HostError
 from cedos.host.steer.journal.records import (
     CONNTRACK_ACCOUNTING,
-    FILTER,
     RETRANSMISSION,
     TCP_RMEM,
     TCP_RTO_MAX,
@@ -122,7 +121,6 @@ class PacketFilter:
 
 def track_flows(kernel: SteeringKernel, append: Append) -> None:
     """Make the kernel track flows and count their bytes, for the monitor. HostError: no iptables."""
-    append(FILTER)
     try:
         kernel.track_flows()
     except OSError as error:

@@ -152,7 +152,9 @@ class Steering:
             await self._filter.do(lambda: self._undo_stale(kernel, journal))
         host = host_record(kernel)
         self._append(host)
+        # Now, as later the disk may take nothing, and then a hard budget is to hold all the same.
         self._append(ROUTING)
+        self._append(FILTER)
         try:
             kernel.watch(
                 self._connections.on_event, self._routing_changed, self._connections.on_events_lost
@@ -388,7 +390,6 @@ class Steering:
         """Let answers to look-ups wait to be read (`answer_filter`), or pass. SteeringError: refused."""
         self._must_be_open()
         with refusals("hold answers to look-ups"):
-            self._sysctls.note(FILTER)
             await self._filter.hold_answers(on)
 
     def steer_connection(self, token: int, strategy: Strategy) -> None:

@@ -7,12 +7,13 @@ Undoing what was never done, or is gone, is fine.
 
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cedos.errors import HostError
+from cedos.errors import CedosError, HostError
 from cedos.host.steer.journal.journal import Journal, JournalKeeper
 from cedos.host.steer.journal.records import (
     CHANGED,
@@ -267,7 +268,8 @@ def restore(
             with refusals("undo everything"):
                 raise undone.refused
         if journal is not None and not undone.left:
-            journal.remove()
+            with suppress(CedosError):  # its disk takes nothing any more; all is undone
+                journal.remove()
         return undone
     finally:
         if journal is not None:

@@ -1,8 +1,10 @@
-"""The real thing: a tiny file system of its own that is really full."""
+"""The real thing: a tiny file system of its own that is really full, or read-only."""
 
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 UNIT = Path(__file__).parents[2] / "unit" / "storage"
 SCRIPT = """
@@ -49,8 +51,34 @@ print("recovered", number)
 """
 
 
-def test_a_full_file_system(tmp_path):
-    script = SCRIPT.format(tests=str(UNIT), folder=str(tmp_path))
+# The kernel makes a file system read-only where its disk fails, which may be what ended the daemon.
+RESTORED = """
+import subprocess, sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from kit.steer_kernel import MemoryKernel
+from cedos.host.steer.journal.journal import Journal
+from cedos.host.steer.journal.records import ROUTING, SysctlRecord
+from cedos.host.steer.undo import restore
+folder, kernel = Path({folder!r}), MemoryKernel()
+before = kernel.sysctls["net.mptcp.path_manager"]
+journal = Journal(folder)
+journal.append(ROUTING)
+journal.append(SysctlRecord("net.mptcp.path_manager", before, "userspace"))
+kernel.write_sysctl("net.mptcp.path_manager", "userspace")
+journal.close()
+subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+for _ in range(2):
+    undone = restore(folder, kernel=kernel)
+    assert not undone.left, undone
+    assert kernel.sysctls["net.mptcp.path_manager"] == before
+print("recovered")
+"""
+
+
+@pytest.mark.parametrize(("script", "tests"), [(SCRIPT, UNIT), (RESTORED, UNIT.parents[1])])
+def test_a_full_and_a_read_only_file_system(tmp_path, script, tests):
+    script = script.format(tests=str(tests), folder=str(tmp_path))
     mounted = f"mount -t tmpfs -o size=400k tmpfs '{tmp_path}' && exec \"$@\""
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", mounted, "sh", sys.executable, "-c", script],

@@ -9,11 +9,12 @@ from structlog.testing import capture_logs
 
 from cedos.config import Config
 from cedos.daemon import startup, state_file
+from cedos.errors import HistoryError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import own_file
 from cedos.storage import budget_file
 from cedos.storage.history import History
-from cedos.storage.usage import Usage
+from cedos.storage.usage import BytesByServer, Usage, bytes_by_server
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -139,6 +140,15 @@ def test_no_database_is_made_elsewhere(state, elsewhere, plant):
     assert history.problem is not None
     history.close()
     assert elsewhere.read_text() == ""
+
+
+@pytest.mark.parametrize("plant", PLANTED[:3])
+def test_no_reader_waits_for_what_is_no_database(state, elsewhere, plant):
+    """`cedos usage` of root waited for ever for a fifo's writer."""
+    plant(state / "usage.sqlite", elsewhere)
+    with pytest.raises(HistoryError, match=r"usage\.sqlite"):
+        Usage(state / "usage.sqlite", read_only=True)
+    assert bytes_by_server(state / "usage.sqlite", 0.0) == BytesByServer(None, {}, {})
 
 
 def test_a_link_to_nothing_makes_nothing(state, tmp_path):

@@ -4,6 +4,7 @@ One JSON object per line, each on the disk before the change that it undoes. A p
 in the middle of a write leaves a torn last line: its change was never made, so the line is no loss.
 """
 
+import errno
 import fcntl
 import os
 import time
@@ -60,8 +61,13 @@ class Journal:
         lock = directory / LOCK_NAME
         try:
             # Whom the file is not open to cannot lock it; to lock a folder, one need only read it.
-            own_file.ensure(lock)
-            self._lock = own_file.extend(lock)
+            try:
+                own_file.ensure(lock)
+                self._lock = own_file.extend(lock)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                self._lock = own_file.opened(lock)  # what is there can still be undone
         except OSError as error:
             os.close(self._directory)
             raise _refused(lock, error) from error

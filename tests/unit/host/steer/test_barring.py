@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cedos.errors import SteeringError
-from cedos.host.steer.journal.journal import FILE_NAME
+from cedos.host.steer.journal.journal import FILE_NAME, Journal
 from cedos.host.steer.steering import Steering
 from cedos.kernel.mptcp import DestroySubflow
 
@@ -24,7 +24,6 @@ async def steering(world, tmp_path):
 async def test_the_way_back_is_on_the_disk_before_anything_is_barred(world, tmp_path):
     async with Steering(tmp_path, kernel=world.kernel, filter_flows=False) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
-        assert "packet-filter" not in (tmp_path / FILE_NAME).read_text()
         told = []
         bar = world.kernel.bar
         world.kernel.bar = lambda names: (
@@ -36,6 +35,25 @@ async def test_the_way_back_is_on_the_disk_before_anything_is_barred(world, tmp_
         assert "packet-filter" in told[0]
         assert world.kernel.sysctls[KEEPS] == "1"
     assert world.kernel.barred == ()
+    assert world.kernel.sysctls[KEEPS] == "60"
+
+
+async def test_a_disk_that_takes_nothing_any_more_opens_no_barred_network(
+    world, tmp_path, monkeypatch
+):
+    """The daemon could not write that it bars, and barred nothing: 2.8 MB of a budget of 0.3 MB."""
+
+    def refuse(*_):
+        raise SteeringError("Read-only file system")
+
+    async with Steering(tmp_path, kernel=world.kernel, filter_flows=False) as steering:
+        await steering.networks_changed([world.wlan0, world.lte0])
+        monkeypatch.setattr(Journal, "append", refuse)
+        await steering.barring.bar(["lte0"])
+        assert world.kernel.barred == ("lte0",)
+        await steering.hold_answers(True)
+        await steering.barring.bar([])
+        assert world.kernel.barred == ()
     assert world.kernel.sysctls[KEEPS] == "60"
 
 
