@@ -60,7 +60,6 @@ def client(
     silence_s: float | None = SILENCE_S,
     tls: ssl.SSLContext | bool = True,
     agent: str | None = AGENT,  # None: requests have only the headers that they are given
-    decode: bool = False,  # it decodes bodies that a server has compressed
     read_bufsize: int = 1 << 16,
     **connector: Any,  # more arguments of aiohttp's connector
 ) -> aiohttp.ClientSession:
@@ -69,7 +68,7 @@ def client(
         connector=aiohttp.TCPConnector(socket_factory=socket_factory, ssl=tls, **connector),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
         headers={} if agent is None else {hdrs.USER_AGENT: agent},
-        auto_decompress=decode,
+        auto_decompress=False,  # a megabyte on the way could be a gigabyte here
         read_bufsize=read_bufsize,
         cookie_jar=aiohttp.DummyCookieJar(),
         response_class=_FinalAnswer,

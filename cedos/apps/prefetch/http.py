@@ -164,6 +164,7 @@ class Yielding:
 
 
 _BLOCK_BYTES = 16 * 1024
+MOST_IN_MEMORY_BYTES: Final = 1 << 28
 _SILENCE_S = 30.0
 _GONE = frozenset({400, 401, 403, 404, 405, 406, 410, 414, 451})
 
@@ -231,13 +232,12 @@ class HttpFetcher:
             return one
 
         return web.client(
-            make, silence_s=_SILENCE_S, tls=self._tls if self._tls is not None else True, decode=True,
+            make, silence_s=_SILENCE_S, tls=self._tls if self._tls is not None else True,
             read_bufsize=_BLOCK_BYTES, limit=1,
         )  # fmt: skip
 
     async def _fetch(self, session: aiohttp.ClientSession, turn: Turn) -> Body:
         part = self._part
-        # A compressed body has no ranges of its own.
         headers = {**self._headers, hdrs.ACCEPT_ENCODING: "identity"}
         if part.size and part.validator:
             headers[hdrs.RANGE] = f"bytes={part.size}-"
@@ -273,10 +273,9 @@ class HttpFetcher:
         if head.status != 200:
             kind = NotThereError if head.status in _GONE else FetchError
             raise kind(f"{self.url}: {head.says}")
-        if head.field(hdrs.CONTENT_ENCODING) not in ("", "identity"):
-            # The body is decoded: neither its length nor its ranges are those of the file.
-            part.restart("")
-            return None
+        if head.field(hdrs.CONTENT_ENCODING).strip().lower() not in ("", "identity"):
+            # Nothing here decodes: a megabyte on the way could be a gigabyte in memory.
+            raise NotThereError(f"{self.url}: the server has it compressed alone")
         part.restart(head.validator)
         return head.size
 
@@ -292,6 +291,9 @@ class _Part:
         self._content = bytearray()
 
     def append(self, block: bytes) -> None:
+        if self._beside is None and self.size + len(block) > MOST_IN_MEMORY_BYTES:
+            self.restart("")
+            raise NotThereError(f"it has more than {MOST_IN_MEMORY_BYTES} bytes, for a file alone")
         if self._beside is None:
             self._content += block
         else:

@@ -1,8 +1,12 @@
 """Prefetching keeps out of other programs' way: its window, and when hardly anything may come."""
 
 import asyncio
+import gzip
 import socket
 
+import pytest
+
+from cedos.apps.prefetch import http
 from cedos.apps.prefetch.http import (
     FIRST_BYTES,
     LEAST_BYTES,
@@ -12,7 +16,7 @@ from cedos.apps.prefetch.http import (
     Yielding,
 )
 from cedos.apps.prefetch.prefetcher import OtherPrograms
-from cedos.apps.prefetch.surroundings import Turn
+from cedos.apps.prefetch.surroundings import NotThereError, Turn
 from cedos.model import Bulk, Label, Urgency
 
 _TCP_WINDOW_CLAMP = 10
@@ -126,3 +130,25 @@ async def test_nothing_is_begun_while_others_begin_something():
         clear = True
         assert (await asyncio.wait_for(fetching, 5)).content == b"ok"
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "x-gzip", "br", "GZIP", ""])
+async def test_a_server_cannot_fill_memory_beyond_a_bound(monkeypatch, encoding):
+    """Answer with a bomb, or without an end: 1 MB of gzip took 2 GB of an application's memory."""
+    monkeypatch.setattr(http, "MOST_IN_MEMORY_BYTES", 1_000_000)
+    body = gzip.compress(bytes(20_000_000)) if encoding else bytes(20_000_000)
+    field = f"Content-Encoding: {encoding}\r\n" if encoding else ""
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            f"HTTP/1.1 200 OK\r\n{field}Content-Length: {len(body)}\r\n\r\n".encode() + body
+        )
+        writer.close()
+
+    turn = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        fetcher = HttpFetcher(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        with pytest.raises(NotThereError, match="compressed" if encoding else "more than"):
+            await asyncio.wait_for(fetcher.fetch(turn), 20)
+        assert fetcher._part.size == 0
