@@ -73,7 +73,6 @@ class Fetching:
             "server.key",
             "served",
         )
-        assert process.stderr is not None
         assert "ready" in process.stderr.readline()
 
     def up(self):

@@ -119,7 +119,6 @@ def test_what_is_under_a_users_rule_does_not_go_through_the_gateway():
         laptop.server.popen(sys.executable, "-c", ECHO, stdout=subprocess.PIPE) as echo,
     ):
         servers.make_size(size)
-        assert echo.stdout is not None
         assert echo.stdout.readline() == b"ready\n"
         assert ask() in SERVER_ADDRESSES, "from the gateway, which is the server's host"
         for network, other in OTHER.items():

@@ -96,8 +96,6 @@ class Host:
 
 
 def typed(ssh, line):
-    assert ssh.stdin is not None
-    assert ssh.stdout is not None
     ssh.stdin.write(line)
     ssh.stdin.flush()
     return ssh.stdout.readline() == line

@@ -239,7 +239,6 @@ def test_a_dead_link_is_noticed_and_can_be_replaced():
 
 def owner():
     process = subprocess.Popen([sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
     token, *pids = process.stdout.readline().split()
     process.stdout.close()
     return process, token, [int(pid) for pid in pids]

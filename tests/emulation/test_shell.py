@@ -176,7 +176,6 @@ def test_it_leaves_nothing_when_it_is_told_to_end(places):
     line = [*SHELL, "--place", "even", "--places", str(places), "--"]
     line += ["sh", "-c", "readlink /proc/self/ns/net; exec sleep 1000"]
     process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    assert process.stdout is not None
     inode = int(process.stdout.readline().partition("[")[2].rstrip("]\n"))
     process.stdout.close()
     (mine,) = [path for path in RUN.glob("cedos-*-client") if path.stat().st_ino == inode]

@@ -26,9 +26,7 @@ def test_per_namespace(make_namespace, tmp_path):
     one, other = make_namespace("one"), make_namespace("other")
     answers = []
     with start(one, tmp_path / "a.pid") as first, start(other, tmp_path / "b.pid") as second:
-        for process in (first, second):
-            assert process.stdout is not None
-            answers.append(process.stdout.readline())
+        answers.extend(process.stdout.readline() for process in (first, second))
         with start(one, tmp_path / "c.pid") as third:
             answers.append(third.communicate(timeout=20)[0])
         first.kill()

@@ -63,7 +63,6 @@ def test_tcp_mptcp_and_udp(client):
     python = sys.executable
     with server.popen(python, "-c", ECHO, stdout=subprocess.PIPE, text=True) as echo:
         try:
-            assert echo.stdout is not None
             assert echo.stdout.readline() == "up\n"
             plain = client.run(python, "-c", ASK, SERVER)
             marked = client.run(python, "-c", MARKED, ASK, SERVER)

@@ -160,7 +160,6 @@ class World:
             else:
                 data = asker.recv(4096)
         reply = dns.parse(data)
-        assert reply is not None
         return [str(each) for each in reply.addresses]
 
     def reaches(self, address, say=b""):

@@ -269,7 +269,6 @@ def _start_keeper(where, idle, key):
     process = where.popen(
         sys.executable, "-c", _KEEPER, str(idle), key, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdout is not None
     with process.stdout:
         assert process.stdout.readline() == "ready\n"
     return process

@@ -59,7 +59,6 @@ def test_it_serves_until_it_is_ended(cedos, tmp_path, listen):
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert running.stderr is not None
     while "address=127.0.0.1" not in (line := running.stderr.readline()):
         assert "listening" in line
     server = ProbeServer(ip_address("127.0.0.1"), port, read_key(path))

@@ -80,7 +80,6 @@ def start(*arguments, service=False):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_let_it_undo_everything(folders, number):
     with start("--dry-run") as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "running balanced True\n"
         process.send_signal(number)
         time.sleep(0.1)
@@ -121,7 +120,6 @@ def test_started_with_nohup_it_outlives_its_terminal(folders):
     finally:
         signal.signal(signal.SIGHUP, before)
     with process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "running balanced True\n"
         process.send_signal(signal.SIGHUP)
         with pytest.raises(subprocess.TimeoutExpired):
@@ -135,7 +133,6 @@ def test_a_service_reloads_its_configuration(folders):
     file = folders / "c.toml"
     file.touch()
     with start("--dry-run", "--config", str(file), service=True) as process:
-        assert process.stdout is not None
 
         def reload(text, *lines):
             file.write_text(text)
@@ -146,7 +143,6 @@ def test_a_service_reloads_its_configuration(folders):
         assert process.stdout.readline() == "running balanced True\n"
         fastest = '[decision]\nobjective = "max-s"\n'
         reload(fastest, "undone\n", "running max-s True\n")
-        assert process.stderr is not None
         assert "reloading" in process.stderr.readline()
         reload("[decison]\n")
         refused = process.stderr.readline()
@@ -166,7 +162,6 @@ def test_a_service_reloads_its_configuration(folders):
 
 def test_a_second_daemon_is_refused(folders):
     with start("--dry-run") as first:
-        assert first.stdout is not None
         first.stdout.readline()
         with start("--dry-run") as second:
             out, err = second.communicate(timeout=20)
@@ -174,7 +169,6 @@ def test_a_second_daemon_is_refused(folders):
         assert err.startswith(f"cedos: a daemon (process {first.pid}) runs already")
         first.kill()
     with start("--dry-run") as third:
-        assert third.stdout is not None
         assert third.stdout.readline() == "running balanced True\n"
         third.terminate()
         third.communicate(timeout=20)

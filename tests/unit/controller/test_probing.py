@@ -163,7 +163,6 @@ def test_it_is_told_why_networks_are_probed_or_not(forbidden):
     asked.look(3)
     answers = {name: answer.verdict for (name, _), answer in asked.probing.answers.items()}
     wifi, lte = answers["wlan0"], answers["lte0"]
-    assert wifi.gain_s is not None
     assert wifi.cost_s is not None
     assert not wifi.send
     assert 0.0 < wifi.gain_s < 0.6 < wifi.cost_s

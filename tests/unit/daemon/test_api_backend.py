@@ -3,7 +3,6 @@
 import socket
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
-from typing import Any, cast
 
 import pytest
 from kit.controller import LTE, WLAN, Script, ScriptedDriver
@@ -54,7 +53,7 @@ def backend_of(script, open_sockets, **known):
     parts = dict.fromkeys(others.split()) | known
     carried = ToldConnections(list, lambda _number: None, None)
     return ApiBackend(
-        driver=cast(Any, ScriptedDriver(script)),
+        driver=ScriptedDriver(script),
         dry_run=False,
         open_sockets=sockets,
         settle=settle,

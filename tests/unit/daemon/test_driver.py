@@ -2,14 +2,12 @@
 
 import asyncio
 import time
-from typing import Any, cast
 
 import pytest
 
 from cedos.controller.commands import AnswerChoice, AskName, AskNetwork
 from cedos.controller.events import ChoiceAsked, ClockRead, HostSlept, ProvidersRead, TimerFired
-from cedos.daemon.driver import ControllerDriver, SleepWatch
-from cedos.model import Transfer
+from cedos.daemon.driver import ControllerDriver
 
 pytestmark = pytest.mark.jumping
 
@@ -24,9 +22,9 @@ class Played:
         self.timer_s = None  # when its timer is due
         self.posts = {}  # what comes of a command at once
         self._given = []
-        self.driver = ControllerDriver(cast(Any, self), time.monotonic)
+        self.driver = ControllerDriver(self, time.monotonic)
         self.asleep_s = 0.0
-        self.driver._sleep = cast(SleepWatch, self)
+        self.driver._sleep = self
 
     def slept_s(self):
         slept_s, self.asleep_s = self.asleep_s, 0.0
@@ -84,7 +82,7 @@ async def test_a_failure_of_the_executor_does_not_stop_the_driver():
     played = Played()
     played.driver.begin(played)
     played.gives = {ProvidersRead: [AskNetwork("wlan0")]}
-    played.driver._executor = cast(Any, object())  # (it cannot carry anything out)
+    played.driver._executor = object()  # (it cannot carry anything out)
     with pytest.raises(AttributeError):
         played.driver.post(ProvidersRead())
     played.driver._executor = played
@@ -134,8 +132,8 @@ async def test_a_sleep_is_told_before_anything_else_is_decided(first):
 async def test_who_asks_is_answered_at_once():
     played = Played()
     played.driver.begin(played)
-    asked = ChoiceAsked(cast(Transfer, None), redundant=False, multipath=False)
-    answer = AnswerChoice(cast(Any, "the decision"), None)
+    asked = ChoiceAsked(None, redundant=False, multipath=False)
+    answer = AnswerChoice("the decision", None)
     played.gives = {ChoiceAsked: [AskNetwork("wlan0"), answer]}
     played.heard()
     assert played.driver.choose(asked) is answer

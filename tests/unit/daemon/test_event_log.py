@@ -128,7 +128,6 @@ def record(path, *, names, begins=0):
         if log is not None:
             log.add(event, float(number + 1), commands)
             given += commands
-    assert log is not None
     log.close()
     return given
 

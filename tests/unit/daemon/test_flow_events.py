@@ -3,7 +3,6 @@
 from dataclasses import replace
 from ipaddress import ip_address
 from types import SimpleNamespace
-from typing import Any, cast
 
 from kit.controller import KEY, SERVER, TOKEN, Script, ScriptedDriver
 
@@ -26,11 +25,11 @@ class Host:
         self.marks = {}
         self._events = []
         self.subject = FlowEvents(
-            driver=cast(Any, self.driver),
-            monitor=cast(Any, self),
-            steering=cast(Any, None),
+            driver=self.driver,
+            monitor=self,
+            steering=None,
             profiler=self.profiler,
-            packets=cast(Any, SimpleNamespace(read_before=self.read_before_s.append)),
+            packets=SimpleNamespace(read_before=self.read_before_s.append),
             history=None,
         )
 

@@ -1,7 +1,6 @@
 """The flow sampler: when it looks at sockets, and whom it tells."""
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 from kit.controller import KEY, Script, ScriptedDriver, size_of
@@ -24,8 +23,8 @@ class Sockets:
         self.pinged = {}
         self.snapshots = 0
         self.prober = self
-        part = cast(Any, self)
-        self.subject = FlowSampler(part, cast(Any, self.driver), part, part)
+        part = self
+        self.subject = FlowSampler(part, self.driver, part, part)
 
     async def looks(self):
         """A look that the controller asks for; its event."""

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from kit.controller import Script
@@ -32,7 +31,6 @@ from cedos.controller.outbox import Outbox
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.observer import Observer, joules_taken
 from cedos.daemon.startup import probing_config
-from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, Spent
 from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
 from cedos.kernel.rtnetlink import Counters
@@ -225,7 +223,7 @@ async def test_networkmanager_is_asked_where_the_page_does_not_come(monkeypatch,
 def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down():
     observer = Watched().observer
     told = []
-    observer.prober._schedule.user_present = told.append  # type: ignore[method-assign]
+    observer.prober._schedule.user_present = told.append
     for state in (True, False, False, None):  # unknown counts as somebody
         observer.screen._learned(state)
     assert told == [False, True]
@@ -268,7 +266,7 @@ async def test_a_network_that_answers_nothing_holds_up_no_other():
 
     observer = Observer(Config(), None, lambda event: None, Script().controller.networks)
     observer._networks = (WLAN, LTE)
-    observer.prober = cast(Prober, Deaf())
+    observer.prober = Deaf()
     for _ in range(2):  # the second is none while the first one lasts
         observer.send_probe("wlan0", ("dns",), train_up=False)
     observer.send_probe("lte0", ("dns", "udp-train"), train_up=True)

@@ -1,7 +1,7 @@
 """The packet handler: sizes in captured packets go to the controller, for flows of this host alone."""
 
 import math
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import pytest
 from kit.controller import KEY, Script, ScriptedDriver, size_of
@@ -30,8 +30,8 @@ class Wire:
         self.seen = []
         self._learned = learned
         self.driver = ScriptedDriver(self.script)
-        me = cast(Any, self)
-        self.handler = PacketHandler(me, me, cast(Any, self.driver))
+        me = self
+        self.handler = PacketHandler(me, me, self.driver)
 
     def brings(self, *packets):
         self.packets = list(packets)
@@ -58,7 +58,6 @@ def test_only_connections_that_can_move_are_decided_on_again():
     assert [each.token for each in wire.driver.commands(MoveConnection)] == [8]
     for key in (PLAIN, FIXED, MOVABLE):  # what was learned is known of all of them
         transfer = wire.script.flow(key).transfer
-        assert transfer is not None
         assert transfer.size == size_of(5_000_000)
 
 

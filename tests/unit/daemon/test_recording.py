@@ -96,7 +96,6 @@ def test_who_begins_log_after_log_does_not_fill_the_disk(log, monkeypatch):
 
 def test_where_a_log_could_not_be_written_any_more_another_one_may_begin(log, driver):
     log.ask(START, ROOT)
-    assert driver.log is not None
     driver.log.problem = "the disk is full"
     assert (log.state().on, log.state().problem) == (False, "the disk is full")
     assert log.ask(RecordingRequest(on=True, file="b.log"), ROOT).on

@@ -206,7 +206,6 @@ async def test_a_name_that_many_others_end_with_is_found(told):
     netflix = [news(2 + each, 1, server="netflix.com", ended=True) for each in range(120)]
     told.say(1.0, *netflix)
     found = await told.begun().find("x.com", EPOCH)
-    assert found is not None
     assert found.decision == 3
 
 

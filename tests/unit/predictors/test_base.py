@@ -60,7 +60,6 @@ def test_quantiles_ascend_stay_inside_and_scale(a, p, q, factor):
 
 def test_expected_over_actual_and_what_the_interval_had():
     held = calibration([Judged(0.5, 1.0, 2.0, 1.2, 1.0), Judged(0.5, 1.0, 2.0, 1.2, 4.0)])
-    assert held is not None
     assert (held.n, held.coverage90) == (2, 0.5)
     assert held.expected_over_actual_median == pytest.approx(0.625)
     assert held.expected_over_actual_sum == pytest.approx(2.4 / 5.0)

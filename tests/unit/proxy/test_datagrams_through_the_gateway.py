@@ -435,7 +435,7 @@ async def test_names_are_asked_of_the_gateways_resolver(ends, monkeypatch):
             return message[:2] + b"\x81\x80" + message[4:]
 
     await ends.start(patience_s=10.0)
-    ends.gateway._names._resolver = Knows()  # type: ignore[assignment]
+    ends.gateway._names._resolver = Knows()
     question = b"\0\7\1\0\0\1\0\0\0\0\0\0\3far\4test\0\0\1\0\1"
     assert (await ends.link.ask(question))[2:4] == b"\x81\x80"
     refused = await ends.link.ask(question.replace(b"\3far", b"\6nobody"))

@@ -70,7 +70,7 @@ async def test_what_nobody_reads_does_not_fill_the_kernel(ends, monkeypatch):
                 await writer.drain()
 
     reader, writer = await ends.forward(await ends.origin(floods))
-    reader._transport.pause_reading()  # type: ignore[attr-defined]
+    reader._transport.pause_reading()
     before = -1
     while not programs or (count := tcp_info.unsent_bytes(programs[0])) != before:
         before = count if programs else -1

@@ -225,7 +225,7 @@ def count(answer):
 
 def stub(link, here, **options):
     settings = {"fails_open": True, "servers": lambda: [here.server]} | options
-    return NameStub(link, **settings)  # type: ignore[arg-type]
+    return NameStub(link, **settings)
 
 
 async def found(one, name):
@@ -301,7 +301,7 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(loopback_resolver, 
         sender.sendto(message, one.addresses[0])
 
     sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
-    loopback_resolver.udp = hands_on  # type: ignore[assignment]
+    loopback_resolver.udp = hands_on
     assert error_of(await found(one, "far.test")) == names.SERVER_FAILED
     assert len(loopback_resolver.asked) <= 2
     sender.close()
@@ -462,4 +462,4 @@ async def test_a_user_s_connections_leave_some_to_other_users(loopback_resolver,
 
 async def test_it_listens_for_this_host_alone():
     with pytest.raises(HostError, match="serves this host only"):
-        NameStub(Link(), fails_open=True).open("192.0.2.1", 53)  # type: ignore[arg-type]
+        NameStub(Link(), fails_open=True).open("192.0.2.1", 53)

@@ -274,7 +274,6 @@ def test_killed_while_writing_nothing_flushed_is_lost(path):
     script = KILLED.format(tests=str(Path(__file__).parent), path=str(path))
     for _ in range(3):
         with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
             for _ in range(20):
                 flushed = int(process.stdout.readline())
             process.send_signal(signal.SIGKILL)

@@ -225,7 +225,6 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(around, tmp_pa
             host.until(uses("lte0"), 5)
             assert host.address() == "10.9.2.2"
             status = host.status()
-            assert status is not None
             (problem,) = (p for p in status.problems if p.startswith("wlan0"))
             if rule is DEAF:
                 said = "wlan0: its DNS does not answer, another network's does. Not used"
@@ -289,7 +288,6 @@ def test_a_filtering_resolver_condemns_no_network(around, tmp_path, address):
         while time.monotonic() < end_s:
             assert host.address() == "10.9.1.2"
         status = host.status()
-        assert status is not None
         said = [each for each in status.problems if "filtered" in each]
         assert said == [
             f"the portal check is filtered on wlan0: portal.test leads to {address} there."

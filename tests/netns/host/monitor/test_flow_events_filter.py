@@ -37,7 +37,6 @@ def test_segments_of_no_connection_wake_nobody(make_namespace, version):
         def on_datagram(datagram):
             for message in messages(datagram):
                 tracked = conntrack.parse(message)
-                assert tracked is not None
                 found.add((tracked.original.destination_port, tracked.ended))
 
         with near.entered():

@@ -104,7 +104,6 @@ async def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench, family):
             # A handshake and an end count as a byte each.
             assert 200_000 <= closed.bytes_down <= 200_002
             assert 5_000 <= closed.bytes_up <= 5_002
-            assert closed.rtt_s is not None
             assert 0 < closed.rtt_s < 1
             assert closed.started_unix_s == opened.at_unix_s
             assert closed.ended_unix_s >= opened.at_unix_s

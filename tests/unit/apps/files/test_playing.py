@@ -21,7 +21,7 @@ class Host(PlayedBus):
         self.idle, self.refuses = idle, False
         self.scanned = []
 
-    async def call(self, service, path, interface, member, signature="", body=()):  # type: ignore[no-untyped-def]
+    async def call(self, service, path, interface, member, signature="", body=()):
         if member == "RequestScan":
             if self.refuses:
                 self.answers.pop("RequestScan", None)

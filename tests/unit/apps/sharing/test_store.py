@@ -237,7 +237,6 @@ def test_what_was_written_survives_kill_9(tmp_path):
         stdout=subprocess.PIPE,
         env=os.environ | {"PYTHONPATH": os.pathsep.join(folders)},
     )
-    assert writer.stdout is not None
     told = [int(writer.stdout.readline()) for _ in range(50)]
     writer.send_signal(signal.SIGKILL)
     told += [int(line) for line in writer.stdout.read().split(b"\n")[:-1] if line]

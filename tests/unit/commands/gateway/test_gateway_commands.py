@@ -52,7 +52,6 @@ def test_who_is_invited_joins_and_leaves(cedos, config_home):
     assert "cedos join LINE" in cedos("forward").stderr
 
 
-@pytest.mark.anyio
 async def test_a_gateway_whose_key_for_sharing_is_damaged_goes_on_without(config_home, monkeypatch):
     """The gateway ended, and all its clients were without it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(config_home / "state"))
@@ -61,10 +60,10 @@ async def test_a_gateway_whose_key_for_sharing_is_damaged_goes_on_without(config
     key.write_bytes(b"damaged")
     key.chmod(0o600)
     with gateway._Sharing() as share, capture_logs() as logs:
-        running = asyncio.create_task(share.run(None))  # type: ignore[arg-type]
+        running = asyncio.create_task(share.run(None))
         await until(lambda: logs)
         assert not running.done()
-        assert share.answer(None, b"") is None  # type: ignore[arg-type]
+        assert share.answer(None, b"") is None
         running.cancel()
     assert "cannot share" in logs[0]["event"]
 

@@ -49,7 +49,6 @@ class Programs:
             "cedos-serve", "-l", f"127.0.0.1:{self.port}", "--own-key", "server.key",
             "--log-format", "json", *arguments,
         )  # fmt: skip
-        assert process.stderr is not None
         line = process.stderr.readline()
         assert '"ready"' in line, line + process.stderr.read()
         return process

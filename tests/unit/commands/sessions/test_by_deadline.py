@@ -72,7 +72,7 @@ async def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp
     key = KeyPair(os.urandom(32))
     listener = await session.listen(("127.0.0.1", 0), key=key)
     counting = Counting(listener)
-    serving = Serving(Tree(served), counting, {})  # type: ignore[arg-type]
+    serving = Serving(Tree(served), counting, {})
     running = asyncio.create_task(serving.run())
     server = KnownServer("127.0.0.1", listener.address[1], key.public)
     both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
@@ -253,7 +253,7 @@ async def used(pool, *networks):
 @pytest.mark.parametrize("networks", [("wlan0",), ("lte0",), ("wlan0", "lte0")])
 async def test_the_goodbye_goes_over_what_is_in_use(networks):
     ends = Ends()
-    pool = SessionPool(ends)  # type: ignore[arg-type]
+    pool = SessionPool(ends)
     await used(pool, *networks)
     async with asyncio.timeout(1.0):
         await pool.close()
@@ -263,7 +263,7 @@ async def test_the_goodbye_goes_over_what_is_in_use(networks):
 @pytest.mark.jumping
 async def test_a_session_without_a_user_holds_no_network_for_long():
     ends = Ends()
-    pool = SessionPool(ends)  # type: ignore[arg-type]
+    pool = SessionPool(ends)
     await used(pool, "wlan0", "lte0")
     (session,) = ends.sessions
     assert session.open == {"wlan0", "lte0"}
@@ -278,7 +278,7 @@ async def test_a_session_without_a_user_holds_no_network_for_long():
 @pytest.mark.parametrize(("had", "goodbye"), [("lte0", {"lte0"}), ("wlan0", None)])
 async def test_a_metered_network_that_was_not_used_is_not_begun_for_a_goodbye(had, goodbye):
     ends = Ends()
-    pool = SessionPool(ends)  # type: ignore[arg-type]
+    pool = SessionPool(ends)
     await used(pool, had)
     (session,) = ends.sessions
     session.up = {"lte0": True}  # Wi-Fi is gone

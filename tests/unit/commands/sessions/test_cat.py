@@ -45,7 +45,6 @@ def free_port():
 
 def listening(process):
     """Port and key, as it says."""
-    assert process.stderr is not None
     words = process.stderr.readline().decode().split()
     return words[words.index("port") + 1].rstrip(";"), words[-1]
 

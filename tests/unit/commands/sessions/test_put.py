@@ -226,7 +226,6 @@ def test_to_standard_output_and_at_a_limited_rate(programs):
         env=programs.environment,
         stdout=subprocess.PIPE,
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.read() == BIG[:1_500_000]
     assert process.returncode == 0
 

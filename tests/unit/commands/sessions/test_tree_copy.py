@@ -34,7 +34,7 @@ class Copied:
                     target.write_bytes(b"")
 
         monkeypatch.setattr(tree_copy, "entries", entries)
-        copy = TreeCopy(None, path, here, 1.0, dot_files=False, missing=missing)  # type: ignore[arg-type]
+        copy = TreeCopy(None, path, here, 1.0, dot_files=False, missing=missing)
         asyncio.run(run())
 
 

@@ -48,7 +48,7 @@ class Spending(Script):
         return self.controller.hard
 
     @property
-    def barred(self):  # type: ignore[override]
+    def barred(self):
         """Return the networks that are barred now."""
         return list(self.bars[-1]) if self.bars else []
 
@@ -234,7 +234,6 @@ def test_the_nearer_the_end_the_sooner_it_is_counted(script):
     script.budgets = [DATA]
     assert script.use(1_000) is None, "each second, as ever"
     near_s = script.use(980e6)
-    assert near_s is not None
     assert 0.05 <= near_s < 0.1
     given = script.tell(TimerFired(), at_s=script.now_s + near_s)
     assert CountUse() in given

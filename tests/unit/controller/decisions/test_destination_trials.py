@@ -90,7 +90,6 @@ def test_the_next_connection_shows_what_the_network_does(script):
     assert "to show how fast it is by now" in made.reason
     assert script.begins(30.25, WLAN).decision == made.number, "the rule stood still"
     timer_s = script.controller.next_timer_s()
-    assert timer_s is not None
     assert timer_s <= 30.3
     assert script.looks(30.35) == AS_USUAL
     assert script.looks(31.0) == []

@@ -36,7 +36,6 @@ def test_what_the_best_network_lacks_goes_over_the_next(script):
     assert script.steering() == [SetDefault("wlan0", {4: "lte0"})]
     default = script.controller.default
     four, six = default.decision_of(4), default.decision_of(6)
-    assert four is not None
     assert six is default.decision
     assert four.choice.networks == ("lte0",)
     assert "lte0 is the only usable network" in four.reason
@@ -108,7 +107,6 @@ def test_a_rule_that_leaves_a_version_no_network_says_so(script):
     assert (found[6].network, found[6].refused) == ("wlan0", "")
     four = FlowKey(ip_address("10.1.0.2"), 4000, ip_address("198.51.100.7"), 80)
     decision = script.controller.ruled.decision(four)
-    assert decision is not None
     assert "wlan0 has no IPv4, so connections are refused" in decision.reason
 
 

@@ -45,7 +45,6 @@ def moved_at(script, at_s, bytes_down=0):
 
 def test_a_small_answer_that_is_late_moves(script):
     assert moved_at(script, 10.0) == []
-    assert script.controller.default.decision is not None
     assert str(script.controller.default.decision.choice) == "single(wlan0)"
     assert moved_at(script, 10.2) == [], "it is not late yet"
     flow = script.flow()

@@ -47,13 +47,11 @@ def model():
 
 def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(model):
     alone = DONE.expected(KNOWN, model)
-    assert alone is not None
     assert alone.lengthened == 1.0
     assert alone.columns["wifi_rtt_s"] == 0.03
     assert alone.columns["size_bytes"] == 100_000
     others = {"wlan0": {Direction.DOWN: (CompetingTransfer(OTHER, 1e6),)}}
     beside = DONE.expected(replace(KNOWN, competing=others), model)
-    assert beside is not None
     assert beside.columns == alone.columns
     assert beside.lengthened > 1.3
     usual_s, longer_s = alone.expected["wifi"][1], beside.expected["wifi"][1]
@@ -68,7 +66,6 @@ def test_predictors_are_not_shown_this_hosts_own_queue(model):
     }
     networks = {**KNOWN.networks, "wlan0": {**KNOWN.networks["wlan0"], **full}}
     queued = DONE.expected(replace(KNOWN, networks=networks), model)
-    assert queued is not None
     assert queued.columns["wifi_rtt_s"] == pytest.approx(0.03)
     assert queued.lengthened > 1.0
 
@@ -171,8 +168,6 @@ def test_of_three_networks_each_is_judged(network, model):
     all_three = (ETHERNET, WLAN, LTE)
     (local,) = (each.addresses[0].ip for each in all_three if each.name == network)
     finished = Kept(replace(KEPT, local=local), networks=all_three).finished(10.5, 30_000, 800, 0.4)
-    assert finished is not None
     assert (finished.network, finished.tells) == (network, True)
     prediction = finished.expected(KNOWN, model)
-    assert prediction is not None
     assert (prediction.network, prediction.strategy) == (network, finished.strategy)

@@ -58,11 +58,9 @@ def test_a_plain_flow_becomes_a_record_when_it_ends(flows):
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(size(FIRST, 5000))
     record = flows.on_close(FlowClosed(FIRST, 102.0, 5200, 80, rtt_s=0.03))
-    assert record is not None
     assert (record.token, record.started_unix_s, record.ended_unix_s) == (None, 100.0, 102.0)
     (path,) = record.subflows
     assert (path.network, path.bytes_down, path.bytes_up, path.rtt_s) == ("wlan0", 5200, 80, 0.03)
-    assert record.size is not None
     assert record.size.median_bytes == 5000
     assert len(flows) == 0
 
@@ -78,7 +76,6 @@ def test_subflows_are_one_flow_that_ends_with_the_last(flows):
     assert flow.carried_bytes(Direction.DOWN) == 1500
     assert flows.on_close(FlowClosed(SECOND, 103.0, 600, 0)) is None
     record = flows.on_close(FlowClosed(FIRST, 104.0, 2000, 50))
-    assert record is not None
     assert record.token == TOKEN
     assert sum(path.bytes_down for path in record.subflows) == 2600
     assert record.ended_unix_s == 104.0
@@ -116,7 +113,6 @@ def test_uploads_are_counted_where_the_uplinks_rate_matters(flows):
     assert uploads(50_000, "progress") == 1, "it was larger than was thought"
     assert uploads(90_000, "progress") == 1, "the same one"
     assert uploads(20_000) == 2, "another one"
-    assert flows.upload is not None
     assert flows.upload.size.median_bytes == 20_000
 
 
@@ -197,7 +193,6 @@ def test_what_is_nearly_over_or_pauses_shares_nothing(last, flows):
 def test_over_two_networks_each_has_half_of_it(flows):
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flow = flows.on_size(size(FIRST, 2_000_000))
-    assert flow is not None
     flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
     found = flows.competing(1.1)
     assert {name: of[Direction.DOWN][0].remaining_bytes for name, of in found.items()} == {
@@ -247,7 +242,6 @@ def test_a_first_packet_that_comes_before_its_flow_is_known_names_it(flows, told
             flows.joined(TOKEN, SECOND, 1.0)
         flows.joined(TOKEN, FIRST, 1.02)
     flow = flows.find(FIRST)
-    assert flow is not None
     assert (flow.server_name, flow.transfers) == ("a.example", 1)
 
 
@@ -278,7 +272,6 @@ def test_the_order_of_openings_and_first_packets_does_not_matter(events):
             named_by_packet.add(number)
     for number in opened:
         flow = flows.find(replace(FIRST, local_port=5000 + number))
-        assert flow is not None
         expected = f"{number}.example" if number in named_by_packet else None
         assert flow.server_name == expected
 

@@ -14,14 +14,12 @@ def record(prediction):
 def test_a_network_is_judged_by_the_last_transfers_over_it_alone():
     reliability = Reliability([record(replace(ONE, took_s=9.0))] * TRANSFERS)
     held = reliability.of("wlan0")
-    assert held is not None
     assert (held.n, held.coverage90) == (TRANSFERS, 0.0)
     for _ in range(TRANSFERS):
         reliability.add(record(ONE))
     reliability.add(record(replace(ONE, strategy="mptcp_wifi", took_s=9.0)))
     reliability.add(record(None))
     held = reliability.of("wlan0")
-    assert held is not None
     assert (held.n, held.coverage90) == (TRANSFERS, 1.0)
     assert reliability.of("lte0") is None
 

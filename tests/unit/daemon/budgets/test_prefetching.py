@@ -1,7 +1,6 @@
 """Answers to programs that prefetch, what people are shown of them, and what is refused."""
 
 from types import SimpleNamespace
-from typing import Any, cast
 
 import msgspec
 import pytest
@@ -32,7 +31,7 @@ class Asked(Host):
             controller=self.controller, post=self.post, now_s=lambda: self.steady_s
         )
         self.programs = PrefetchingPrograms(
-            *(cast(Any, driver), self.metering, radios_of(self.config)), lambda: self.now_s
+            *(driver, self.metering, radios_of(self.config)), lambda: self.now_s
         )
 
     def ask(self, *, uid=1000, **fields):

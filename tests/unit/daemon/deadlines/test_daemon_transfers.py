@@ -3,7 +3,6 @@
 import asyncio
 import time
 from dataclasses import replace
-from typing import cast
 
 import pytest
 from kit.controller import LTE, WLAN, Script
@@ -18,7 +17,6 @@ from cedos.controller.events import (
     TransferReported,
 )
 from cedos.daemon import state_file
-from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.transfers import AT_ONCE, FILE, WHAT, Transfers
 from cedos.errors import ConfigError
 from cedos.selector.deadlines.transfer_table import TransferTable
@@ -43,7 +41,7 @@ class Host:
         choices = replace(choices, objective=WeightedCost(0.01, 2e-7))
         script = Script(transfers=kept, choices=choices, wake_above_percent=40)
         self.controller = script.controller
-        self.transfers = Transfers(self.folder, cast(ControllerDriver, self))
+        self.transfers = Transfers(self.folder, self)
         self.post(ClockRead(time.time()))
         self.post(BatteryRead(True))
         self.networks(wifi=False)
@@ -75,7 +73,6 @@ class Host:
         known, end_s = self.controller.transfers, time.monotonic() + seconds
         while (now_s := time.monotonic()) < end_s:
             at_s = known.next_timer_s()
-            assert at_s is not None
             await asyncio.sleep(max(min(at_s, end_s) - now_s, 0.0) + 0.001)
             if time.monotonic() >= at_s:
                 now_s = time.monotonic()
@@ -295,7 +292,6 @@ async def test_what_waits_is_listed_with_when_the_host_wakes_for_it(host):
     await host.pass_s(2.5)
     first, second = await transfers.listed()
     # 1 MB over a phone of unknown rate (1 Mbit/s is promised) needs minutes; the deadline is in an hour.
-    assert first.wakes_unix_s is not None
     assert time.time() + 1800 < first.wakes_unix_s < first.deadline_unix_s - 8
     assert first.turn.begin_unix_s is not None
     assert second.wakes_unix_s is None, "one alarm, for the first"

@@ -32,7 +32,6 @@ async def test_a_living_flow_has_the_decision_that_led_it_though_many_came_after
     monkeypatch.setattr(decision_log, "_RECENT", 3)
     log, flows = DecisionLog(history), LivingFlows()
     flow = flows.on_open(FlowOpened(KEY, 1.0, 1.0))
-    assert flow is not None
     led = about(make_decision(1), None)
     log.record(led)
     flow.on_decision(led)
@@ -40,7 +39,6 @@ async def test_a_living_flow_has_the_decision_that_led_it_though_many_came_after
         log.record(about(make_decision(number), replace(KEY, local_port=number), "b.example"))
     for name in ("1111", str(THERE), "198.51.100.1:443"):
         found = await log.find(name, flows)
-        assert found is not None
         assert found.number == 1, name
     history.close()
 
@@ -51,7 +49,6 @@ async def test_an_earlier_flow_to_the_same_server_explains_none_that_lives(histo
     history.flush()
     log, flows = DecisionLog(history), LivingFlows()
     found = await log.find("198.51.100.1:443", flows)
-    assert found is not None
     assert found.number == 1, "nothing lives there: it is the last one that did"
     flows.on_open(FlowOpened(replace(KEY, local_port=2222), 1.0, 1.0))
     assert await log.find("198.51.100.1:443", flows) is None, "this one began before the daemon"

@@ -205,7 +205,7 @@ def test_garbage_in_circles_goes_when_memory_is_given_back(asked):
         pass
 
     one = Circle()
-    one.itself = one  # type: ignore[attr-defined]
+    one.itself = one
     there = weakref.ref(one)
     gc.disable()
     try:
@@ -248,7 +248,7 @@ def test_the_journal_takes_records_alone(asked, tmp_path):
 
 @pytest.mark.parametrize("name", ["__init__", "_kernel", "nothing", "", None, 7, ["bar"]])
 def test_what_there_is_not_is_refused(asked, name):
-    assert answered(asked.part, name, [])[0] == "refused"  # type: ignore[index]
+    assert answered(asked.part, name, [])[0] == "refused"
 
 
 def test_it_goes_on_whatever_it_is_asked(asked):

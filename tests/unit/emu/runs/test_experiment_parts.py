@@ -200,7 +200,7 @@ def test_a_run_is_as_long_as_told_for_traces_repeat(tmp_path):
     def resolved(**told):
         found = experiment.resolve(
             Scenario(page=(scenario.PageLoad("pages", sites=2),), **told), places
-        )  # type: ignore[arg-type]
+        )
         return found.start_s, found.duration_s
 
     assert resolved() == (0.0, 12.0)

@@ -120,7 +120,6 @@ def test_two_runs_do_not_write_into_one_folder(tmp_path, monkeypatch):
         [sys.executable, "-c", holding, str(out)], stdout=subprocess.PIPE
     ) as first:
         try:
-            assert first.stdout is not None
             first.stdout.readline()
             for begin in (
                 lambda: experiment.run(WANTED, places, out, lambda share, what: None),

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
 
 import pytest
 
@@ -22,17 +21,14 @@ def made(times, rates=()):
     """A run whose policies took these times, and received so many bytes by those instants."""
     flows = [flow(name, k, each) for name, all_ in times.items() for k, each in enumerate(all_)]
     summary = {name: {"censored": 0, "energy_j": 1.0, "cellular_mb": 2.0} for name in times}
-    return cast(
-        Recorded,
-        SimpleNamespace(
-            directory=Path(), policies=list(times), flows=flows, duration_s=30.0,
-            summary={"policies": summary},
-            scenario=SimpleNamespace(place="somewhere", start_s=0.0, repeats=1, seed=1),
-            rates=[
-                {"policy": name, "repeat": 0, "at_s": at_s, "received_bytes": count}
-                for name, at_s, count in rates
-            ],
-        ),
+    return SimpleNamespace(
+        directory=Path(), policies=list(times), flows=flows, duration_s=30.0,
+        summary={"policies": summary},
+        scenario=SimpleNamespace(place="somewhere", start_s=0.0, repeats=1, seed=1),
+        rates=[
+            {"policy": name, "repeat": 0, "at_s": at_s, "received_bytes": count}
+            for name, at_s, count in rates
+        ],
     )  # fmt: skip
 
 

@@ -76,7 +76,6 @@ def test_a_living_mptcp_download_moves_off_a_network_that_dies(monkeypatch):
     laptop.clock.after(1.0, laptop.networks[WIFI].fail)
     laptop.clock.run(40.0)
     assert laptop.of(MoveConnection)
-    assert transfer.ended_s is not None
     assert transfer.ended_s < 20.0  # 6 MB are left after 1 s: 5 s by LTE, and the time to notice
 
 

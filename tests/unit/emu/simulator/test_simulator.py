@@ -116,7 +116,6 @@ def test_a_large_download_reaches_most_of_the_rate_whatever_the_queue(queue_pack
         clock, [network(clock, queue_packets=queue_packets)], packets * PAYLOAD_BYTES, down=True
     )
     clock.run(60.0)
-    assert transfer.ended_s is not None
     assert packets / 1000 < transfer.ended_s < 1.25 * packets / 1000
 
 
@@ -143,7 +142,6 @@ def test_an_outage_is_survived_and_what_the_queue_kept_goes_on_at_once():
         clock, [Network(clock, Access(WIFI, trace, trace, 0.04))], 1_500_000, down=True
     )
     clock.run(60.0)
-    assert transfer.ended_s is not None
     assert 4.5 < transfer.ended_s < 6.5
 
 
@@ -165,7 +163,6 @@ def test_a_large_mptcp_download_takes_both_networks():
     steady = Trace.constant(12e6, 10.0)
     transfer = multipath(10_000_000, steady, steady)
     alone_s = 10_000_000 / PAYLOAD_BYTES / 1000
-    assert transfer.ended_s is not None
     assert 0.5 * alone_s < transfer.ended_s < 0.65 * alone_s
     assert all(packets > 2500 for packets in transfer.packets.values())
 
@@ -174,7 +171,6 @@ def test_a_large_mptcp_download_takes_both_networks():
 def test_what_a_dead_network_holds_comes_over_the_other_one(down):
     dies = silent(300, 60_000, 120_000)
     transfer = multipath(3_000_000, dies, Trace.constant(12e6, 10.0), down=down)
-    assert transfer.ended_s is not None
     assert transfer.ended_s < 10.0
 
 

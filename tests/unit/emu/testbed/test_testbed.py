@@ -77,7 +77,6 @@ def sleeper():
 
     yield start
     for process in started:
-        assert process.stdout is not None
         process.stdout.close()
         process.kill()
         process.wait()
@@ -104,7 +103,6 @@ def test_an_instance_of_a_living_owner_stays(runtime):
 
 def test_an_instance_of_a_dead_owner_goes_with_its_sessions(runtime, sleeper):
     process = sleeper()
-    assert process.stdout is not None
     child = int(process.stdout.readline())
     instance = stale.Instance()
     instance.add_session(process.pid)
@@ -118,7 +116,6 @@ def test_an_instance_of_a_dead_owner_goes_with_its_sessions(runtime, sleeper):
 
 def test_children_of_a_dead_session_leader_are_ended_too(runtime, sleeper):
     process = sleeper()
-    assert process.stdout is not None
     child = int(process.stdout.readline())
     instance = stale.Instance()
     instance.add_session(process.pid)

@@ -3,11 +3,9 @@
 import time
 from itertools import pairwise
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from emu.workloads.web.browser import Tab
 from emu.workloads.web.corpus import Object, Page
 from emu.workloads.web.pages import load, schedule
 from emu.workloads.web.video import Media, PlannedVideo, _watched
@@ -72,7 +70,7 @@ WHOLE = [
 
 
 def loaded(*events, limit_s=5.0):
-    return load(cast(Tab, Script(*events)), PAGE, tls=False, limit_s=limit_s)
+    return load(Script(*events), PAGE, tls=False, limit_s=limit_s)
 
 
 def test_a_page_that_came_whole():

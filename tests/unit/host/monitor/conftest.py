@@ -23,7 +23,6 @@ def address(tmp_path):
     (tmp_path / "bus.conf").write_text(CONFIGURATION.format(path=tmp_path / "bus"))
     command = ["dbus-daemon", f"--config-file={tmp_path}/bus.conf", "--nofork", "--print-address"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
-        assert daemon.stdout is not None
         assert daemon.stdout.readline()
         yield f"unix:path={tmp_path}/bus"
         daemon.terminate()

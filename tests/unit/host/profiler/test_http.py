@@ -12,13 +12,11 @@ def request(*lines, body=b""):
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "HEAD", "PATCH", "DELETE", "OPTIONS"])
 def test_every_method(method):
     parsed = parse_request(f"{method} / HTTP/1.0\r\n\r\n".encode())
-    assert parsed is not None
     assert (parsed.method, parsed.host, parsed.content_length) == (method, None, None)
 
 
 def test_a_tunnel_names_its_other_end():
     parsed = parse_request(request("CONNECT Far.example:443 HTTP/1.1", "Host: proxy:3128"))
-    assert parsed is not None
     assert (parsed.method, parsed.host) == ("CONNECT", "far.example")
 
 
@@ -39,7 +37,6 @@ def test_a_tunnel_names_its_other_end():
 )
 def test_hosts(host, expected):
     parsed = parse_request(request("GET / HTTP/1.1", f"Host: {host}"))
-    assert parsed is not None
     assert parsed.host == expected
 
 
@@ -72,7 +69,6 @@ def test_responses():
 )
 def test_lengths(length, expected):
     parsed = parse_response(request("HTTP/1.1 200 OK", f"Content-Length: {length}"))
-    assert parsed is not None
     assert parsed.content_length == expected
 
 
@@ -80,14 +76,12 @@ def test_a_head_cut_anywhere_says_nothing_wrong():
     whole = request("POST / HTTP/1.1", "Host: www.example.org", "Content-Length: 123456")
     for cut in range(5, len(whole)):
         parsed = parse_request(whole[:cut])
-        assert parsed is not None
         assert parsed.host in (None, "www.example.org")
         assert parsed.content_length in (None, 123_456)
         assert parsed.head_bytes is None
     whole = request("HTTP/1.1 200 OK", "Content-Length: 123456")
     for cut in range(12, len(whole)):
         answer = parse_response(whole[:cut])
-        assert answer is not None
         assert answer.content_length in (None, 123_456)
 
 
@@ -162,17 +156,14 @@ def test_hostile_requests_never_raise(beginning, rest):
 def test_the_first_chunk(body, first):
     head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
     told = parse_response(head + body)
-    assert told is not None
     assert told.first_chunk == first
     stated = parse_response(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n" + body)
-    assert stated is not None
     assert stated.first_chunk is None
 
 
 def test_a_target_is_told_whole_or_not_at_all():
     for payload in (b"GET /x HTTP", b"GET /" + b"x" * 3000 + b" HTTP/1.1\r\n"):
         cut = parse_request(payload)
-        assert cut is not None
         assert cut.target is None
 
 
@@ -195,7 +186,5 @@ def test_a_part_in_chunks_tells_its_length_by_its_range(range_, length):
         parse_response(b"HTTP/1.1 206 P" + lines),
         parse_response(b"HTTP/1.1 200 O" + lines),
     )
-    assert told is not None
-    assert whole is not None
     assert told.content_length == length
     assert whole.content_length is None  # a range that nobody asked for says nothing

@@ -92,12 +92,11 @@ def _only_the_file(host, *_rest, **_more):
 )
 async def test_the_resolver_answers_for_them(ends, hosts, name, kind, addresses):
     await ends.start()
-    stub = NameStub(ends.link, fails_open=False, names=names(hosts))  # type: ignore[arg-type]
+    stub = NameStub(ends.link, fails_open=False, names=names(hosts))
     message = dns.question(4711, name, kind)
     question = read(message)
     assert question is not None
     reply = dns.parse(await stub.answer(message, question))
-    assert reply is not None
     assert (reply.number, reply.code, reply.name) == (4711, 0, name)
     assert list(map(str, reply.addresses)) == addresses
     await stub.close()
@@ -110,6 +109,5 @@ def test_an_answer_has_all_addresses_of_its_kind(addresses, kind):
     question = read(message)
     assert question is not None
     reply = dns.parse(answered_here(message, question, addresses))
-    assert reply is not None
     wanted = [each for each in addresses if (":" in each) == (kind == 28)]
     assert list(map(str, reply.addresses)) == wanted

@@ -44,7 +44,7 @@ class Program:
         monkeypatch.setattr(program_packets, "AGAIN_S", 0.05)
         monkeypatch.setattr(program_packets, "_TRIED_S", 0.1)
         self.packets = ProgramPackets(
-            self.link,  # type: ignore[arg-type]
+            self.link,
             lambda host, _port: host.startswith("192.168."),
             self._permitted,
             lambda *_answer: None,

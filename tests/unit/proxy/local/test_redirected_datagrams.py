@@ -57,7 +57,7 @@ class Packets:
 class Host:
     def __init__(self, **limits):
         self.places, self.made = Places(), list[Packets]()
-        self.datagrams = RedirectedDatagrams(self.places, self._make, **limits)  # type: ignore[arg-type]
+        self.datagrams = RedirectedDatagrams(self.places, self._make, **limits)
         self.port = self.datagrams.open().port
 
     def _make(self, came, refused):

@@ -1,7 +1,6 @@
 """Streams of one session share it: whose bytes go next."""
 
 from http import HTTPStatus
-from typing import cast
 
 from cedos.model import Direction
 from cedos.proxy.http import RefusedError
@@ -10,7 +9,6 @@ from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import LARGE, SMALL_BYTES, WINDOW_BYTES, ProxiedStream
 from cedos.proxy.streams.unread import Unread
 from cedos.session.protocol.schedulers.interface import rank_of
-from cedos.session.sockets.connection import Connection
 
 ROOM_BYTES = 100_000
 PROGRAM_BYTES = 200_000
@@ -80,7 +78,7 @@ class Program:
 async def shared(programs):
     """A slow session that so many programs want to fill."""
     session = SlowSession()
-    multiplexer = Multiplexer(cast(Connection, session))
+    multiplexer = Multiplexer(session)
     session.on_change(multiplexer._changed)
     made = [Program(multiplexer.open("h", 80), PROGRAM_BYTES) for _ in range(programs)]
     return session, multiplexer, made
@@ -130,7 +128,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 40000000\r\n\r\n"
 
 async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not():
     session = SlowSession()
-    multiplexer = Multiplexer(cast(Connection, session))
+    multiplexer = Multiplexer(session)
     streams = [multiplexer.open("h", 80) for _ in range(300)]
     for stream in streams:
         stream.on_frame(StreamBytes(stream.number, 0, HEAD))
@@ -146,7 +144,7 @@ async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not():
 
 async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(monkeypatch):
     session = SlowSession()
-    streams = Multiplexer(cast("Connection", session))
+    streams = Multiplexer(session)
     lasts_s = {}
     monkeypatch.setattr(ProxiedStream, "lasts_s", lambda stream, _now_s: lasts_s.get(stream.number))
     first, second = streams.open("a", 80), streams.open("b", 80)
@@ -169,9 +167,7 @@ async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions(
     refuse = RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "no")
     for session, count in made:
         session.full = True
-        streams = Multiplexer(
-            cast(Connection, session), lambda one, _asked: one.refuse(refuse), unread=share
-        )
+        streams = Multiplexer(session, lambda one, _asked: one.refuse(refuse), unread=share)
         session.come = [OpenStream(number + 1, "a", 1).pack() for number in range(count)]
         streams._changed()
     assert [bool(session.why) for session, _ in made] == [False, True, False]
@@ -185,9 +181,7 @@ async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
     made = []
     for count in (2_000, 4_000, 3_000):
         session = ClosedSession()
-        streams = Multiplexer(
-            cast(Connection, session), lambda one, _asked: one.refuse(refuse), unread=share
-        )
+        streams = Multiplexer(session, lambda one, _asked: one.refuse(refuse), unread=share)
         session.come = [OpenStream(number + 2, "a", 1).pack() for number in range(count)]
         streams._changed()
         made.append((session, streams))

@@ -95,7 +95,7 @@ def carried(now, *, gone_s, within_s, q):
         networks.watch([SeenNetwork("wlan0", at_s < now - gone_s, 0.0)], float(at_s))
     seen = SeenNetwork("wlan0", gone_s == 0.0, 0.0)
     (state,) = networks.states([seen], Direction.DOWN, now)
-    there = state.supply.there_s  # type: ignore[attr-defined]
+    there = state.supply.there_s
     return float(there(within_s, q)) / within_s
 
 

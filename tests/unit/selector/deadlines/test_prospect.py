@@ -2,7 +2,6 @@
 
 import math
 from types import SimpleNamespace
-from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +26,7 @@ class Steady:
 
 
 def network(supply):
-    return cast(Any, SimpleNamespace(supply=supply))
+    return SimpleNamespace(supply=supply)
 
 
 supplies = st.builds(Steady, st.floats(1, 1e9), st.floats(0, 3), st.sampled_from([0.0, 7.0, 1e4]))

@@ -66,7 +66,6 @@ def due(
 def test_a_network_that_may_be_fast_by_now_is_tried(host):
     context = known()
     trial = due(host, [recurring(host, context)], context)
-    assert trial is not None
     assert trial.of.destination == ("300000", 80)
     assert (trial.network.name, trial.answered) == ("wlan0", True)
     assert trial.why.startswith("wlan0 carries this one to show how fast it is by now")
@@ -114,7 +113,6 @@ def test_what_large_ones_would_save_is_shown_by_the_largest_that_may_be_tried(ho
         recurring(host, context, begun=6, size_bytes=4_000_000, wifi_s=12.0, lte_cost=8.0),
     ]
     trial = due(host, found, context)
-    assert trial is not None
     assert trial.of.destination == ("500000", 80)
     assert due(host, found[:2], context) is None, "by themselves they would gain too little"
 

@@ -37,7 +37,6 @@ def test_another_process_and_its_death(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", OTHER, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         assert mine.idle_s(8) < 60
         assert mine.idle_s(9) == float("inf")

@@ -163,7 +163,6 @@ def test_a_session_sleeps_wakes_after_a_restart_and_expires_in_its_time(tmp_path
     assert sleepers.find(mine.flow_id) == mine
     assert sleepers.find(bytes(16)) is None
     woken = sleepers.wake(mine.flow_id, RoundRobin(), 3.0, 1e9 + 40, limits=SessionLimits())
-    assert woken is not None
     assert woken[1] == b"abc" + bytes(5)
     assert woken[0].absent_since_s == 3.0 - 50
     assert woken[0].next_timer() == 3.0 + 50
@@ -220,7 +219,6 @@ def test_a_woken_session_remembers_all_that_a_record_holds():
         each.path_lost(1, 3.0)
         each.events()
         idle = pack(each, 5.0, 1e9)
-        assert idle is not None
         woken = unpack_session(idle, RoundRobin(), 70.0, 1e9, limits=each.limits)
         assert pack(woken, 71.0, 1e9 + 1) == idle
         assert idle.reserved > 0
@@ -246,12 +244,10 @@ def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_
     woken = IdleSessions(tmp_path / "idle").wake(
         mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=SessionLimits()
     )
-    assert woken is not None
     here.path_lost(1, 2.0)
     here.path_up(2, PathFacts(), 2.0)
     woken[0].path_up(2, PathFacts(), 2.0)
     exchange(here, woken[0])
-    assert here.failure is not None
     assert "lost" in here.failure.why
     assert here.failure.acknowledged_bytes == 5
     assert woken[0].failure is not None

@@ -152,7 +152,7 @@ class PlayedHost:
 
     def call_later(self, delay_s, call):
         self.due = self.now_s + delay_s, call
-        return SimpleNamespace(cancel=lambda: None)  # type: ignore[return-value]
+        return SimpleNamespace(cancel=lambda: None)
 
     def play(self, until_s):
         self.detector.begin()

@@ -29,7 +29,7 @@ def requeued(*, hole_s, slow_after_s=1e9):
         path_voice=lambda *_: False, requeue=lambda number, _: again.append(number)
     )
     paths = {1: path(1, INFO, RATE_BPS), 2: path(2, INFO, 20e6)}
-    detector = StallDetector(None, core, paths, None, lambda: None, lambda *_: None)  # type: ignore[arg-type]
+    detector = StallDetector(None, core, paths, None, lambda: None, lambda *_: None)
     came = 0.0
     for step in range(120):
         now = step * STEP_S
@@ -40,7 +40,7 @@ def requeued(*, hole_s, slow_after_s=1e9):
         paths[1].estimator.info = replace(
             INFO, acknowledged_bytes=int(in_order), delivered_segments=int(came / SEGMENT_BYTES)
         )
-        detector._check_path(paths[1], now)  # type: ignore[arg-type]
+        detector._check_path(paths[1], now)
     return again
 
 

@@ -176,7 +176,6 @@ def test_notices_are_hints(hosts):
     for notice in Notice:
         client = hosts.set_up()
         client.receive(framed(MessageKind.NOTICE, pack_notice(notice)), 0.0)
-        assert client.failure is not None
         assert not client.failure.authenticated
 
 
@@ -291,7 +290,6 @@ def test_who_has_another_time_sets_up_and_comes_back(hosts, apart_s):
                 client.receive(message, here_s)
         assert client.confirmed
         assert server.confirmed
-        assert server.opened is not None
         credentials = server.opened.credentials
         hosts.book.flows[credentials.flow_id] = credentials
 

@@ -5,12 +5,7 @@ import pytest
 from cedos.errors import SessionError
 from cedos.session.protocol import packing
 from cedos.session.protocol.frames import Messages, Space, StreamData, Sync
-from cedos.session.protocol.life import (
-    Failed,
-    Finished,
-    PeerClosed,
-    SessionState,
-)
+from cedos.session.protocol.life import Failed, Finished, PeerClosed, SessionState
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.protocol.session import ALL, LOST_STATE
 
@@ -103,7 +98,6 @@ def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores, sync):
     one.path_lost(1, 0.0)
     cores.up(one, path=2)
     one.receive(2, packing.fixed(sync), 0.0)
-    assert one.failure is not None
     assert one.failure.acknowledged_bytes == 5
     frames = cores.frames(one.next_record(2, 70_000, 0.0))
     assert frames[0].code == LOST_STATE
@@ -119,7 +113,6 @@ def test_without_a_path_a_session_waits_for_its_keep_alive_and_no_longer(cores):
     core.tick(2e9 + 99.9)
     assert core.failure is None
     core.tick(2e9 + 100)
-    assert core.failure is not None
     assert not core.failure.by_peer
 
 
@@ -148,7 +141,6 @@ def test_facts_reach_the_peer(cores):
     one.path_facts(1, PathFacts(metered=True, rtt_s=0.045, rate_bps=12e6, loss=0.0015), 0.0)
     cores.pump(one, other)
     peer = other.paths[0].peer
-    assert peer is not None
     assert (peer.metered, peer.rtt_s, peer.rate_bps, peer.loss) == (True, 0.045, 12e6, 0.0015)
 
 

@@ -71,7 +71,6 @@ async def test_messages_arrive_whole_with_labels_urgent_ones_first(joined):
     near, far = await joined()
     large = os.urandom(200_000)
     irob = await near.begin(BACKGROUND, after=())
-    assert irob is not None
     await irob.send(large[:1000])
     first = await near.send(b"urgent", FOREGROUND, after=())
     got = await far.receive()
@@ -93,11 +92,9 @@ async def test_messages_arrive_whole_with_labels_urgent_ones_first(joined):
 async def test_a_message_waits_for_those_it_names(joined):
     near, far = await joined()
     open_ = await near.begin(BACKGROUND, after=())
-    assert open_ is not None
     await near.send(b"second", FOREGROUND, after=(open_.irob,))
     await near.send(b"free", FOREGROUND, after=())
     got = await far.receive()
-    assert got is not None
     assert got.data == b"free"
     await open_.send(b"first")
     open_.end()
@@ -106,11 +103,9 @@ async def test_a_message_waits_for_those_it_names(joined):
         b"second",
     ]
     gone = await near.begin(BACKGROUND, after=())
-    assert gone is not None
     await near.send(b"after nothing", FOREGROUND, after=(gone.irob,))
     gone.abandon()
     got = await far.receive()
-    assert got is not None
     assert got.data == b"after nothing"
 
 
@@ -152,7 +147,6 @@ async def test_a_peer_has_a_bounded_number_of_paths(joined):
     """It may join with as many connections as it likes: each is a descriptor here."""
     near, far = await joined()
     assert near.flow.credentials is not None
-    assert near.flow.dialler is not None
     driver, me = near.flow.driver, near.flow.dialler._server.me
     endpoint, loop = near.flow.dialler.endpoints[0], asyncio.get_running_loop()
     opened, made = 0, list[SessionPath]()
@@ -172,7 +166,7 @@ async def test_a_peer_has_a_bounded_number_of_paths(joined):
         )
         made.append(SessionPath(driver, connection, channel, report, PathFacts(network="lo")))
         made[-1].start()
-        await until(lambda count=count: opened == count)  # type: ignore[misc]
+        await until(lambda count=count: opened == count)
     await until(lambda: len(far.paths()) == MOST_PATHS)
     for path in made:
         path.close("the test is over")
@@ -327,7 +321,6 @@ async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connec
     assert await far.read_exactly(1) == b"x"
     (path,) = near.flow.core.paths
     assert (path.facts.kind, path.facts.metered) == (NetworkKind.CELLULAR, True)
-    assert near.flow.dialler is not None
     assert near.flow.dialler.networks() == {"lo": True}
 
 

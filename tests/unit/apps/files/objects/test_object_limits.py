@@ -89,7 +89,7 @@ async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching
     await fetching.get(fetching.url("/fresh/file"))
     store, key = fetching.fetcher.store, os.urandom(32)
     greedy = [Greedy(fetching.url("/fresh/file"), key) for _ in range(2 * MOST_OPEN // MOST_AHEAD)]
-    servings = [ObjectServing(each, fetching.fetcher, lambda: True) for each in greedy]  # type: ignore[arg-type]
+    servings = [ObjectServing(each, fetching.fetcher, lambda: True) for each in greedy]
     tasks = [asyncio.create_task(each.run()) for each in servings]
     client = servings[0]._client
     await until(lambda: store._open[client] == MOST_OPEN)

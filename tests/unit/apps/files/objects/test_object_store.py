@@ -38,7 +38,7 @@ def store(tmp_path):
 async def test_what_was_used_longest_ago_goes_first(store):
     for number, name in enumerate("abc"):
         (await put(store, ME, name, bytes(160 * UNIT))).record.used_unix_s -= 10 - number
-    store.mark_used(ME, store.find(ME, "a"))  # type: ignore[arg-type]
+    store.mark_used(ME, store.find(ME, "a"))
     await put(store, ME, "d", bytes(160 * UNIT))
     assert names(store, ME) == ["a", "c", "d"]
     assert len(list((store._folder / ME).iterdir())) == 6
@@ -100,7 +100,6 @@ async def test_a_restart_finds_what_was_whole(store, tmp_path):
     again = ObjectStore(tmp_path / "objects", 1000 * UNIT)
     again.open()
     found = again.find(ME, "a")
-    assert found is not None
     assert (found.whole, found.have, found.path.read_bytes()) == (True, 5, b"whole")
     assert names(again, ME) == ["a"]
     left = {each.name for each in (tmp_path / "objects" / ME).iterdir()}

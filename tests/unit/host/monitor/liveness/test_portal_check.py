@@ -29,7 +29,7 @@ class Resolver(asyncio.DatagramProtocol):
     def __init__(self, given, everything=""):
         self.given, self.everything, self.kinds = given, everything, set[int]()
 
-    def connection_made(self, transport):  # type: ignore[override]
+    def connection_made(self, transport):
         self.transport = transport
 
     def datagram_received(self, data, addr):

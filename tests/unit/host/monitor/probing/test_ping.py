@@ -1,6 +1,5 @@
 import socket
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,7 +51,6 @@ class EndlessReplies:
             each.close()
 
 
-@pytest.mark.anyio
 async def test_replies_without_end_leave_turns_to_other_tasks(monkeypatch):
     replies = EndlessReplies()
     monkeypatch.setattr(ping, "_open", lambda *_: (replies, False))

@@ -27,7 +27,6 @@ def test_an_entry():
     own = parse(listed("aa:bb:cc:00:11:22", status=1))
     assert own == ScannedPoint(AccessPoint("aa:bb:cc:00:11:22", "home"), True, 0.1, -61.5)
     hidden = parse(listed("aa:bb:cc:00:11:23", bytes(4)))
-    assert hidden is not None
     assert (hidden.point.ssid, hidden.associated) == ("", False)
     assert parse(b"") is None
 

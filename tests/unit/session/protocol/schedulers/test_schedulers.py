@@ -237,7 +237,6 @@ class TestAnticipatory:
         assert self.choose(full, at_s=99.0) is None
         full.last_sent_at_s = 99.9
         grant = self.choose(full, at_s=99.0)
-        assert grant is not None
         assert 0 < grant.limit_bytes <= 4096
         full.facts.unsent_bytes = 1  # but nothing piles up where not even the kernel gets on
         assert self.choose(full, at_s=99.0) is None
