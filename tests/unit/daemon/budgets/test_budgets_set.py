@@ -8,10 +8,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedos.budget_kinds import Resource
-from cedos.config import Config, PlanConfig
+from cedos.config import BudgetConfig, Config, EnergyConfig, PlanConfig
+from cedos.daemon.budgets import used
 from cedos.daemon.budgets.host_budgets import MOST
+from cedos.daemon.budgets.metering import radios_of
 from cedos.errors import ConfigError, NotFoundError
-from cedos.model import Budget, Every
+from cedos.model import Budget, Every, PhoneUse
+from cedos.selector.budgets.controller import PROHIBITIVE
 
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
 
@@ -144,3 +147,225 @@ async def test_a_budget_of_a_day_that_becomes_one_of_a_month_is_priced_as_such(h
     assert changed.bought_s == pytest.approx(8.0, abs=0.1)
     assert changed.rate == fresh.rate
     assert changed.rate < 1e-9
+
+
+async def test_a_budgets_price_stands_instead_of_the_fixed_one(host):
+    await host.budgets.set(DATA)
+    host.tick()
+    objective = host.objective
+    assert objective.s_per_metered_byte == objective.noticeable_s == 0.0
+    assert objective.s_per_j == Config().decision.seconds_per_joule > 0.0
+    assert objective.prices.data_rate("lte0") > 0.0
+
+
+async def test_a_budget_of_a_network_that_is_away_prices_nothing(host):
+    """`At the prices that your budgets set` was said, and that a megabyte over it is almost free."""
+    away = Budget("away", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=("lte7",))
+    await host.budgets.set(away)
+    host.tick()
+    objective = host.objective
+    assert (objective.name, objective.note) == ("balanced", "")
+    assert objective.s_per_metered_byte > 0.0
+
+
+async def test_a_budget_counts_what_all_programs_carry_and_prices_it(host):
+    await host.budgets.set(DATA)
+    host.carry("lte0", 200_000, 50_000)
+    host.carry("wlan0", 999_999)
+    host.tick()
+    assert host.spent() == 250_000
+    objective = host.objective
+    assert objective.name == "budgets"
+    assert objective.prices.data_rate("lte0") > 0.0
+    assert objective.prices.data_rate("wlan0") == 0.0
+    assert "A megabyte over lte0 " in objective.note
+    assert 'budget "data": 1 GB of 1 GB left for 10 days' in objective.note
+
+
+async def test_a_spent_budget_is_prohibitive_and_said(host):
+    await host.budgets.set(replace(DATA, supply=1e6))
+    host.carry("lte0", 2_000_000)
+    host.tick()
+    assert host.known.prices.data_rate("lte0") == PROHIBITIVE
+    assert 'the budget "data" is exceeded (200 % used)' in host.budgets.problems
+    (message,) = host.messages()
+    assert (message.spent_up, message.s_per_unit) == (True, None)
+    assert "lte0 is used only where nothing else works" in host.objective.note
+
+
+async def test_joules_of_the_radios_are_counted(host):
+    await host.budgets.set(Budget("energy", Resource.ENERGY, 100.0, "2026-11-21T18:00:00"))
+    for _ in range(5):
+        host.carry("lte0", 100_000)
+        host.tick()
+    host.tick(60.0)
+    host.tick(10.0)
+    # Four seconds between five looks, and Delphi's tail.
+    assert host.spent("energy") == pytest.approx(4 * 1.674 + 6.5, rel=0.01)
+
+
+async def test_money_without_any_price_is_said(host):
+    await host.budgets.set(Budget("money", Resource.MONEY, 5.0, "2026-12-01T00:00:00"))
+    assert any("money_per_mb" in problem for problem in host.budgets.problems)
+    host.tick()
+    assert host.known.prices.money_s(100.0, 1.0) == 0.0, "what is not counted has no price"
+    (message,) = host.messages()
+    assert message.suspended == "no network has a money_per_mb"
+
+
+async def test_choices_teach_and_are_accounted_for(host):
+    await host.budgets.set(DATA)
+    host.offered(10**6, 1, 5.0)
+    host.offered(10**6, 0, 5.0)
+    assert host.messages()[0].bought_s == pytest.approx(8.0)
+    host.budgets.write()
+    host.start()
+    assert host.messages()[0].bought_s == pytest.approx(8.0)
+
+
+@pytest.mark.parametrize("name", ["device", "cellular"])
+def test_unknown_radios_are_named(name):
+    with pytest.raises(ConfigError, match=r"pigeon.*(delphi|lte)"):
+        radios_of(Config(energy=EnergyConfig(**{name: "pigeon"})))
+
+
+async def test_what_was_used_is_told_by_network(host):
+    host.carry("lte0", 4_000_000)
+    host.carry("wlan0", 9_000_000)
+    host.tick(60.0)
+    host.tick(10.0)
+    told = used.by_network(host.usage, host.now_s - 3600.0)
+    lte, wifi = told.networks
+    assert (lte.network, lte.metered_bytes, lte.free_bytes) == ("lte0", 4e6, 0.0)
+    assert (wifi.network, wifi.metered_bytes, wifi.free_bytes) == ("wlan0", 0.0, 9e6)
+    assert lte.radio_j > 0.0
+    assert lte.radio_j + wifi.radio_j == pytest.approx(told.radio_j)
+
+
+async def test_what_the_phone_is_for_can_be_said_and_is_kept(make_host):
+    host = make_host()
+
+    def price():
+        objective = host.objective
+        return objective.s_per_metered_byte * 1e6, objective.noticeable_s
+
+    assert price() == pytest.approx((1.0, 0.1))
+    assert host.budgets.phone_source == "configuration"
+    host.budgets.prefer(PhoneUse.FREELY)
+    assert price() == (0.0, 0.0)
+    host.budgets.prefer(PhoneUse.WITHOUT_WIFI)
+    assert price() == pytest.approx((60.0, 1.0))
+    host.start()  # another daemon
+    assert price() == pytest.approx((60.0, 1.0))
+    assert host.budgets.phone_source == "command"
+    # A budget is no wish to use the phone beside Wi-Fi; it replaces the other prices.
+    await host.budgets.set(Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00"))
+    assert price() == pytest.approx((60.0, 1.0))
+    host.budgets.prefer(None)
+    assert price() == (0.0, 0.0)
+    (host.state / "phone.json").write_text('"nonsense"')
+    host.start()
+    assert host.known.phone is PhoneUse.TO_SAVE_TIME
+
+
+ONCE = Config(budgets={"trip": BudgetConfig(until="2026-12-24", data="1GB")})
+
+
+def again(host, config):
+    """Another daemon, or the same one with another configuration."""
+    host.budgets.write()
+    host.config = config
+    host.start()
+
+
+async def test_what_was_used_before_is_none_of_its(make_host):
+    host = make_host()
+    host.carry("lte0", 50_000_000_000)
+    host.tick(7200.0)
+    again(host, ONCE)
+    assert host.spent("trip") == 0.0
+    host.carry("lte0", 300_000_000)
+    host.tick(3600.0)
+    assert host.spent("trip") == pytest.approx(300e6, rel=1e-6)
+
+
+async def test_its_price_is_that_of_one_that_was_set(make_host):
+    """1,798,070 s a megabyte were asked once a hundredth was used: a period since 1970."""
+    host = make_host(ONCE)
+    await host.budgets.set(Budget("set", Resource.DATA, 1e9, "2026-12-24T00:00:00"))
+    for number in range(400):
+        if number % 8 == 0:
+            host.carry("lte0", 3_000_000)
+            host.offered(3_000_000, 1)
+        host.tick(900.0)
+    trip, other = host.standings()
+    assert trip.rate == pytest.approx(other.rate, rel=0.01)
+    assert trip.forecast.likely == pytest.approx(other.forecast.likely, rel=0.01)
+
+
+async def test_a_restart_goes_on_and_another_end_too(make_host):
+    host = make_host(ONCE)
+    host.carry("lte0", 300_000_000)
+    host.tick(3600.0)
+    again(host, ONCE)
+    assert host.spent("trip") == 300_000_000
+    later = BudgetConfig(until="2026-12-31", data="2GB")
+    again(host, Config(budgets={"trip": later}))
+    assert host.spent("trip") == 300_000_000
+    again(host, Config(budgets={"trip": BudgetConfig(until="2026-12-31", energy="20kJ")}))
+    assert host.spent("trip") < 100.0  # of something else nothing was used
+
+
+async def test_one_that_is_set_by_its_name_goes_on(make_host):
+    host = make_host()
+    host.carry("lte0", 400_000_000)
+    host.tick(7200.0)
+    again(host, ONCE)
+    host.carry("lte0", 30_000_000)
+    host.tick(3600.0)
+    await host.budgets.set(Budget("trip", Resource.DATA, 8e9, "2026-12-24T00:00:00"))
+    assert host.spent("trip") == pytest.approx(30e6, rel=1e-6)
+
+
+async def test_one_that_has_ended_limits_nothing_and_says_so(make_host):
+    """The configuration, the command and the program interface say it alike."""
+    host = make_host(
+        Config(
+            budgets={
+                "old": BudgetConfig(until="2020-01-01", data="1GB", hard=True),
+                "dawn": BudgetConfig(until="2026-11-21 08:59", data="1GB"),
+                "monthly": BudgetConfig(until="2020-01-01", data="1GB", every=Every.MONTH),
+            }
+        )
+    )
+    told = [line for line in host.budgets.problems if "has passed" in line]
+    assert [line.split('"')[1] for line in told] == ["old", "dawn"]
+    assert 'the budget "old" (2020-01-01 00:00) has passed: it limits nothing' in told[0]
+    with pytest.raises(ConfigError, match="has passed: it limits nothing"):
+        await host.budgets.set(Budget("set", Resource.DATA, 1e9, "2020-01-01T00:00:00"))
+    await host.budgets.set(Budget("noon", Resource.DATA, 1e9, "2026-11-21T12:00:00"))
+    host.tick(4 * 3600.0)
+    assert any('"noon" (2026-11-21 12:00) has passed' in line for line in host.budgets.problems)
+
+
+async def test_a_hard_one_stays_hard_unless_it_is_told_otherwise(make_host):
+    host = make_host(
+        Config(budgets={"trip": BudgetConfig(until="2026-12-24", data="1GB", hard=True)})
+    )
+
+    def hard():
+        return host.known.keepers["trip"].budget.hard
+
+    await host.budgets.set(Budget("trip", Resource.DATA, 2e9, "2026-12-24T00:00:00"))
+    assert hard() is True  # of the configuration
+    monthly = Budget("trip", Resource.DATA, 3e9, "2026-12-01T00:00:00", every=Every.MONTH)
+    await host.budgets.set(monthly)
+    assert hard() is True  # also where it recurs now
+    with pytest.raises(ConfigError, match='"trip" is hard, and one of energy cannot be'):
+        await host.budgets.set(Budget("trip", Resource.ENERGY, 3e9, "2026-12-24T00:00:00"))
+    host.budgets.write()
+    host.start()
+    assert hard() is True
+    await host.budgets.set(replace(monthly, hard=False))
+    await host.budgets.set(monthly)
+    assert hard() is False

@@ -1,0 +1,237 @@
+"""Questions, answers and resolvers of the DNS: what is read of packets and files."""
+
+import asyncio
+import struct
+from ipaddress import ip_address, ip_interface
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cedos.host.monitor import dns_message
+from cedos.host.monitor.dns_message import (
+    AnswerStreams,
+    DnsFault,
+    fault,
+    is_public,
+    parse,
+    question,
+)
+from cedos.host.monitor.resolvers import (
+    FileWatch,
+    Resolvers,
+    parse_hosts,
+    parse_resolv_conf,
+    parse_resolved,
+)
+from cedos.model import FlowKey
+
+PUBLIC, PRIVATE = "93.184.216.34", "192.168.1.1"
+
+
+def answer(number=7, name="example.com", *addresses, code=0, cut=False, kind=1):
+    asked = bytearray(question(number, name))
+    asked[-4:-2] = struct.pack("!H", kind)
+    flags = 0x8180 | code | (0x0200 if cut else 0)
+    head = struct.pack("!6H", number, flags, 1, len(addresses), 0, 0)
+    records = b""
+    for text in addresses:
+        octets = ip_address(text).packed
+        kind = 1 if len(octets) == 4 else 28
+        records += b"\xc0\x0c" + struct.pack("!2HIH", kind, 1, 60, len(octets)) + octets
+    return head + bytes(asked[12:]) + records
+
+
+@pytest.mark.parametrize(
+    ("data", "wrong"),
+    [
+        (answer(7, "example.com", PUBLIC), None),
+        (answer(7, "EXAMPLE.com", PUBLIC), None),
+        (answer(7, "example.com", code=3), None),  # that it does not exist is an answer
+        (answer(8, "example.com", PUBLIC), DnsFault.FOREIGN),
+        (answer(7, "example.org", PUBLIC), DnsFault.FOREIGN),
+        (answer(7, "example.com", PUBLIC, kind=28), DnsFault.FOREIGN),
+        (question(7, "example.com"), DnsFault.FOREIGN),  # an echo of the question
+        (b"", DnsFault.FOREIGN),
+        (answer(7, "example.com", PUBLIC, cut=True), DnsFault.TRUNCATED),
+        (answer(7, "example.com", code=2), DnsFault.REFUSED),
+        (answer(7, "example.com", code=5), DnsFault.REFUSED),
+        (answer(7, "example.com", PRIVATE), DnsFault.HIJACKED),
+        (answer(7, "example.com", PUBLIC, "0.0.0.0"), DnsFault.HIJACKED),
+    ],
+)
+def test_what_is_wrong_with_an_answer(data, wrong):
+    assert fault(data, 7, "example.com.") is wrong
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        *(("198.51.100.1", True), ("2001:db8::1", True), ("100.64.0.1", False)),
+        *(("fd00::1", False), ("10.1.1.1", False), ("172.31.0.1", False), ("::1", False)),
+    ],
+)
+def test_addresses_that_public_names_may_have(address, public):
+    assert is_public(ip_address(address)) is public
+
+
+def test_a_reader_of_names_ends():
+    """Pointers in a circle, to themselves, forwards, and many of them."""
+    head = b"\0\1\x81\x80\0\1\0\2\0\0\0\0\1a\0\0\1\0\1"
+    for target in (b"\xc0\x1f", b"\xc0\xff", b"\xc0\x0c", b"\1b\xc0\x1f", b"\3"):
+        record = b"\xc0\x0c" + struct.pack("!HHIH", 5, 1, 60, len(target)) + target
+        reply = parse(head + record + record)
+        assert all(len(alias) < 300 for alias in reply.aliases)
+
+
+def test_hints_of_a_service_are_addresses():
+    """Browsers use the addresses of HTTPS records (RFC 9460)."""
+    hints = struct.pack("!HH8s", 4, 8, ip_address("192.0.2.1").packed * 2)
+    hints += struct.pack("!HH16s", 6, 16, ip_address("2001:db8::1").packed)
+    data = struct.pack("!H", 1) + b"\3svc\7example\0" + struct.pack("!HH2s", 1, 2, b"h2") + hints
+    asked = question(7, "updates.example", 65)
+    record = b"\xc0\x0c" + struct.pack("!HHIH", 65, 1, 60, len(data)) + data
+    reply = parse(asked[:2] + b"\x81\x80\0\x01\0\x01\0\0\0\0" + asked[12:] + record)
+    assert [str(each) for each in reply.addresses] == ["192.0.2.1", "192.0.2.1", "2001:db8::1"]
+    assert reply.aliases == ("svc.example",)
+
+
+LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20)
+NAMES = st.lists(LABEL, min_size=1, max_size=5).map(".".join)
+
+
+def reply_to(question, code=0, records=b""):
+    return question[:2] + bytes((0x81, 0x80 | code)) + question[4:] + records
+
+
+@given(st.integers(0, 0xFFFF), NAMES, st.integers(0, 15), st.binary(max_size=50))
+def test_an_answer_is_known_by_number_and_name(number, name, code, records):
+    question = dns_message.question(number, name)
+    reply = dns_message.parse(reply_to(question, code, records))
+    assert (reply.number, reply.code, reply.name, reply.kind) == (number, code, name, 1)
+    assert dns_message.fault(reply_to(question), number, name.upper() + ".") is None
+    for wrong in ((number ^ 1, name), (number, name + "x")):
+        assert dns_message.fault(reply_to(question), *wrong) is dns_message.DnsFault.FOREIGN
+    # A question is no answer.
+    assert dns_message.parse(question) is None
+
+
+@given(st.integers(0, 0xFFFF), NAMES, st.binary(max_size=50))
+def test_a_failure_answers_the_question_alone(number, name, more):
+    question = dns_message.question(number, name)
+    failed = dns_message.failure(question + more)  # (EDNS and the like)
+    reply = dns_message.parse(failed)
+    assert (reply.number, reply.code, reply.name, reply.kind) == (number, 2, name, 1)
+    assert len(failed) == len(question)
+    assert dns_message.fault(failed, number, name) is dns_message.DnsFault.REFUSED
+
+
+@given(st.binary(max_size=80))
+def test_whatever_asks_can_be_told_of_a_failure(tail):
+    question = b"\0\7\1\0\0\1\0\0\0\0\0\0" + tail
+    if (asked := dns_message.asked(question)) is not None:
+        reply = dns_message.parse(dns_message.failure(question))
+        assert (reply.name, reply.kind, reply.code) == (*asked, 2)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "a..b", "x" * 64 + ".org", ".".join(["abcdefg"] * 40), "bücher.de"]
+)
+def test_what_is_no_name_is_refused(name):
+    with pytest.raises(ValueError, match=r"name|ASCII"):
+        dns_message.question(1, name)
+
+
+KEY = FlowKey(ip_address("192.0.2.2"), 4000, ip_address("192.0.2.53"), 53)
+
+
+def numbered(at):
+    return at & 0xFFFFFFFF
+
+
+@given(
+    st.lists(st.binary(max_size=40), min_size=1, max_size=5),
+    st.lists(st.integers(1, 30), min_size=1),
+    st.integers(0, 2**32 - 1),
+)
+def test_messages_in_tcp_are_found_however_they_are_cut(messages, cuts, first):
+    stream = b"".join(struct.pack("!H", len(each)) + each for each in messages)
+    streams, found, at = AnswerStreams(), [], 0
+    while at < len(stream):
+        size = cuts[at % len(cuts)]
+        part = stream[at : at + size]
+        early = (
+            streams.messages(KEY, numbered(first + at + 1), stream[at + 1 :] or b"x")
+            if at
+            else None
+        )
+        assert early is None
+        found += streams.messages(KEY, numbered(first + at), part) or []
+        assert streams.messages(KEY, numbered(first + at), part) == []  # it is sent again
+        at += len(part)
+    assert found == messages
+
+
+GOOGLE, HOME, V6 = ip_address("8.8.8.8"), ip_address("10.0.1.1"), ip_address("fe80::1")
+
+
+def test_resolv_conf():
+    content = (
+        "# nameserver 1.2.3.4\nsearch lan\nnameserver 127.0.0.53\nnameserver 8.8.8.8 # public\n"
+        "nameserver 8.8.8.8\nnameserver\nnameserver nonsense\nnameserver fe80::1%wlan0\n"
+    )
+    assert parse_resolv_conf(content) == (GOOGLE, V6)
+
+
+def test_resolved():
+    dns = [
+        [2, 2, b"\x0a\x00\x01\x01"],
+        [2, 10, bytes(V6.packed)],
+        [0, 2, b"\x09\x09\x09\x09"],
+        [3, 2, b"\x08\x08"],
+        [3, 2],
+        "nonsense",
+        [3, 2, list(b"\x08\x08\x08\x08")],
+    ]
+    assert parse_resolved(dns) == {2: (HOME, V6), 3: (GOOGLE,)}
+    assert parse_resolved(None) == {}
+
+
+def test_which_servers_are_a_networks_own():
+    own = [ip_interface("10.0.1.2/24"), ip_interface("fe80::5/64")]
+    known = Resolvers({2: (GOOGLE,)}, (HOME, V6, ip_address("10.0.2.1")))
+    assert known.of(2, own, genuine=True) == (GOOGLE,)
+    # In another namespace than the host's, its interface numbers mean nothing.
+    assert known.of(2, own, genuine=False) == (HOME, V6)
+    assert known.of(4, own, genuine=True) == (HOME, V6)
+    assert known.of(4, [], genuine=True) == ()
+
+
+async def test_a_file_that_is_replaced_behind_a_link_is_noticed(tmp_path):
+    real, link = tmp_path / "run" / "real.conf", tmp_path / "etc" / "resolv.conf"
+    for file in (real, link):
+        file.parent.mkdir()
+    real.write_text("")
+    link.symlink_to(real)
+    changed = asyncio.Event()
+    watch = FileWatch(link, changed.set)
+    try:
+        (real.parent / "other").write_text("not this one")
+        await asyncio.sleep(0.05)
+        assert not changed.is_set()
+        (real.parent / "new").write_text("nameserver 10.0.0.1")
+        (real.parent / "new").rename(real)
+        await asyncio.wait_for(changed.wait(), 5)
+    finally:
+        watch.close()
+    watch.close()
+
+
+def test_the_hosts_file_is_read():
+    found = parse_hosts(
+        "127.0.0.1 localhost\n10.0.0.7\tUpdates.Example. dl.updates.example # here\n"
+        "fe80::1%eth0 link.example\nnonsense name\n\n10.0.0.8 updates.example\n"
+    )
+    assert [str(each) for each in found["updates.example"]] == ["10.0.0.7", "10.0.0.8"]
+    assert str(found["link.example"][0]) == "fe80::1"
+    assert "name" not in found
