@@ -17,16 +17,8 @@ def test_a_run_folder_has_what_was_promised(tmp_path, registry):
     synth.generate("static", 2, 40, places, "here")
     out = tmp_path / "run"
     arguments = [
-        "run",
-        "--places",
-        str(places),
-        "--duration",
-        "5",
-        "--start",
-        "4",
-        "--out",
-        str(out),
-    ]
+        "run", "--places", str(places), "--duration", "5", "--start", "4", "--out", str(out),
+    ]  # fmt: skip
     arguments += ["--policy", "cellular-only", "--policy", "mptcp-wifi"]
     result = CliRunner().invoke(group, arguments, catch_exceptions=False)
     assert result.exit_code == 0, result.output

@@ -62,13 +62,9 @@ ONLY_WLAN = Strategy(StrategyKind.SINGLE, ("wlan0",))
 ONLY_LTE = Strategy(StrategyKind.SINGLE, ("lte0",))
 
 STEERING = (
-    give.SetDefault,
-    give.SetDestinations,
-    give.SetRuled,
-    give.SetMark,
-    give.MoveConnection,
+    give.SetDefault, give.SetDestinations, give.SetRuled, give.SetMark, give.MoveConnection,
     give.ReleasePath,
-)
+)  # fmt: skip
 C = TypeVar("C", bound=Command)
 
 

@@ -19,14 +19,10 @@ CAPABILITIES = "-all,+net_admin,+net_raw"
 OTHER_USER = all(folder.stat().st_mode & 1 for folder in Path(sys.executable).resolve().parents)
 UID = 65534 if OTHER_USER else 0
 AS_THE_UNIT = (
-    "setpriv",
-    *((f"--reuid={UID}", f"--regid={UID}", "--clear-groups") if OTHER_USER else ()),
-    f"--inh-caps={CAPABILITIES}",
-    f"--ambient-caps={CAPABILITIES}",
-    f"--bounding-set={CAPABILITIES}",
-    "--securebits=+noroot",
-    "--no-new-privs",
-)
+    "setpriv", *((f"--reuid={UID}", f"--regid={UID}", "--clear-groups") if OTHER_USER else ()),
+    f"--inh-caps={CAPABILITIES}", f"--ambient-caps={CAPABILITIES}",
+    f"--bounding-set={CAPABILITIES}", "--securebits=+noroot", "--no-new-privs",
+)  # fmt: skip
 
 
 class Host:

@@ -30,13 +30,9 @@ def examine(laptop, folder, *before, status=0):
 
 def everything(laptop):
     commands = (
-        "-d address",
-        "rule",
-        "-6 rule",
-        "route show table all",
-        "-6 route show table all",
+        "-d address", "rule", "-6 rule", "route show table all", "-6 route show table all",
         "mptcp endpoint",
-    )
+    )  # fmt: skip
     shown = [laptop.ip(*command.split()) for command in commands]
     sysctls = laptop.run("sh", "-c", "grep -rH . /proc/sys/net/mptcp")
     return "\n".join([*shown, sysctls.stdout])

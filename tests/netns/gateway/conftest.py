@@ -48,19 +48,13 @@ class Laptop:
         with line.open("wb") as out, (self.folder / "gateway.log").open("ab") as log:
             process = self.far.popen(
                 *(
-                    *before,
-                    CEDOS,
-                    "gateway",
-                    "--name",
-                    GATEWAY,
-                    "--allow-local",
-                    "--log-level",
+                    *before, CEDOS, "gateway", "--name", GATEWAY, "--allow-local", "--log-level",
                     "debug",
                 ),
                 stdout=out,
                 stderr=log,
                 env=self.environment("server"),
-            )
+            )  # fmt: skip
         self._started.append(process)
         wait_until(lambda: "ready" in (self.folder / "gateway.log").read_text())
         return process

@@ -147,13 +147,9 @@ def test_what_was_recorded_changes_nothing_when_it_is_sent_again(laptop, wire):
 def nonsense(laptop, spoken):
     """In place of the gateway; yields how often each kind of nonsense was said."""
     kinds = [
-        *spoken,
-        os.urandom(1 << 16),
-        b"HTTP/1.1 200 OK\r\n\r\n",
-        bytes(1 << 22),
-        b"\xff" * (1 << 22),
-        b"",
-    ]
+        *spoken, os.urandom(1 << 16), b"HTTP/1.1 200 OK\r\n\r\n", bytes(1 << 22),
+        b"\xff" * (1 << 22), b"",
+    ]  # fmt: skip
     times = [0] * len(kinds)
     with laptop.far.entered():
         listening = socket.create_server((GATEWAY, PORT), reuse_port=True)

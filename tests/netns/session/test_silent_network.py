@@ -105,15 +105,11 @@ def after(count, silence):
 @pytest.mark.parametrize(
     ("label", "scheduler"),
     [
-        (BACKGROUND, "intnw"),
-        (FOREGROUND, "intnw"),
-        (FOREGROUND, "swtc"),
-        (BACKGROUND, "lowest-rtt"),
-        (BACKGROUND, "round-robin"),
-        (BACKGROUND, "redundant"),
+        (BACKGROUND, "intnw"), (FOREGROUND, "intnw"), (FOREGROUND, "swtc"),
+        (BACKGROUND, "lowest-rtt"), (BACKGROUND, "round-robin"), (BACKGROUND, "redundant"),
     ],
     ids=lambda value: value if isinstance(value, str) else str(value.urgency),
-)
+)  # fmt: skip
 def test_a_dead_path_is_not_waited_for(world, silence, down, label, scheduler):
     arrivals = transfer(
         world, after(SIZE // 4, silence), down=down, label=label, scheduler=scheduler

@@ -12,13 +12,9 @@ def budget_message():
 
     def make(**changed):
         usual = {
-            "name": "data",
-            "resource": "data",
-            "supply": 4e9,
-            "spent": 0.0,
-            "begins_unix_s": 0.0,
+            "name": "data", "resource": "data", "supply": 4e9, "spent": 0.0, "begins_unix_s": 0.0,
             "ends_unix_s": 9e8,
-        }
+        }  # fmt: skip
         return BudgetMessage(**usual | changed)
 
     return make

@@ -25,18 +25,10 @@ SET = ("budget", "set")
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("4GB", 4e9),
-        ("4 GB", 4e9),
-        ("2.5GiB", 2.5 * 2**30),
-        ("500MB", 5e8),
-        ("500mb", 5e8),
-        ("1500 B", 1500.0),
-        ("4 B", 4.0),
-        ("1000000", 1e6),
-        ("4000000000", 4e9),
-        ("0GB", 0.0),
+        ("4GB", 4e9), ("4 GB", 4e9), ("2.5GiB", 2.5 * 2**30), ("500MB", 5e8), ("500mb", 5e8),
+        ("1500 B", 1500.0), ("4 B", 4.0), ("1000000", 1e6), ("4000000000", 4e9), ("0GB", 0.0),
     ],
-)
+)  # fmt: skip
 def test_sizes(text, expected):
     assert amounts.size_bytes(text) == expected
 

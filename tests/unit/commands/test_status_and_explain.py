@@ -329,17 +329,10 @@ def test_who_follows_the_default_is_told_so(make_decision):
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (None, "-"),
-        (0.0, "0 ms"),
-        (0.0234, "23.4 ms"),
-        (0.9999, "1.0 s"),
-        (9.94, "9.9 s"),
-        (42.0, "42 s"),
-        (180.0, "3 min"),
-        (7200.0, "2 h"),
-        (400_000.0, "5 d"),
+        (None, "-"), (0.0, "0 ms"), (0.0234, "23.4 ms"), (0.9999, "1.0 s"), (9.94, "9.9 s"),
+        (42.0, "42 s"), (180.0, "3 min"), (7200.0, "2 h"), (400_000.0, "5 d"),
     ],
-)
+)  # fmt: skip
 def test_durations(seconds, text):
     assert render.duration(seconds) == text
 

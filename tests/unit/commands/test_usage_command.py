@@ -118,14 +118,10 @@ def test_after_the_daemon_the_gateways_own_row_is_what_is_left(cedos, folders):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("yesterday", 'write "7d"'),
-        ("7", 'write "7d"'),
-        ("2199-01-01", "is in the future"),
-        ("-7d", 'write "7d"'),
-        ("", 'write "7d"'),
-        ("1970-01-01", "too long ago"),
+        ("yesterday", 'write "7d"'), ("7", 'write "7d"'), ("2199-01-01", "is in the future"),
+        ("-7d", 'write "7d"'), ("", 'write "7d"'), ("1970-01-01", "too long ago"),
     ],
-)
+)  # fmt: skip
 def test_a_beginning_that_is_none_says_what_would_be_right(cedos, folders, text, why):
     refused = cedos("usage", "--since", text)
     assert refused.exit_code == 2

@@ -152,20 +152,10 @@ LEAVES = st.sampled_from(
 )
 NAMES = st.sampled_from(
     [
-        "inner",
-        "rate",
-        "count",
-        "mode",
-        "colour",
-        "names",
-        "pairs",
-        "many",
-        "low",
-        "by_name",
-        "x",
+        "inner", "rate", "count", "mode", "colour", "names", "pairs", "many", "low", "by_name", "x",
         "files",
     ]
-)
+)  # fmt: skip
 
 
 @given(
@@ -224,20 +214,10 @@ def test_all_kinds_of_keys():
     lines = key_lines(SAMPLE)
     assert ("one", "not_a_table") not in lines
     expected = {
-        ("top",): 2,
-        ("one",): 3,
-        ("one", "plain"): 4,
-        ("one", "quoted key.with dots"): 5,
-        ("one", "dotted", "inner", "deep"): 6,
-        ("one", "text"): 7,
-        ("one", "literal"): 11,
-        ("one", "list"): 13,
-        ("one", "when"): 18,
-        ("one", "two"): 19,
-        ("many", 0, "y"): 23,
-        ("many", 1): 24,
-        ("many", 1, "y"): 25,
-        ("many", 1, "sub", "z"): 27,
+        ("top",): 2, ("one",): 3, ("one", "plain"): 4, ("one", "quoted key.with dots"): 5,
+        ("one", "dotted", "inner", "deep"): 6, ("one", "text"): 7, ("one", "literal"): 11,
+        ("one", "list"): 13, ("one", "when"): 18, ("one", "two"): 19, ("many", 0, "y"): 23,
+        ("many", 1): 24, ("many", 1, "y"): 25, ("many", 1, "sub", "z"): 27,
         ("many", 1, "more", 0, "w"): 29,
-    }
+    }  # fmt: skip
     assert {key: lines[key] for key in expected} == expected

@@ -60,19 +60,11 @@ def test_kinds_of_real_interfaces(name, hardware, kind):
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("lo", ""),
-        ("veth12ab", "veth"),
-        ("docker0", "bridge"),
-        ("br-12ab34cd", "bridge"),
-        ("home", "bridge"),
-        ("tun0", "tun"),
-        ("wg0", "wireguard"),
-        ("work", "wireguard"),
-        ("tailscale0", "tun"),
-        ("virbr0", "bridge"),
-        ("ifb0", "ifb"),
+        ("lo", ""), ("veth12ab", "veth"), ("docker0", "bridge"), ("br-12ab34cd", "bridge"),
+        ("home", "bridge"), ("tun0", "tun"), ("wg0", "wireguard"), ("work", "wireguard"),
+        ("tailscale0", "tun"), ("virbr0", "bridge"), ("ifb0", "ifb"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_network_of_its_own(name, kind):
     assert guess(link(name, kind), Hardware()) is None
 

@@ -58,14 +58,7 @@ def examples():
 def usual():
     """The columns of an ordinary moment."""
     return {
-        "size_bytes": 300_000.0,
-        "direction_up": 0.0,
-        "wifi_rtt_s": 0.02,
-        "wifi_past1_bps": 20e6,
-        "wifi_past5_bps": 18e6,
-        "wifi_available": 1.0,
-        "cellular_rtt_s": 0.05,
-        "cellular_past1_bps": 30e6,
-        "cellular_past5_bps": 32e6,
-        "cellular_available": 1.0,
-    }
+        "size_bytes": 300_000.0, "direction_up": 0.0, "wifi_rtt_s": 0.02, "wifi_past1_bps": 20e6,
+        "wifi_past5_bps": 18e6, "wifi_available": 1.0, "cellular_rtt_s": 0.05,
+        "cellular_past1_bps": 30e6, "cellular_past5_bps": 32e6, "cellular_available": 1.0,
+    }  # fmt: skip

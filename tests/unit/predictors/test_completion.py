@@ -27,13 +27,9 @@ def by_hand():
     """Wi-Fi alone: twice the naive time where the size is above e bytes, errors 0.5 to 2."""
     leaf = {"feature": [-1], "threshold": [0.0], "left": [0], "right": [0], "missing_left": [False]}
     tree = {
-        "feature": [0, -1, -1],
-        "threshold": [1.0, 0.0, 0.0],
-        "left": [1, 0, 0],
-        "right": [2, 0, 0],
-        "missing_left": [False] * 3,
-        "value": [[], [0.0], [0.6931471805599453]],
-    }
+        "feature": [0, -1, -1], "threshold": [1.0, 0.0, 0.0], "left": [1, 0, 0], "right": [2, 0, 0],
+        "missing_left": [False] * 3, "value": [[], [0.0], [0.6931471805599453]],
+    }  # fmt: skip
     return {
         "features": ["size_bytes", "wifi_rtt_s"],
         "inputs": ["log_size"],

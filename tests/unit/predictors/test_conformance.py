@@ -63,13 +63,9 @@ MEASURING = {
     "compute": (compute, ("length_s", "at_s"), {"length_s": 2.0, "at_s": 1.0}),
 }
 USUAL_TRANSFER = {
-    "size_bytes": 300_000.0,
-    "direction_up": 0.0,
-    "wifi_rtt_s": 0.02,
-    "wifi_past1_bps": 20e6,
-    "cellular_rtt_s": 0.05,
-    "cellular_past1_bps": 30e6,
-}
+    "size_bytes": 300_000.0, "direction_up": 0.0, "wifi_rtt_s": 0.02, "wifi_past1_bps": 20e6,
+    "cellular_rtt_s": 0.05, "cellular_past1_bps": 30e6,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=[*TRAINED, *MEASURING])

@@ -20,13 +20,9 @@ from predictors.training.train import KINDS, fit
 
 # input 0 <= 1.5: left leaf 10, else (and for NaN) the leaf 20.
 STUMP = {
-    "feature": [0, -1, -1],
-    "threshold": [1.5, 0.0, 0.0],
-    "left": [1, 0, 0],
-    "right": [2, 0, 0],
-    "missing_left": [False, False, False],
-    "value": [[], [10.0], [20.0]],
-}
+    "feature": [0, -1, -1], "threshold": [1.5, 0.0, 0.0], "left": [1, 0, 0], "right": [2, 0, 0],
+    "missing_left": [False, False, False], "value": [[], [10.0], [20.0]],
+}  # fmt: skip
 
 
 def test_a_stump_sends_each_value_to_its_side():
@@ -184,15 +180,10 @@ def test_rules_know_what_they_say(usual, examples):
 
 def by_hand():
     return {
-        "inputs": ["log_size", f"{MISSING}wifi_dns_s"],
-        "fill": [2.0, 0.0],
-        "mean": [1.0, 0.0],
-        "scale": [2.0, 1.0],
-        "gamma": 0.5,
-        "vectors": [[0.0, 0.0], [1.0, 1.0]],
-        "weights": [1.0, -2.0],
-        "intercept": 0.25,
-    }
+        "inputs": ["log_size", f"{MISSING}wifi_dns_s"], "fill": [2.0, 0.0], "mean": [1.0, 0.0],
+        "scale": [2.0, 1.0], "gamma": 0.5, "vectors": [[0.0, 0.0], [1.0, 1.0]],
+        "weights": [1.0, -2.0], "intercept": 0.25,
+    }  # fmt: skip
 
 
 def test_a_machine_by_hand():

@@ -109,16 +109,12 @@ def test_a_file_name_fits_and_leads_nowhere_else(title):
 @pytest.mark.parametrize(
     ("path", "media_type", "suffix"),
     [
-        ("files/49eab2", "audio/mpeg", ".mp3"),
-        ("index.php?task=track", "audio/x-m4a", ".m4a"),
-        ("one.mp3%3Fdest=75", "", ".mp3"),
-        ("one.mp3", "text/plain", ".mp3"),
-        ("one.MP3", "audio/mp4", ".MP3"),
-        ("one", "Audio/MPEG; codecs=mp3", ".mp3"),
-        ("one.pdf", "application/pdf", ".pdf"),
-        ("one", "audio/unheard-of", ""),
+        ("files/49eab2", "audio/mpeg", ".mp3"), ("index.php?task=track", "audio/x-m4a", ".m4a"),
+        ("one.mp3%3Fdest=75", "", ".mp3"), ("one.mp3", "text/plain", ".mp3"),
+        ("one.MP3", "audio/mp4", ".MP3"), ("one", "Audio/MPEG; codecs=mp3", ".mp3"),
+        ("one.pdf", "application/pdf", ".pdf"), ("one", "audio/unheard-of", ""),
     ],
-)
+)  # fmt: skip
 def test_a_file_name_ends_as_players_expect(path, media_type, suffix):
     enclosure = f'url="http://a.test/{path}" type="{media_type}"'
     (episode,) = podcast_library.parse_feed(feed(item("One", enclosure)))

@@ -152,15 +152,11 @@ async def test_the_rest_of_another_version_is_not_appended(answering, tmp_path):
     ("encoding", "body", "why", "again"),
     [
         (
-            "gzip",
-            gzip.compress(bytes(64 << 20)),
-            "the body is compressed beyond all measure",
+            "gzip", gzip.compress(bytes(64 << 20)), "the body is compressed beyond all measure",
             False,
         ),
         (
-            "deflate",
-            zlib.compress(bytes(64 << 20)),
-            "the body is compressed beyond all measure",
+            "deflate", zlib.compress(bytes(64 << 20)), "the body is compressed beyond all measure",
             False,
         ),
         ("gzip", gzip.compress(AUDIO)[:-5], "the server broke off before the end", True),
@@ -168,7 +164,7 @@ async def test_the_rest_of_another_version_is_not_appended(answering, tmp_path):
         ("br", AUDIO, "the body is encoded as br, which nothing here reads", False),
     ],
     ids=["a bomb", "another bomb", "cut off", "no gzip", "unknown"],
-)
+)  # fmt: skip
 async def test_what_is_wrongly_encoded(tmp_path, answering, encoding, body, why, again):
     url = await answering(f"200 OK\r\nContent-Encoding: {encoding}", body)
     partial = Partial(tmp_path / "file", url)

@@ -167,15 +167,10 @@ def test_pieces_become_one_file_whoever_is_killed(programs):
 
 
 NOT_TAKEN = {
-    "../out": "cannot be kept",
-    "a/../../out": "cannot be kept",
-    ".ssh": "cannot be kept",
-    ".ssh/authorized_keys": "cannot be kept",
-    "x.0123456789abcdef.part.json": "cannot be kept",
-    "link/x": "there is no folder",
-    "there": "is there already",
-    "dangling": "is there already",
-}
+    "../out": "cannot be kept", "a/../../out": "cannot be kept", ".ssh": "cannot be kept",
+    ".ssh/authorized_keys": "cannot be kept", "x.0123456789abcdef.part.json": "cannot be kept",
+    "link/x": "there is no folder", "there": "is there already", "dangling": "is there already",
+}  # fmt: skip
 
 
 def test_what_a_server_does_not_take(programs):

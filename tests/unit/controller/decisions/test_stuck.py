@@ -128,14 +128,10 @@ def test_a_download_that_stands_still_is_closed_once_and_told(silence):
 @pytest.mark.parametrize(
     "seen",
     [
-        {"idle_down_s": 0.5},
-        {"idle_ack_s": 0.5},
-        {"state": 2},
-        {"state": 8},
-        {"token": 7},
+        {"idle_down_s": 0.5}, {"idle_ack_s": 0.5}, {"state": 2}, {"state": 8}, {"token": 7},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_hears_something_or_is_another_kind_stays(silence, seen):
     key = silence.opens()
     silence.downloads(key)

@@ -62,14 +62,10 @@ def test_the_closest_rule_applies():
 @pytest.mark.parametrize(
     ("word", "meant"),
     [
-        ("wlan0", {"wlan0"}),
-        ("wifi", {"wlan0"}),
-        ("cellular", {"usb0", "usb1"}),
-        ("ethernet", {"eth0"}),
-        ("metered", {"usb0"}),
-        ("wlan", set()),
+        ("wlan0", {"wlan0"}), ("wifi", {"wlan0"}), ("cellular", {"usb0", "usb1"}),
+        ("ethernet", {"eth0"}), ("metered", {"usb0"}), ("wlan", set()),
     ],
-)
+)  # fmt: skip
 def test_a_rule_names_a_network_a_kind_or_all_metered_ones(word, meant):
     networks = {
         "wlan0": (NetworkKind.WIFI, False),

@@ -147,15 +147,11 @@ def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(model, tmp
 @pytest.mark.parametrize(
     "spoiled",
     [
-        {"requests": 2},
-        {"carried": SIZE // 2},
-        {"exact": False},
-        {"second": SIZE},
-        {"took_s": -1.0},
-        {"unread": True},
+        {"requests": 2}, {"carried": SIZE // 2}, {"exact": False}, {"second": SIZE},
+        {"took_s": -1.0}, {"unread": True},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_is_not_known_well_teaches_nothing(model, spoiled):
     learning = Learning(model, Posterior())
     finish(learning, **({"took_s": 3.0} | spoiled))

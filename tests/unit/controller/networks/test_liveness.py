@@ -12,14 +12,10 @@ from cedos.model import NetworkLife
 
 UNKNOWN, ALIVE, SILENT, DEAD, CAPTIVE = NetworkLife
 WORDS = {
-    "ping": Witness.PING,
-    "name": Witness.NAME,
-    "page": Witness.PAGE,
-    "connection": Witness.CONNECTION,
-    "elsewhere": Witness.ELSEWHERE,
-    "transfer": Witness.TRANSFER,
+    "ping": Witness.PING, "name": Witness.NAME, "page": Witness.PAGE,
+    "connection": Witness.CONNECTION, "elsewhere": Witness.ELSEWHERE, "transfer": Witness.TRANSFER,
     "radio": Witness.RADIO,
-}
+}  # fmt: skip
 
 
 def played(script):

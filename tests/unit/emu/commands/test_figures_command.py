@@ -58,14 +58,9 @@ def test_a_set_is_said_and_written_with_where_it_comes_from(run, tmp_path):
     assert found["together"]["policies"]["cedos"]["over_best_fixed"] == 0.25
     (where,) = found["runs"]
     assert where == {
-        "place": "walk-away-s7",
-        "start_s": 0.0,
-        "duration_s": 8.0,
-        "repeats": 1,
-        "kernel": "6.1",
-        "cores": 2,
-        "git": {},
-    }
+        "place": "walk-away-s7", "start_s": 0.0, "duration_s": 8.0, "repeats": 1, "kernel": "6.1",
+        "cores": 2, "git": {},
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["calibration", "walk", "wget"])

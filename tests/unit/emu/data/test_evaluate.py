@@ -64,16 +64,12 @@ def constant(times_s, error=(0.5, 1.0, 2.0)):
             "features": ["size_bytes"],
             "inputs": ["log_size"],
             "typical": {
-                "wifi_rtt_s": 0.02,
-                "wifi_past1_bps": 1e7,
-                "cellular_rtt_s": 0.05,
+                "wifi_rtt_s": 0.02, "wifi_past1_bps": 1e7, "cellular_rtt_s": 0.05,
                 "cellular_past1_bps": 1e7,
             },
             "parts": [
                 {
-                    "strategies": list(STRATEGIES),
-                    "kind": "trees",
-                    "scale": 1.0,
+                    "strategies": list(STRATEGIES), "kind": "trees", "scale": 1.0,
                     "trees": [leaf([0.0] * 4)],
                 }
             ],
@@ -84,19 +80,15 @@ def constant(times_s, error=(0.5, 1.0, 2.0)):
             },
             "provenance": {},
         }
-    )
+    )  # fmt: skip
     return Constant(base.features, base.typical, base.parts, base.errors)
 
 
 def leaf(value):
     return {
-        "feature": [-1],
-        "threshold": [0.0],
-        "left": [0],
-        "right": [0],
-        "missing_left": [False],
+        "feature": [-1], "threshold": [0.0], "left": [0], "right": [0], "missing_left": [False],
         "value": [value],
-    }
+    }  # fmt: skip
 
 
 WIFI_BEST = {"wifi": 1.0, "cellular": 2.0, "mptcp_wifi": 1.5, "mptcp_cellular": 2.5}

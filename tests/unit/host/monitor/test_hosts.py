@@ -90,12 +90,8 @@ SIGNAL = {
 def test_modems_and_signals():
     assert cellular.parse_modems(OBJECTS) == cellular.Modems({"wwan0": MODEM}, {})
     assert cellular.parse_signal(SIGNAL) == {
-        "rsrp_dbm": -95.0,
-        "rsrq_db": -11.0,
-        "sinr_db": 8.2,
-        "rssi_dbm": -65.0,
-        "dbm": -95.0,
-    }
+        "rsrp_dbm": -95.0, "rsrq_db": -11.0, "sinr_db": 8.2, "rssi_dbm": -65.0, "dbm": -95.0,
+    }  # fmt: skip
     nr = {**SIGNAL, "Nr5g": {"rsrp": -101.0, "snr": 3.0}}
     assert cellular.parse_signal(nr) == {"rsrp_dbm": -101.0, "sinr_db": 3.0, "dbm": -101.0}
     assert cellular.parse_signal({"Gsm": {"rssi": -70.0}}) == {"dbm": -70.0}

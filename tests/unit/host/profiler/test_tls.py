@@ -79,15 +79,10 @@ def test_a_hello_over_several_records(size):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (b"a.example.", "a.example"),
-        (b"", None),
-        (b"a..b", None),
-        (b"a\x00b", None),
-        (b"a" * 254, None),
-        (b"b\xc3\xbccher.example", None),
-        (b"192.0.2.1", "192.0.2.1"),
+        (b"a.example.", "a.example"), (b"", None), (b"a..b", None), (b"a\x00b", None),
+        (b"a" * 254, None), (b"b\xc3\xbccher.example", None), (b"192.0.2.1", "192.0.2.1"),
     ],
-)
+)  # fmt: skip
 def test_names(name, expected):
     assert name_in(crafted_hello(name_extension(name))) == expected
 
@@ -95,14 +90,10 @@ def test_names(name, expected):
 @pytest.mark.parametrize(
     "payload",
     [
-        b"",
-        b"\x16",
-        b"\x16\x03\x01\x00\x00",
-        b"\x17" + HELLO[1:],
-        b"\x16\x02" + HELLO[2:],
+        b"", b"\x16", b"\x16\x03\x01\x00\x00", b"\x17" + HELLO[1:], b"\x16\x02" + HELLO[2:],
         HELLO[:5] + b"\x02" + HELLO[6:],
     ],
-)
+)  # fmt: skip
 def test_not_a_hello(payload):
     assert name_in(payload) is None
 

@@ -34,18 +34,12 @@ LINE = invitation(("gw.example", 7009), SERVER, SECRET)
 @pytest.mark.parametrize(
     "line",
     [
-        "",
-        "cedos://",
-        LINE[:-1],
-        LINE.replace("7009", "70090"),
-        LINE.replace("gw.example", "[gw.example]"),
-        LINE.replace("gw.example", ""),
-        LINE.replace("cedos:", "https:"),
-        LINE + "/more",
-        LINE.replace(":7009", ":7009,"),
+        "", "cedos://", LINE[:-1], LINE.replace("7009", "70090"),
+        LINE.replace("gw.example", "[gw.example]"), LINE.replace("gw.example", ""),
+        LINE.replace("cedos:", "https:"), LINE + "/more", LINE.replace(":7009", ":7009,"),
         LINE.replace(":7009", ":7009,gw2.example:7009"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_line_is_told_without_its_secret(line):
     with pytest.raises(ValueError, match=r".+") as raised:
         parse(line)

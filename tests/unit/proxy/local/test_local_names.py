@@ -33,18 +33,12 @@ def names(folder):
 @pytest.mark.parametrize(
     ("name", "addresses"),
     [
-        ("nas.example.org", ["127.0.0.1"]),
-        ("NAS.Example.ORG.", ["127.0.0.1"]),
-        ("nas2.example.org", ["127.0.0.1"]),
-        ("six.example.org", ["fd00::7%eth0"]),
-        ("both.example", ["10.0.0.3", "fd00::3"]),
-        ("nocomment.example", []),
-        ("out.example", []),
-        ("word.example", []),
-        ("example.org", []),
-        ("127.0.0.1", []),
+        ("nas.example.org", ["127.0.0.1"]), ("NAS.Example.ORG.", ["127.0.0.1"]),
+        ("nas2.example.org", ["127.0.0.1"]), ("six.example.org", ["fd00::7%eth0"]),
+        ("both.example", ["10.0.0.3", "fd00::3"]), ("nocomment.example", []), ("out.example", []),
+        ("word.example", []), ("example.org", []), ("127.0.0.1", []),
     ],
-)
+)  # fmt: skip
 def test_the_file_of_hosts(hosts, name, addresses):
     assert names(hosts).find(name) == addresses
 

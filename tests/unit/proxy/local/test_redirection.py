@@ -42,19 +42,11 @@ def test_a_prefix_of_ipv4_lies_within_its_mapped_one(address, length):
 @pytest.mark.parametrize(
     ("address", "near"),
     [
-        ("0.0.0.0", True),
-        ("127.0.0.53", True),
-        ("192.168.1.7", True),
-        ("224.0.0.251", True),
-        ("255.255.255.255", True),
-        ("::", True),
-        ("ff02::fb", True),
-        ("fe80::1", True),
-        ("203.0.113.2", False),
-        ("2001:db8::1", False),
-        ("223.255.255.255", False),
+        ("0.0.0.0", True), ("127.0.0.53", True), ("192.168.1.7", True), ("224.0.0.251", True),
+        ("255.255.255.255", True), ("::", True), ("ff02::fb", True), ("fe80::1", True),
+        ("203.0.113.2", False), ("2001:db8::1", False), ("223.255.255.255", False),
     ],
-)
+)  # fmt: skip
 def test_what_is_near_never_reaches_the_proxy(address, near):
     assert is_near(address) is near
     assert any(ip_address(address) in each for each in NEAR) is near
@@ -125,21 +117,12 @@ def root(tmp_path):
 @pytest.mark.parametrize(
     ("word", "count"),
     [
-        ("apt.service", 2),
-        ("app-*firefox*.scope", 1),
-        ("system.slice/apt.service", 1),
-        ("/system.slice/apt.service", 1),
-        (SCOPE, 1),
-        ("cgroup.procs", 0),
-        (f"{SCOPE}/cgroup.procs", 0),
-        ("APT.service", 0),
-        ("nothing.service", 0),
-        ("nothing/here", 0),
-        ("system.slice/../..", 0),
-        ("/", 0),
-        ("*.slice", 6),
+        ("apt.service", 2), ("app-*firefox*.scope", 1), ("system.slice/apt.service", 1),
+        ("/system.slice/apt.service", 1), (SCOPE, 1), ("cgroup.procs", 0),
+        (f"{SCOPE}/cgroup.procs", 0), ("APT.service", 0), ("nothing.service", 0),
+        ("nothing/here", 0), ("system.slice/../..", 0), ("/", 0), ("*.slice", 6),
     ],
-)
+)  # fmt: skip
 def test_words(root, word, count):
     found = chosen_cgroups(root, [word])
     assert len(found) == count

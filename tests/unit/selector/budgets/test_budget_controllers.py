@@ -332,16 +332,10 @@ def first_hours(length_s, left_share, burst, *, chosen, units=4e9):
 @pytest.mark.parametrize(
     ("length_s", "left_share"),
     [
-        (30 * DAY_S, 1.0),
-        (30 * DAY_S, 2.5 / 30),
-        (7 * DAY_S, 1.0),
-        (DAY_S, 1.0),
-        (DAY_S, 0.25),
-        (365 * DAY_S, 1.0),
-        (8 * 3600.0, 1.0),
-        (3600.0, 0.5),
+        (30 * DAY_S, 1.0), (30 * DAY_S, 2.5 / 30), (7 * DAY_S, 1.0), (DAY_S, 1.0), (DAY_S, 0.25),
+        (365 * DAY_S, 1.0), (8 * 3600.0, 1.0), (3600.0, 0.5),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("units", [4e9, 20e3, 20.0])
 def test_a_burst_at_the_beginning_does_not_make_the_rest_dear(length_s, left_share, chosen, units):
     """4 GB for a month, 80 MB in the first half hour: a megabyte cost 11 minutes for a day."""

@@ -256,15 +256,10 @@ def test_hedging_that_is_too_dear_is_told_and_hedging_that_saves_nothing_is_not(
 @pytest.mark.parametrize(
     ("time_s", "expected"),
     [
-        (0.0004, "under 1 ms"),
-        (0.0214, "21 ms"),
-        (0.25, "0.25 s"),
-        (9.876, "9.88 s"),
-        (61.2, "61 s"),
-        (5658.0, "94 minutes"),
-        (86_400.0, "24 hours"),
+        (0.0004, "under 1 ms"), (0.0214, "21 ms"), (0.25, "0.25 s"), (9.876, "9.88 s"),
+        (61.2, "61 s"), (5658.0, "94 minutes"), (86_400.0, "24 hours"),
     ],
-)
+)  # fmt: skip
 def test_durations(time_s, expected):
     assert seconds(time_s) == expected
 

@@ -103,16 +103,12 @@ def test_a_network_of_which_only_an_old_rate_is_known_joins(host):
 @pytest.mark.parametrize(
     ("known", "wifi"),
     [
-        ({"age_s": 4.0}, {}),
-        ({"wifi_low_s": 33.0}, {}),
-        ({"lte_s": 1.0}, {}),
-        ({"deadline_s": 60.0}, {}),
-        ({"silence_s": 0.5}, {}),
-        ({}, {"metered": True}),
+        ({"age_s": 4.0}, {}), ({"wifi_low_s": 33.0}, {}), ({"lte_s": 1.0}, {}),
+        ({"deadline_s": 60.0}, {}), ({"silence_s": 0.5}, {}), ({}, {"metered": True}),
         ({}, {"up": False}),
     ],
     ids=["fresh", "surely slow", "soon over", "deadline", "silent", "metered", "down"],
-)
+)  # fmt: skip
 def test_it_does_not_where_that_is_not_worth_it(host, known, wifi):
     assert beside(Looks(), host, decision(host, **known), **wifi) == ("lte0",)
 

@@ -319,15 +319,11 @@ def test_forged_answers_are_nothing():
 @pytest.mark.parametrize(
     "quiet",
     [
-        {"probes": False},
-        {"both": False},
-        {"stalled_at_s": 0.5},
-        {"metered": True},
-        {"rate_bps": 1e6, "rate_at_s": 990.0},
-        {"rate_bps": 1e3, "rate_at_s": 0.0},
+        {"probes": False}, {"both": False}, {"stalled_at_s": 0.5}, {"metered": True},
+        {"rate_bps": 1e6, "rate_at_s": 990.0}, {"rate_bps": 1e3, "rate_at_s": 0.0},
     ],
     ids=["off", "no choice", "silent", "metered", "known", "known, and very slow"],
-)
+)  # fmt: skip
 def test_where_none_is_sent(quiet):
     assert not Ends(**quiet).asks(1_000.0)
 

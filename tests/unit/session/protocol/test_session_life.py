@@ -81,14 +81,10 @@ def test_a_peer_that_forgot_us_is_a_failure_with_the_acknowledged_byte(cores):
 @pytest.mark.parametrize(
     "sync",
     [
-        Sync(0, 1, 4, 1),
-        Sync(0, 1, 5, 0),
-        Sync(9, 1, 5, 1),
-        Sync(0, 4, 5, 1),
-        Sync(0, 1, 99, 1),
+        Sync(0, 1, 4, 1), Sync(0, 1, 5, 0), Sync(9, 1, 5, 1), Sync(0, 4, 5, 1), Sync(0, 1, 99, 1),
         Sync(0, 1, 5, 9),
     ],
-)
+)  # fmt: skip
 def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores, sync):
     one, other = cores.pair()
     one.write(b"12345")

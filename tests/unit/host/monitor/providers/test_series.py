@@ -43,23 +43,12 @@ def test_all_columns_come_in_units_of_the_context(tmp_path):
     )
     assert values(Series.read(file), 1.0) == pytest.approx(
         {
-            "past1_bps": 8e6,
-            "past5_bps": 8e6,
-            "past10_bps": 8e6,
-            "past1_up_bps": 1e6,
-            "past5_up_bps": 1e6,
-            "past10_up_bps": 1e6,
-            "available": 1.0,
-            "rssi_dbm": -60.5,
-            "link_bps": 130e6,
-            "chan_util": 0.75,
-            "rsrp_dbm": -90.0,
-            "rsrq_db": -11.0,
-            "sinr_db": 15.0,
-            "cqi": 12.0,
-            "speed_mps": 1.4,
+            "past1_bps": 8e6, "past5_bps": 8e6, "past10_bps": 8e6, "past1_up_bps": 1e6,
+            "past5_up_bps": 1e6, "past10_up_bps": 1e6, "available": 1.0, "rssi_dbm": -60.5,
+            "link_bps": 130e6, "chan_util": 0.75, "rsrp_dbm": -90.0, "rsrq_db": -11.0,
+            "sinr_db": 15.0, "cqi": 12.0, "speed_mps": 1.4,
         }
-    )
+    )  # fmt: skip
 
 
 def test_what_was_not_measured_lately_is_older_and_then_unknown(tmp_path):
