@@ -89,24 +89,22 @@ def test_a_misspelt_command_is_told_which_there_is(cedos):
     assert "No such command 'stauts'. Did you mean 'status'?" in refused.stderr
 
 
-def test_help_imports_no_command():
-    code = (
-        "import sys; from cedos.commands.cedos import main\n"
-        "try: main(['--help'])\n"
-        "except SystemExit: pass\n"
-        "heavy = {'asyncio', 'aiohttp', 'msgspec', 'structlog', 'pyroute2', 'http.client'}\n"
-        "sys.exit(' '.join(heavy & set(sys.modules)) or None)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+HELP = "from cedos.commands.cedos import main\ntry: main(['--help'])\nexcept SystemExit: pass"
 
 
-def test_asking_does_not_import_the_server():
-    code = (
-        "import sys; import cedos.commands.status\n"
-        "heavy = {'asyncio', 'aiohttp', 'structlog', 'pyroute2', 'dbus_fast'}\n"
-        "sys.exit(' '.join(heavy & set(sys.modules)) or None)"
-    )
+@pytest.mark.parametrize(
+    ("code", "heavy"),
+    [
+        (HELP, {"asyncio", "aiohttp", "msgspec", "structlog", "pyroute2", "http.client"}),
+        (
+            "import cedos.commands.status",
+            {"asyncio", "aiohttp", "structlog", "pyroute2", "dbus_fast"},
+        ),
+    ],
+    ids=["help", "status"],
+)
+def test_help_imports_no_command_and_asking_no_server(code, heavy):
+    code += f"\nimport sys; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -381,9 +381,8 @@ async def test_where_the_gateway_has_no_way_it_goes_direct(ends, monkeypatch):
 @pytest.mark.parametrize(
     ("host", "near"),
     [
-        ("192.168.1.1", True), ("127.0.0.1", True), ("fe80::1%wlan0", True), ("printer", True),
-        ("nas.local", True), ("localhost", True), ("1.1.1.1", False), ("203.0.113.2", False),
-        ("2001:db8::1", False), ("example.org.", False),
+        ("fe80::1%wlan0", True), ("printer", True), ("nas.local", True), ("localhost", True),
+        ("1.1.1.1", False), ("example.org.", False),
     ],
 )  # fmt: skip
 def test_what_is_of_this_place_does_not_take_the_detour(host, near):

@@ -61,22 +61,17 @@ class Held:
         return b""
 
 
-async def test_first_words_do_not_wait_for_the_origin(ends, monkeypatch):
-    await ends.start()
-    held = Held(ends, monkeypatch)
-    reader, writer = await ends.forward(await ends.origin(answers))
-    writer.write(b"word")
-    assert await held.come() == b"word"
-    held.let.set()
-    assert await asyncio.wait_for(reader.read(), 5) == b"you said word"
-    writer.close()
-
-
-@pytest.mark.parametrize(("words", "early"), [(GET, True), (HELLO, True), (POST, False)])
-async def test_what_may_go_direct_later_is_said_early_only_where_it_may_be_said_twice(
-    ends, monkeypatch, words, early
+@pytest.mark.parametrize(
+    ("fail", "words", "early"),
+    [
+        (Fail.CLOSED, b"word", True), (Fail.OPEN, GET, True), (Fail.OPEN, HELLO, True),
+        (Fail.OPEN, POST, False),
+    ],
+)  # fmt: skip
+async def test_first_words_do_not_wait_for_the_origin_unless_they_might_be_said_twice(
+    ends, monkeypatch, fail, words, early
 ):
-    await ends.start(fail=Fail.OPEN)
+    await ends.start(fail=fail)
     held = Held(ends, monkeypatch)
     reader, writer = await ends.forward(await ends.origin(answers))
     writer.write(words)

@@ -24,12 +24,6 @@ def record(kept, asked=None):
     return ObjectRecord(str(uuid4()), URL, "v", asked or {"accept": ["*/*"]}, kept, True, time(), 3)
 
 
-def test_what_is_fresh_answers_without_the_origin():
-    one = record(headers(50, cache_control="max-age=60"))
-    assert CacheLookup(URL, ASKED, [one]).fresh == one.id
-    assert CacheLookup(URL + "2", ASKED, [one]).fresh is None
-
-
 @pytest.mark.parametrize(
     "kept",
     [

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, Cost, cost_of
+from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, cost_of
 from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore
 from cedos.errors import TransferError
 
@@ -155,16 +155,3 @@ async def test_an_object_of_unknown_size_is_counted_as_it_grows(store):
     with pytest.raises(TransferError, match="no room"):
         store.grow(ME, found, bytes(30 * UNIT))
     assert 450 * UNIT < found.have <= 500 * UNIT
-
-
-async def test_records_that_grow_need_room_as_new_ones_do(store, monkeypatch):
-    """Records of 128 KiB: an origin that confirms an object (304) sends new fields for it."""
-    monkeypatch.setattr(store, "_most", Cost(1000 * UNIT, 2_000_000))
-    for number in range(100):
-        found = await put(store, ME, str(number), b"x")
-        found.record.headers = {"x": ["y" * 100_000]}
-        store.write(ME, found)
-        assert found in store.of(ME)
-    assert store._accounts[ME].memory <= 1_000_000
-    assert sum(len(str(each.record.headers)) for each in store.of(ME)) <= 1_000_000
-    assert 5 < len(store.of(ME)) < 10

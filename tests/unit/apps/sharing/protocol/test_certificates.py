@@ -2,17 +2,14 @@
 
 import msgspec
 import pytest
-from kit.neighbours import GATEWAY, START_S, identity, key_of, trust
+from kit.neighbours import GATEWAY, START_S, key_of, trust
 
 from cedos.apps.sharing.protocol.certificates import (
     LIFETIME_S,
-    Certificate,
     CertificateAuthority,
     UntrustedError,
     request_certificate,
-    sealed,
 )
-from cedos.apps.sharing.protocol.signing import SigningKey
 
 SESSION = b"s" * 32
 AUTHORITY = CertificateAuthority(GATEWAY)
@@ -54,19 +51,6 @@ def test_a_name_is_short_and_plain(name):
         AUTHORITY.issue(wish(name), SESSION, 1, START_S)
 
 
-def test_a_certificate_of_another_gateway_is_refused():
-    stranger = identity("eve", gateway=SigningKey(b"e" * 32))
-    with pytest.raises(UntrustedError, match="another gateway"):
-        trust().read(stranger.certificate, START_S)
-
-
-def test_a_certificate_that_its_owner_made_is_refused():
-    eve = key_of("eve")
-    made = Certificate(1, eve.public, SESSION, "eve", 0, 2**40, GATEWAY.public)
-    with pytest.raises(UntrustedError, match="did not sign"):
-        trust().read(sealed(made, b"cedos share certificate 1", eve), START_S)
-
-
 def test_a_longer_life_cannot_be_written_into_a_certificate():
     data = AUTHORITY.issue(wish(), SESSION, 7, START_S)
     found = trust().read(data, START_S)
@@ -76,28 +60,16 @@ def test_a_longer_life_cannot_be_written_into_a_certificate():
 
 
 def test_a_revoked_certificate_no_longer_holds_though_it_was_verified_before():
+    """An older list, if it is replayed, does not bring it back."""
     known = trust()
     data = AUTHORITY.issue(wish(), SESSION, 7, START_S)
     known.read(data, START_S)
-    known.revoke(AUTHORITY.revocations((7, 9), START_S))
-    with pytest.raises(UntrustedError, match="no longer holds"):
-        known.read(data, START_S)
-
-
-def test_an_older_list_that_is_replayed_brings_no_certificate_back():
-    known = trust()
-    data = AUTHORITY.issue(wish(), SESSION, 7, START_S)
-    before = AUTHORITY.revocations((), START_S)
-    known.revoke(AUTHORITY.revocations((7,), START_S + 10))
-    known.revoke(before)
-    with pytest.raises(UntrustedError, match="no longer holds"):
-        known.read(data, START_S + 10)
+    for revoked, at_s in (((7, 9), START_S + 10), ((), START_S)):
+        known.revoke(AUTHORITY.revocations(revoked, at_s))
+        with pytest.raises(UntrustedError, match="no longer holds"):
+            known.read(data, START_S + 10)
 
 
 def test_a_list_of_revocations_that_the_gateway_did_not_sign_is_refused():
     with pytest.raises(UntrustedError, match="did not sign"):
         trust().revoke(CertificateAuthority(key_of("eve")).revocations((7,), START_S))
-
-
-def test_an_identity_names_its_gateway():
-    assert identity("ann").gateway == GATEWAY.public
