@@ -274,8 +274,12 @@ class Session:
     @property
     def held_bytes(self) -> int:
         """Return the bytes in memory: sent and not acknowledged, received and not read."""
-        datagrams = self.datagrams.held_bytes + self._datagrams_received.held_bytes
-        return self.sender.replay.held_bytes + self.receiver.held_bytes + datagrams
+        return self.sender.replay.held_bytes + self.datagrams.held_bytes + self.unread_bytes
+
+    @property
+    def unread_bytes(self) -> int:
+        """Return the bytes in memory that were received and not read."""
+        return self.receiver.held_bytes + self._datagrams_received.held_bytes
 
     @property
     def at_eof(self) -> bool:

@@ -208,7 +208,7 @@ class Connection:
     def unread_bytes(self) -> int:
         """Return what arrived and is kept in memory, as it is unfinished or was not read."""
         partial = sum(path.channel.partial_bytes for path in self.flow.paths.values())
-        return self._core.receiver.held_bytes + partial
+        return self._core.unread_bytes + partial
 
     @property
     def at_eof(self) -> bool:

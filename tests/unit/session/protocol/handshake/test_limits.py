@@ -344,6 +344,23 @@ def test_records_that_are_never_completed_count_as_unread():
     serving(scenario, HandshakeLimits(unread_bytes=500_000))
 
 
+def test_datagrams_that_are_not_read_count_as_unread():
+    """Send datagrams to a server that takes none: each session kept a megabyte that no limit counted."""
+
+    async def scenario(listener, connect):
+        flows = []
+        for _ in range(3):
+            near = await connect(KeyPair(os.urandom(32)))
+            flows.append(await listener.accept())
+            for _ in range(4):
+                near.send_datagram(bytes(60_000), 60.0)
+        await until(lambda: any(each.ended for each in flows))
+        ended = next(each for each in flows if each.ended)
+        assert "more than 500000 bytes of all hosts" in str(ended.failure)
+
+    serving(scenario, HandshakeLimits(unread_bytes=500_000))
+
+
 async def gone(listener, near):
     far = await listener.accept()
     await far.write(b"never acknowledged")  # it cannot sleep
