@@ -168,14 +168,12 @@ async def flows() -> Finding:
     lost = "living flows are not seen; new connections are still steered"
     requester = AsyncRequester(NETLINK_SOCK_DIAG)
     try:
-        answers = await requester.dump(
-            sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flows_request(socket.AF_INET)
-        )
+        answers = await requester.dump(sock_diag.TCP_SOCKETS, sock_diag.flows_request())
     except OSError as error:
         return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_INET_DIAG")
     finally:
         requester.close()
-    return ok(topic, f"available; {len(answers)} TCP over IPv4 now")
+    return ok(topic, f"available; {len(answers)} over TCP now")
 
 
 def connection_tracking(files: Files) -> Finding:

@@ -14,6 +14,9 @@ from cedos.kernel.netlink import NetlinkMessage, attributes, unsigned
 from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fields, unread
 from cedos.model import FlowKey, address
 
+# The kernel goes through its sockets of all namespaces for a dump, which takes milliseconds. This older
+# request (TCPDIAG_GETSOCK) has it do so once for both IP versions.
+TCP_SOCKETS: Final = 18
 SOCK_DIAG_BY_FAMILY: Final = 20
 SOCK_DESTROY: Final = 21
 # SKNLGRP_INET_TCP_DESTROY and SKNLGRP_INET6_TCP_DESTROY
@@ -27,6 +30,7 @@ _CONNECTED_OR_LISTENING: Final = sum(1 << state for state in (1, 4, 5, 8, 9, 10,
 _ANY_STATE: Final = 0xFFF
 
 _REQUEST: Final = struct.Struct("=BBBxI")  # family, protocol, extensions, states; then an identity
+_DUMP: Final = struct.Struct("=xxxB48xI4x")  # any family, extensions, any identity, states
 _IDENTITY: Final = struct.Struct("!HH16s16s4x8s")  # ports, addresses, no interface, cookie
 # Family, state, timer, retransmits, ports, addresses; interface, cookie; milliseconds to the timer.
 _SOCKET: Final = struct.Struct("!BBBBHH16s16s")
@@ -102,15 +106,14 @@ class ConnectingSocket:
     user: int
 
 
-def flows_request(family: int) -> bytes:
-    """Return the request (a dump) for all TCP flows of an address family."""
-    return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, _FLOW_STATES) + bytes(48)
+def flows_request() -> bytes:
+    """Return the request (a dump of `TCP_SOCKETS`) for all TCP flows."""
+    return _DUMP.pack(_WANT_TCP_INFO, _FLOW_STATES)
 
 
-def tcp_sockets_request(family: int) -> bytes:
-    """Return the request (a dump) for TCP sockets of a family that are connected or listen."""
-    states = _CONNECTED_OR_LISTENING
-    return _REQUEST.pack(family, socket.IPPROTO_TCP, _WANT_TCP_INFO, states) + bytes(48)
+def tcp_sockets_request() -> bytes:
+    """Return the request (a dump of `TCP_SOCKETS`) for TCP sockets that are connected or listen."""
+    return _DUMP.pack(_WANT_TCP_INFO, _CONNECTED_OR_LISTENING)
 
 
 def udp_sockets_request(family: int) -> bytes:
@@ -182,9 +185,9 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
 
     None for anything else, and for sockets that never were a flow (listening, unconnected).
     """
-    data = message.payload
-    if message.type != SOCK_DIAG_BY_FAMILY or len(data) < _SOCKET_BYTES:
+    if not _is_socket(message):
         return None
+    data = message.payload
     family, state, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(data)
     # A listening or unconnected socket has no remote port.
     if not remote_port or not local_port or family not in (socket.AF_INET, socket.AF_INET6):
@@ -253,7 +256,8 @@ def parse_connecting(message: NetlinkMessage) -> ConnectingSocket | None:
 
 
 def _is_socket(message: NetlinkMessage) -> bool:
-    return message.type == SOCK_DIAG_BY_FAMILY and len(message.payload) >= _SOCKET_BYTES
+    kinds = (TCP_SOCKETS, SOCK_DIAG_BY_FAMILY)
+    return message.type in kinds and len(message.payload) >= _SOCKET_BYTES
 
 
 def _subflow(found: dict[int, bytes]) -> dict[int, bytes]:

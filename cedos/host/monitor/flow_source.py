@@ -131,11 +131,7 @@ class KernelFlows:
         )
 
     async def sockets(self) -> list[sock_diag.SocketFacts]:
-        answers = []
-        for family in (socket.AF_INET, socket.AF_INET6):
-            answers += await self._diag.dump(
-                sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.flows_request(family)
-            )
+        answers = await self._diag.dump(sock_diag.TCP_SOCKETS, sock_diag.flows_request())
         return [facts for answer in answers if (facts := sock_diag.parse(answer)) is not None]
 
     async def mark(self, key: FlowKey) -> int | None:
@@ -221,9 +217,10 @@ async def open_sockets() -> OpenSockets:
     """Return the sockets now, of the namespace that the calling thread is in."""
     diag = AsyncRequester(NETLINK_SOCK_DIAG)
     try:
+        udp = [sock_diag.udp_sockets_request(each) for each in (socket.AF_INET, socket.AF_INET6)]
         return OpenSockets(
-            await _all(diag, sock_diag.flows_request, _flow),
-            await _all(diag, sock_diag.udp_sockets_request, sock_diag.local_port),
+            await _all(diag, sock_diag.TCP_SOCKETS, [sock_diag.flows_request()], _flow),
+            await _all(diag, sock_diag.SOCK_DIAG_BY_FAMILY, udp, sock_diag.local_port),
         )
     finally:
         diag.close()
@@ -231,16 +228,13 @@ async def open_sockets() -> OpenSockets:
 
 async def _all(
     diag: AsyncRequester,
-    request: Callable[[int], bytes],
+    kind: int,
+    requests: Iterable[bytes],
     parse: Callable[[NetlinkMessage], _Known | None],
 ) -> frozenset[_Known] | None:
     """Return the facts of each socket; None if the kernel has no such dump (no module udp_diag)."""
     try:
-        answers = [
-            answer
-            for family in (socket.AF_INET, socket.AF_INET6)
-            for answer in await diag.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request(family))
-        ]
+        answers = [each for request in requests for each in await diag.dump(kind, request)]
     except (OSError, TimeoutError):
         return None
     return frozenset(known for answer in answers if (known := parse(answer)))

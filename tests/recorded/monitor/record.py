@@ -94,9 +94,8 @@ def talk(near, far):
         pairs.append(own)
     time.sleep(0.3)
     with near.entered():
-        for name, family in (("sockets4", 2), ("sockets6", 10)):
-            body = bytes((family, 6, 2, 0)) + (0xFFF).to_bytes(4, "little") + bytes(48)
-            dump(name, 4, 20, body)
+        body = bytes((0, 0, 0, 2)) + bytes(48) + (0xFFF).to_bytes(4, "little") + bytes(4)
+        dump("sockets", 4, 18, body)
     with far.entered():
         answerer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     answerer.bind(("192.168.1.2", 5300))

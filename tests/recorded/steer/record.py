@@ -188,8 +188,7 @@ def paths(near, far, kernel):
 def with_sockets(version):
     commands = Requester(4)
     tap = tapped(commands)
-    request = sock_diag.tcp_sockets_request(FAMILY[version])
-    commands.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request)
+    commands.dump(sock_diag.TCP_SOCKETS, sock_diag.tcp_sockets_request())
     save(f"sockets{version}", tap.received)
     commands.close()
 

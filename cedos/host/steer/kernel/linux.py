@@ -7,7 +7,6 @@ Only what is taken out is of interest: every loss of a part of ours is an event.
 
 import errno
 import os
-import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address
@@ -296,15 +295,9 @@ class LinuxKernel:
         return self._diag
 
     def sockets(self) -> list[TcpSocket]:
-        diag = self._sock_diag()
-        found: list[TcpSocket] = []
-        for family in (socket.AF_INET, socket.AF_INET6):
-            # A kernel without IPv6 knows no such sockets.
-            with suppress(FileNotFoundError):
-                request = sock_diag.tcp_sockets_request(family)
-                answers = diag.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request)
-                found += filter(None, map(sock_diag.parse_tcp_socket, answers))
-        return found
+        request = sock_diag.tcp_sockets_request()
+        answers = self._sock_diag().dump(sock_diag.TCP_SOCKETS, request)
+        return list(filter(None, map(sock_diag.parse_tcp_socket, answers)))
 
     # -- the rest -----------------------------------------------------------------------------
 
