@@ -62,6 +62,10 @@ class SubflowDown(ConnectionEvent):
     """A subflow of a connection has ended; the connection lives."""
 
 
+class ConnectionLeft(ConnectionEvent):
+    """A connection is left alone from now on; `connection` tells why."""
+
+
 class ConnectionClosed(ConnectionEvent):
     """A connection has ended; it is shown as it was last."""
 

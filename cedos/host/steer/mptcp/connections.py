@@ -36,6 +36,8 @@ _FLAGS_RETRY_S: Final = (0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 # The lifetime of the kernel's answer to where a route leads.
 _ROUTES_KNOWN_S: Final = 1.0
 
+_KERNELS: Final = "it was made under the kernel's own path manager"
+
 
 class MptcpConnections:
     """Follows all connections; steers those that were made while the paths are in our hands.
@@ -50,6 +52,8 @@ class MptcpConnections:
         self._ours = ours
         self._notice = notice
         self._manager = PathManager()
+        # The connections of which the kernel was not asked yet whether it lets us steer them.
+        self._unasked: set[int] = set()
         self._queues: set[asyncio.Queue[ConnectionEvent | None]] = set()
         self._loop = asyncio.get_running_loop()
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -104,6 +108,7 @@ class MptcpConnections:
         self._carry_out(self._manager.without_spares(names, time.monotonic()))
 
     def steer(self, token: int, strategy: Strategy) -> None:
+        self._ask(token)
         refused = self._carry_out(self._manager.steer(token, strategy, time.monotonic()))
         if refused is not None and refused.errno != errno.EINVAL:
             raise SteeringError(f"the kernel refuses to move the connection: {refused}")
@@ -111,6 +116,7 @@ class MptcpConnections:
             self._flags_later(token, _FLAGS_AGAIN_S, len(_FLAGS_RETRY_S))
 
     def release(self, token: int, network: str) -> None:
+        self._ask(token)
         self._carry_out(self._manager.release(token, network, time.monotonic()))
 
     def on_rescue(self, key: FlowKey, network: str | None) -> None:
@@ -123,8 +129,11 @@ class MptcpConnections:
         now_s = time.monotonic()
         try:
             if event.kind is MptcpEventKind.ESTABLISHED:
+                self._unasked.add(event.token)
                 self._carry_out(self._manager.on_open(event, self._unsteerable(event), now_s))
             else:
+                if event.kind is MptcpEventKind.CLOSED:
+                    self._unasked.discard(event.token)
                 self._carry_out(self._manager.on_event(event, now_s))
         except OSError as error:
             _log.warning("a path event could not be answered", why=str(error))
@@ -145,6 +154,8 @@ class MptcpConnections:
                 server = key.local_port in listening
                 event = MptcpEvent(MptcpEventKind.ESTABLISHED, token, key, server_side=server)
                 reasons[token] = self._unsteerable(event)
+        self._unasked &= by_token.keys()
+        self._unasked |= by_token.keys() - self.connections.keys()
         self._carry_out(self._manager.adopt(by_token, reasons, time.monotonic()))
 
     def on_events_lost(self) -> None:
@@ -159,8 +170,8 @@ class MptcpConnections:
             return "the other end opened it"
         if not event.joinable:
             return "the other end forbids further subflows"
-        if not self._ours() or not self._kernel.ours_to_steer(event.token):
-            return "it was made under the kernel's own path manager"
+        if not self._ours():
+            return _KERNELS
         if self._manager.network_of(event.key.local) is None:
             return "it uses no access network (but a VPN, a local network, this host)"
         if not self.by_default(event.key.remote, event.key.local):
@@ -180,12 +191,31 @@ class MptcpConnections:
             self._routed_by_default[remote, local] = known
         return known
 
+    def _ask(self, token: int) -> None:
+        """Leave a connection alone if it has the kernel's own path manager.
+
+        The kernel is asked before the first command. Most connections end without one, and the question
+        wakes the privileged part.
+        """
+        if token in self._unasked:
+            ours = self._kernel.ours_to_steer(token)
+            self._unasked.discard(token)
+            if not ours:
+                self._tell(self._manager.leave(token, _KERNELS))
+
+    def _tell(self, event: ConnectionEvent) -> None:
+        for queue in self._queues:
+            queue.put_nowait(event)
+
     def _carry_out(self, step: PathManagerStep) -> OSError | None:
         """Return the first refusal to set a flag, if there was one; it is tried again by itself."""
         refused: OSError | None = None
-        if step.commands:
-            results = self._kernel.steer(step.commands)
-            for command, error in zip(step.commands, results, strict=True):
+        for token in {command.token for command in step.commands}:
+            self._ask(token)
+        commands = [c for c in step.commands if self.connections[c.token].unsteerable is None]
+        if commands:
+            results = self._kernel.steer(commands)
+            for command, error in zip(commands, results, strict=True):
                 if error is not None:
                     _log.debug("refused", command=str(command), why=str(error))
                     self._manager.on_failure(command, time.monotonic())
@@ -195,8 +225,7 @@ class MptcpConnections:
         for notice in step.notices:
             self._notice(notice)
         for event in step.events:
-            for queue in self._queues:
-                queue.put_nowait(event)
+            self._tell(event)
         if self._due is not None:
             self._due.cancel()
             self._due = None

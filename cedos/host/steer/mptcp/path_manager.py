@@ -12,6 +12,7 @@ from typing import Final
 from cedos.errors import SteeringError
 from cedos.host.steer.mptcp.connection import (
     ConnectionClosed,
+    ConnectionLeft,
     ConnectionOpened,
     ConnectionState,
     Join,
@@ -204,6 +205,13 @@ class PathManager:
                 if join.until_s <= now_s:
                     self._join(state, name, step, now_s, join.tries)
         return step
+
+    def leave(self, token: int, why: str) -> ConnectionLeft:
+        """Leave a living connection alone from now on."""
+        state = self._states[token]
+        state.unsteerable = why
+        state.joins.clear()
+        return ConnectionLeft(self._show(state), state.initial)
 
     # -- wishes -------------------------------------------------------------------------------
 

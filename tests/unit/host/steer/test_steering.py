@@ -10,7 +10,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.errors import HostError, PrivilegeError, SteeringError
-from cedos.host.steer.mptcp.connection import ConnectionOpened, SubflowUp
+from cedos.host.steer.mptcp.connection import ConnectionLeft, ConnectionOpened, SubflowUp
 from cedos.host.steer.steering import Steering
 from cedos.kernel.mptcp import DestroySubflow, MptcpEvent, MptcpEventKind, SetBackup
 from cedos.kernel.sock_diag import TcpSocket
@@ -76,21 +76,45 @@ async def test_a_refusal_for_another_reason_is_an_error(world, steering):
     [
         ({"server_side": True}, "other end opened it"),
         ({"joinable": False}, "forbids"),
-        ({"kernels": True}, "kernel's own"),
         ({"local": "10.8.0.2"}, "no access network"),
         ({"remote": "192.168.43.7"}, "route of its own"),
     ],
 )
 async def test_what_is_left_alone_and_why(world, steering, how, why):
     event = world.established(7)
-    if how.pop("kernels", False):
-        world.kernel.kernels_own.add(7)
     key = replace(event.key, **{k: ip_address(how.pop(k)) for k in ("local", "remote") if k in how})
     world.kernel.tell_mptcp(replace(event, key=key, **how))
     assert why in steering.connections[7].unsteerable
     with pytest.raises(SteeringError, match="left alone"):
         steering.steer_connection(7, single("lte0"))
     assert world.kernel.steered == []
+
+
+async def test_the_kernel_is_asked_before_the_first_command_whether_we_may_steer(world, steering):
+    asked, told, ours_to_steer = [], [], world.kernel.ours_to_steer
+    world.kernel.ours_to_steer = lambda token: asked.append(token) or ours_to_steer(token)
+    world.kernel.kernels_own.add(7)
+
+    async def listen() -> None:
+        told.extend([(type(event), event.token) async for event in steering.events()])
+
+    listening = asyncio.create_task(listen())
+    await asyncio.sleep(0)
+    for token in (6, 7, 8):
+        world.kernel.tell_mptcp(world.established(token))
+    world.kernel.tell_mptcp(MptcpEvent(MptcpEventKind.CLOSED, 6))
+    assert asked == []
+    with pytest.raises(SteeringError, match="left alone: it was made under the kernel's own"):
+        steering.steer_connection(7, single("lte0"))
+    # It gets no spare, as the other one does.
+    await until(world.kernel.created)
+    await asyncio.sleep(0)
+    assert {command.token for command in world.kernel.steered} == {8}
+    steering.steer_connection(8, single("lte0"))
+    assert asked == [7, 8]
+    steering._connections.close()
+    await asyncio.wait_for(listening, 5)
+    assert (ConnectionLeft, 7) in told
 
 
 async def test_events_begin_with_what_lives_and_end_with_steering(world, tmp_path):
