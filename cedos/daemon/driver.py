@@ -70,6 +70,7 @@ class ControllerDriver:
         self._executor: Executor | None = None
         self._waiting: deque[Event] = deque()
         self._busy = False
+        self._planning: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s: float | None = None
         self._sleep = SleepWatch()
@@ -147,11 +148,16 @@ class ControllerDriver:
                         self._executor.carry_out(command)
         finally:
             self._busy = False
-            self._set_timer()
+            # Events come by the dozen: the timer is set once for all of this turn of the loop.
+            if self._planning is None:
+                self._planning = asyncio.get_running_loop().call_soon(self._set_timer)
 
     def _set_timer(self) -> None:
+        self._planning = None
+        if self._executor is None:
+            return
         at_s = self.controller.next_timer_s()
-        if at_s == self._timer_at_s or self._executor is None:
+        if at_s == self._timer_at_s:
             return
         if self._timer is not None:
             self._timer.cancel()

@@ -91,6 +91,23 @@ async def test_a_failure_of_the_executor_does_not_stop_the_driver():
     assert played.heard() == [HostSlept(1.0)]
 
 
+async def test_events_that_come_together_ask_for_the_next_timer_once():
+    played = Played()
+    asked = 0
+
+    def next_timer_s():
+        nonlocal asked
+        asked += 1
+        return played.timer_s
+
+    played.next_timer_s = next_timer_s
+    played.driver.begin(played)
+    for _ in range(20):
+        played.driver.post(ProvidersRead())
+    await asyncio.sleep(0)
+    assert asked == 1
+
+
 async def test_the_timer_fires_when_it_is_due_and_follows_the_controller():
     played = Played()
     played.driver.begin(played)
