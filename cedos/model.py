@@ -439,7 +439,9 @@ class FlowRecord:
     prediction: Prediction | None = None
 
 
-_Bytes = Annotated[int, Meta(ge=0, le=10**15)]
+MOST_AGE_S: Final = 1e9
+_MOST_BYTES: Final = 10**15
+_Bytes = Annotated[int, Meta(ge=0, le=_MOST_BYTES)]
 _Interface = Annotated[str, Meta(min_length=1, max_length=64)]
 _MOST_INTERFACES: Final = 16
 
@@ -460,7 +462,7 @@ class CarriedConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     gateway: Annotated[str, Meta(max_length=253)] = ""
     # Of the gateway, to which the session's connections led. As `gateway`.
     addresses: Annotated[tuple[str, ...], Meta(max_length=16)] = ()
-    age_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
+    age_s: Annotated[float, Meta(ge=0, le=MOST_AGE_S)] = 0.0
     bytes_down: _Bytes = 0
     bytes_up: _Bytes = 0
     # Both ways, by interface in a report, by the network's name elsewhere. Where a session used
@@ -508,7 +510,7 @@ class CarriedConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         found: dict[str, int] = {}
         for interface, count in self.bytes_by_network.items():
             name = names.get(interface, interface)
-            found[name] = found.get(name, 0) + count
+            found[name] = min(found.get(name, 0) + count, _MOST_BYTES)
         return msgspec.structs.replace(self, bytes_by_network=found)
 
 

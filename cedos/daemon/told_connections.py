@@ -11,7 +11,7 @@ import msgspec
 
 from cedos.api.messages import CarriedReport, server_matches
 from cedos.errors import ConfigError
-from cedos.model import CarriedConnection, Network, Strategy, is_address
+from cedos.model import MOST_AGE_S, CarriedConnection, Network, Strategy, is_address
 from cedos.storage.history import History
 
 _VALID_S: Final = 5.0
@@ -176,7 +176,8 @@ class ToldConnections:
         shown.sort(key=lambda each: each.began_at_s)
         messages = [
             msgspec.structs.replace(
-                each.connection.named(self._names), age_s=max(0.0, now_s - each.began_at_s)
+                each.connection.named(self._names),
+                age_s=min(max(0.0, now_s - each.began_at_s), MOST_AGE_S),
             )
             for each in shown
         ]

@@ -232,6 +232,15 @@ def test_interfaces_of_a_connection_are_bounded(told):
     assert by["x0"] == 7
 
 
+def test_the_largest_report_that_is_accepted_can_be_read_again(told):
+    """A member of the group reported it, and no user could read the status any more, root neither."""
+    most = {"usb0": 10**15, "phone": 10**15}
+    told.say(0.0, news(1, 10**15, age_s=1e9, bytes_by_network=most))
+    shown, _ = told.connections.listed(1, 5.0)
+    read = msgspec.json.decode(msgspec.json.encode(shown), type=list[CarriedConnection])
+    assert read == shown
+
+
 def test_what_is_remembered_of_those_that_are_over_is_bounded(told, monkeypatch):
     monkeypatch.setattr(told_connections, "_REMEMBERED", 10)
     for each in range(100):
