@@ -76,12 +76,12 @@ def history(
 
 
 def usage(path: Path, stack: AsyncExitStack, problems: list[str]) -> Usage:
-    """Return what was used; where its file cannot be had, only what is used from now on."""
+    """Return what was used; where its file cannot be written, what is used from now on is not kept."""
     try:
         opened = Usage(path, boot())
     except HistoryError as error:
-        problems.append(f"{error}. Budgets count only what is used from now on")
-        opened = Usage(None, boot())
+        problems.append(f"{error}. What is used from now on counts until the daemon ends")
+        opened = Usage(None, boot(), earlier=path)
     stack.callback(opened.close)
     return opened
 

@@ -30,6 +30,8 @@ CREATE TABLE counter (
 PRAGMA application_id = {_APPLICATION_ID};
 COMMIT;
 """
+# A file that is damaged, or has other columns; not one whose disk is full.
+_USELESS: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _QUARTER_S: Final = 900.0
 _KEEP_S: Final = 800 * 86_400.0
 
@@ -51,18 +53,27 @@ class Usage:
     Args:
         path: the file; its folder is made. None: nothing is kept.
         boot: tells this start of the host from others.
+        earlier: a file on a disk that takes nothing any more, which is where the counting goes on.
     """
 
     FILE: Final = "usage.sqlite"
     """The usual name of the file in the state directory."""
 
-    def __init__(self, path: Path | None, boot: str = "", *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        boot: str = "",
+        *,
+        read_only: bool = False,
+        earlier: Path | None = None,
+    ) -> None:
         self.path = path
         self.notice: str | None = None
         self.problem: str | None = None
         self._boot = boot
         self._lock = threading.Lock()
         self._read_only = read_only
+        self._earlier = earlier
         self._connection = self._opened()
         # While one connection waits for the disk, the other one still reads.
         self._reader = self._connection if path is None or read_only else self._connected()
@@ -202,7 +213,8 @@ class Usage:
                 _prepare(connection)
             except (sqlite3.DatabaseError, HistoryError) as error:
                 connection.close()
-                if last or self._read_only:
+                code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+                if last or self._read_only or code not in _USELESS:
                     raise HistoryError(f"{self.path}: {error}") from error
                 self._move_aside(str(error))
             else:
@@ -211,7 +223,11 @@ class Usage:
 
     def _connected(self) -> sqlite3.Connection:
         if self.path is None:
-            return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            kept = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            if self._earlier is not None:
+                with suppress(sqlite3.Error, OSError):
+                    _copy(self._earlier, kept)
+            return kept
         if self._read_only:
             os.close(own_file.opened(self.path))  # SQLite would wait for a fifo
             return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=2.0)
@@ -231,6 +247,14 @@ class Usage:
         except OSError as error:
             raise HistoryError(f"{self.path}: {why}, and cannot be moved: {error}") from error
         self.notice = f"{self.path}: {why}; it was moved to {aside}, and counting begins anew"
+
+
+def _copy(path: Path, into: sqlite3.Connection) -> None:
+    """Copy a file that nobody writes. SQLite itself would write beside it, which a full disk refuses."""
+    os.close(own_file.opened(path))
+    found = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
+    with closing(found):
+        found.backup(into)
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

@@ -120,11 +120,7 @@ class Barring:
         """Set how long connections without subflows live: a second, or this host's own time."""
         now = self._kernel.read_sysctl(MPTCP_CLOSE_TIMEOUT)
         if briefly and self._kept is None and now is not None and now != _KEEPS_S:
-            try:
-                change_sysctl(self._kernel, self._sysctls.note, MPTCP_CLOSE_TIMEOUT, _KEEPS_S)
-            except SteeringError as error:  # the journal's disk takes nothing; the walls stand
-                _log.warning("barred MPTCP connections end late", why=str(error))
-            else:
+            if change_sysctl(self._kernel, self._sysctls.note, MPTCP_CLOSE_TIMEOUT, _KEEPS_S):
                 self._kept = now
         elif not briefly and self._kept is not None:
             if now == _KEEPS_S:  # and no other program has set it since

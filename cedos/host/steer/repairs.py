@@ -191,7 +191,8 @@ def bound_retransmission(kernel: SteeringKernel, append: Append) -> bool:
     # The bound is set last: no connection is given up early in between.
     patience = [key for key in RETRANSMISSION if key != TCP_RTO_MAX]
     for key in (*patience, TCP_RTO_MAX):
-        change_sysctl(kernel, append, key, RETRANSMISSION[key][1])
+        if not change_sysctl(kernel, append, key, RETRANSMISSION[key][1]):
+            return False
     return True
 
 

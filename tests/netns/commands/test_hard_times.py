@@ -20,6 +20,13 @@ from cedos.model import Budget, Every
 INTERFACES, ROUTES, FLAPS = 500, 5_000, 200
 MOST_MB = 150
 UNTIL = "2099-12-01T00:00:00"
+HARD = f"""
+[budgets.data]
+data = "100 kB"
+every = "month"
+until = "{UNTIL}"
+hard = true
+"""
 
 
 def batch(namespace, lines):
@@ -230,6 +237,35 @@ def disk(folder, image):
         yield Path(f"/sys/fs/ext4/{device}/trigger_fs_error")
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_is_full_from_the_start_opens_no_hard_budget(tethered, install, tmp_path):
+    cedos, laptop = install(tethered.laptop, HARD), tethered.laptop
+    before = laptop.ip("rule")
+    with small_disk(tmp_path / "state"):
+        with cedos.up() as process:
+            ended(process)
+        filler = (tmp_path / "state" / "filler").open("wb", buffering=0)
+        with suppress(OSError), filler:
+            while True:
+                filler.write(bytes(4096))
+        with cedos.up() as process:
+            with laptop.entered():
+                sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with sending:
+                sending.bind(("192.168.44.2", 0))
+
+                def spent():
+                    with suppress(OSError):
+                        sending.sendto(bytes(1000), (tethered.metered, 9))
+                    return cedos.client.budgets()[0].barred == ("lte0",)
+
+                wait_until(spent)
+            assert any("journal takes nothing" in each for each in cedos.client.status().problems)
+            process.kill()
+            process.wait()
+        assert "undone: deleted: the chains CEDOS_*" in cedos.run("restore").stdout
+    assert laptop.ip("rule") == before
 
 
 def test_a_disk_that_turns_read_only(tethered, install, tmp_path):

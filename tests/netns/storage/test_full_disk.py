@@ -76,7 +76,41 @@ print("recovered")
 """
 
 
-@pytest.mark.parametrize(("script", "tests"), [(SCRIPT, UNIT), (RESTORED, UNIT.parents[1])])
+# Usage was moved aside as if it were damaged, so that a hard budget had all of its supply again.
+COUNTED = """
+from contextlib import AsyncExitStack
+from pathlib import Path
+from cedos.daemon import startup
+from cedos.storage.usage import Counter, Usage
+folder = Path({folder!r})
+path, ballast = folder / "usage.sqlite", folder / "ballast"
+usage = Usage(path, "boot")
+usage.add("lte0", 1000.0)
+usage.counters["lte0"] = Counter("boot", 1, 5)
+usage.write(1e9)
+usage.close()
+with ballast.open("wb", buffering=0) as file:
+    try:
+        while True:
+            file.write(bytes(4096))
+    except OSError:
+        pass
+problems = []
+usage = startup.usage(path, AsyncExitStack(), problems)
+assert "until the daemon ends" in problems[0], problems
+assert usage.counters["lte0"].value == 5
+usage.add("lte0", 5.0)
+assert usage.since(["lte0"], 0.0) == 1005.0
+usage.close()
+ballast.unlink()
+assert startup.usage(path, AsyncExitStack(), []).totals == dict(lte0=1000.0)
+print("recovered")
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "tests"), [(SCRIPT, UNIT), (RESTORED, UNIT.parents[1]), (COUNTED, UNIT)]
+)
 def test_a_full_and_a_read_only_file_system(tmp_path, script, tests):
     script = script.format(tests=str(tests), folder=str(tmp_path))
     mounted = f"mount -t tmpfs -o size=400k tmpfs '{tmp_path}' && exec \"$@\""

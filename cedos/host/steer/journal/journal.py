@@ -13,7 +13,13 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cedos.errors import AlreadyRunningError, PrivilegeError, SteeringError
-from cedos.host.steer.journal.records import JournalReading, Record, journal_line, read_records
+from cedos.host.steer.journal.records import (
+    NOT_NEEDED,
+    JournalReading,
+    Record,
+    journal_line,
+    read_records,
+)
 from cedos.kernel import own_file
 
 
@@ -40,6 +46,7 @@ FILE_NAME: Final = "journal.jsonl"
 LOCK_NAME: Final = "journal.lock"
 _MOST_BYTES: Final = 16 << 20
 _ENDING_S: Final = 1.0
+_TAKES_NOTHING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class Journal:
@@ -96,10 +103,10 @@ class Journal:
         return self._appended
 
     def append(self, record: Record) -> None:
-        """Return when the record is on the disk.
+        """Return when the record is on the disk, or where a full one takes none that is not needed.
 
         Raises:
-            SteeringError: it cannot be written (a full disk): the change must not be made.
+            SteeringError: it cannot be written: the change must not be made.
         """
         line = journal_line(record)
         try:
@@ -109,11 +116,12 @@ class Journal:
             while written < len(line):
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
-            self._appended.append(record)
         except OSError as error:
             # Half a line must not swallow the next one: that begins on a line of its own.
             self._close_file()
-            raise _refused(self.path, error) from error
+            if error.errno not in _TAKES_NOTHING or not isinstance(record, NOT_NEEDED):
+                raise _refused(self.path, error) from error
+        self._appended.append(record)
 
     def remove(self) -> None:
         """Remove the file once everything has been undone."""

@@ -17,9 +17,12 @@ from typing import Final, Protocol
 from zlib import crc32
 
 import msgspec
+import structlog
 
+from cedos.errors import SteeringError
 from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
 
+_log = structlog.get_logger(__name__)
 # No name of an interface has one of these bytes (dev_valid_name); the last one is a space of Latin-1.
 _NO_NAME: Final = frozenset(b"/:\0 \t\n\v\f\r\xa0")
 # The kernel's own limit (MPTCP_PM_ADDR_MAX).
@@ -198,6 +201,11 @@ Record = (
 )
 
 
+# Their changes bear our mark, or are told by other records: a user who fills the disk before the daemon
+# starts opens no barred network.
+NOT_NEEDED: Final = (RoutingRecord, FilterRecord, ConnectionsRecord, RescueRecord, HostRecord)
+
+
 Append = Callable[[Record], None]
 
 
@@ -237,12 +245,20 @@ def host_record(kernel: Sysctls) -> HostRecord:
     )
 
 
-def change_sysctl(kernel: Sysctls, append: Append, key: str, after: str) -> None:
-    """Set a sysctl, the way back on the disk first; one that this kernel lacks is left out."""
+def change_sysctl(kernel: Sysctls, append: Append, key: str, after: str) -> bool:
+    """Set a sysctl, the way back on the disk first; one that this kernel lacks is left out.
+
+    False: the disk takes nothing, so the sysctl stays as it is.
+    """
     before = kernel.read_sysctl(key)
     if before is not None and before.split() != after.split():
-        append(SysctlRecord(key, before, after))
+        try:
+            append(SysctlRecord(key, before, after))
+        except SteeringError as error:
+            _log.warning("a sysctl stays as it is", sysctl=key, why=str(error))
+            return False
         kernel.write_sysctl(key, after)
+    return True
 
 
 _DECODER: Final = msgspec.json.Decoder(Record)

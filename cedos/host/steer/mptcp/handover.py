@@ -98,6 +98,7 @@ def take_path_manager(kernel: SteeringKernel, append: Append) -> None:
                 f"{'kernel' if after == 'userspace' else 0}`"
             )
         append(CONNECTIONS)
-        change_sysctl(kernel, append, key, after)
+        if not change_sysctl(kernel, append, key, after):
+            raise HostError(f"the disk of the journal takes nothing. {lost}")
         return
     raise HostError(f"this kernel's MPTCP paths cannot be managed by a program. {lost}")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from kit.steered import steered
 
-from cedos.errors import AlreadyRunningError, SteeringError
+from cedos.errors import AlreadyRunningError
 from cedos.host.steer.journal.journal import FILE_NAME
 from cedos.host.steer.steering import Steering, restore
 from cedos.host.steer.undo import Undone
@@ -192,8 +192,10 @@ async def test_flows_are_counted_while_steering(host, steering):
     assert host.client.sysctl("net.netfilter.nf_conntrack_acct") == "1"
 
 
-def test_a_full_disk_is_refused_before_anything_is_changed(host):
+def test_on_a_full_disk_only_what_bears_our_mark_is_changed(host):
+    """A user who fills the disk kept the daemon from starting, and was under no budget and no rule."""
     before = host.state()
+    manager = host.client.sysctl("net.mptcp.path_manager")
     full = host.directory / "full"
     full.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(full)], check=True)
@@ -201,9 +203,12 @@ def test_a_full_disk_is_refused_before_anything_is_changed(host):
         (full / "filler").write_bytes(b"x" * 4096)
 
         async def body():
-            with pytest.raises(SteeringError, match="No space left"):
-                async with Steering(full):
-                    pass
+            async with Steering(full) as steering:
+                await steering.networks_changed(host.networks())
+                await steering.barring.bar(["lte0"])
+                assert "lookup 73000" in host.client.ip("rule")
+                assert "CEDOS_BAR_OUT" in host.client.run("iptables-save").stdout
+                assert host.client.sysctl("net.mptcp.path_manager") == manager
 
         host.run(body)
         assert host.state() == before

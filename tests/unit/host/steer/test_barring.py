@@ -9,6 +9,7 @@ import pytest
 from cedos.errors import SteeringError
 from cedos.host.steer.journal.journal import FILE_NAME, Journal
 from cedos.host.steer.steering import Steering
+from cedos.kernel import own_file
 from cedos.kernel.mptcp import DestroySubflow
 
 KEEPS = "net.mptcp.close_timeout"
@@ -55,6 +56,31 @@ async def test_a_disk_that_takes_nothing_any_more_opens_no_barred_network(
         await steering.barring.bar([])
         assert world.kernel.barred == ()
     assert world.kernel.sysctls[KEEPS] == "60"
+
+
+async def test_a_disk_that_is_full_from_the_start_opens_no_barred_network(
+    world, tmp_path, monkeypatch
+):
+    """No daemon could start, so that whoever filled the disk was under no budget and no rule."""
+    Journal(tmp_path).close()
+
+    def refuse(path):
+        raise OSError(errno.EEXIST if path.exists() else errno.ENOSPC, "refused")
+
+    monkeypatch.setattr(own_file, "create", refuse)
+    before = dict(world.kernel.sysctls)
+    async with Steering(
+        tmp_path, kernel=world.kernel, rescue=True, retransmission=True
+    ) as steering:
+        await steering.networks_changed([world.wlan0, world.lte0])
+        await steering.barring.bar(["lte0"])
+        assert world.kernel.barred == ("lte0",)
+        assert world.kernel.own
+        # What bears no mark of ours could not be undone after a crash.
+        assert world.kernel.sysctls == before
+        assert "takes nothing" in " ".join(steering.problems)
+    assert world.kernel.barred == ()
+    assert not world.kernel.own
 
 
 async def test_what_is_lifted_is_as_before(world, steering):
