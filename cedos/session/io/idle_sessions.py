@@ -71,9 +71,14 @@ class IdleFile:
         self._claim()
         size = os.fstat(self._descriptor).st_size
         if size == 0:
-            size = self._grow_to(_FIRST_SLOTS)
-            os.pwrite(self._descriptor, _HEADER.pack(_MAGIC, record_bytes), 0)
-        self._check(size)
+            try:
+                os.pwrite(self._descriptor, _HEADER.pack(_MAGIC, record_bytes), 0)
+                size = self._grow_to(_FIRST_SLOTS)
+            except OSError:
+                os.close(self._descriptor)
+                raise
+        self._check()
+        # A full disk, or the process's end, may leave a part of a slot at the file's end.
         self._slots = (size - _HEADER.size) // self._stride
         self._map = mmap.mmap(self._descriptor, size)
         self._free = array("I")
@@ -178,10 +183,10 @@ class IdleFile:
             os.close(self._descriptor)
             raise SessionError(f"{self._path} {why}")
 
-    def _check(self, size: int) -> None:
+    def _check(self) -> None:
         head = os.pread(self._descriptor, _HEADER.size, 0)
         wrong = len(head) < _HEADER.size or _HEADER.unpack(head) != (_MAGIC, self._record_bytes)
-        if wrong or (size - _HEADER.size) % self._stride:
+        if wrong:
             os.close(self._descriptor)
             raise SessionError(
                 f"{self._path} holds no idle sessions of this version; move it away to start anew"

@@ -266,3 +266,26 @@ def test_without_a_disk_it_stays_awake(tmp_path, monkeypatch):
     sleepers.note(credentials(9_999), 100, 1e9)
     assert len(sleepers) == slept
     sleepers.close()
+
+
+def test_a_file_that_grew_by_a_part_only_is_read(tmp_path, monkeypatch):
+    """A full disk left a part of a slot at its end, and no gateway with this file started any more."""
+    path, records = tmp_path / "idle", [n.to_bytes(16, "big") + bytes(16) for n in range(5_000)]
+    with monkeypatch.context() as patched:
+
+        def full(file, _offset, size):
+            os.truncate(file, size - 7)
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patched.setattr(os, "posix_fallocate", full)
+        with pytest.raises(OSError, match="No space"):
+            IdleFile(path, 32)
+    for known in (0, 10, len(records)):
+        file = IdleFile(path, 32)
+        assert len(file) == known
+        assert [file.get(each[:16]) for each in records[:known]] == records[:known]
+        for each in records[: 10 if known == 0 else None]:
+            file.put(each, RecordState.ASLEEP)
+        file.close()
+        with path.open("ab") as grown:
+            grown.write(bytes(7))
