@@ -183,7 +183,8 @@ class Session:
         # the peer for one.
         others = self.in_flight.paths.values()
         for other in others:
-            other.control.append(packing.fixed(f.Ask()))
+            if len(other.control) < MOST_DUE:  # its peer reads, or it has been asked already
+                other.control.append(packing.fixed(f.Ask()))
             other.owes_statement = True
         # Without a path the keep-alive runs, and written data may fill the session's replay memory.
         if not others:

@@ -162,6 +162,16 @@ def test_a_peer_that_asks_and_hardly_reads_fills_no_memory(cores):
         assert 0 < len(core.in_flight.paths[1].control) + len(cores.frames(record)) < 1_200
 
 
+def test_paths_that_come_and_go_fill_no_memory(cores):
+    """Lose path after path beside one that does not read: each left a question there, for ever."""
+    core = cores.session()
+    cores.up(core)
+    for path in range(2, 1_000):
+        cores.up(core, path=path)
+        core.path_lost(path, 0.0)
+    assert len(core.in_flight.paths[1].control) <= 64
+
+
 def test_a_record_has_a_bounded_number_of_frames(cores):
     """Ask 262,144 times in a record: that took 0.7 s, in which no other session had its turn."""
     core = cores.session()
