@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -162,6 +162,8 @@ _LOOK_S: Final = 0.02
 _MOST_OF_ADDRESS: Final = 2_000
 # Of the few threads that list folders and hash files, so many work for one address.
 THREADS_OF_ADDRESS: Final = 2
+# Lists that clients have not taken yet: eight of the largest ones.
+MOST_LISTED_BYTES: Final = 8 * LONGEST_LISTING
 
 log = structlog.get_logger("cedos-serve")
 
@@ -174,6 +176,29 @@ def host_limits(files: int) -> HandshakeLimits:
         flows_per_address=max(min(_MOST_OF_ADDRESS, files // 2 // (MOST_PATHS + _OPEN_FILES)), 1),
         absent=min(usual.absent, files // 4 // _OPEN_FILES),
     )
+
+
+class _Lists:
+    """The lists that wait for their clients. Beyond the limit, sessions of the address with most end."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Connection, tuple[str, int]] = {}  # address and bytes; the oldest first
+
+    @contextmanager
+    def waits(self, connection: "Connection", place: str, size_bytes: int) -> Iterator[None]:
+        self._waiting[connection] = place, size_bytes
+        while sum(size for _, size in self._waiting.values()) > MOST_LISTED_BYTES:
+            of_place: Counter[str] = Counter()
+            for each, size in self._waiting.values():
+                of_place[each] += size
+            fullest = max(of_place, key=of_place.__getitem__)
+            oldest = next(each for each in self._waiting if self._waiting[each][0] == fullest)
+            del self._waiting[oldest]
+            oldest.abort("too many lists wait for clients of its address")
+        try:
+            yield
+        finally:
+            self._waiting.pop(connection, None)
 
 
 class Serving:
@@ -195,6 +220,7 @@ class Serving:
         self._sending: dict[tuple[bytes, str], list[Connection]] = {}
         self._places: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._lists = _Lists()
         self.served = self.kept = 0
 
     async def run(self) -> None:
@@ -344,10 +370,12 @@ class Serving:
         async with self._turn(connection):
             found = await asyncio.to_thread(self._tree.entries, request.path)
         body = msgspec.json.encode(found)
+        del found  # a client may take its time, and the entries are three times as large
         if len(body) > LONGEST_LISTING:
             raise TransferError(f"{request.path!r} holds too many files to be listed")
-        await connection.write(pack(Listing(len(body))))
-        await connection.write(body)
+        with self._lists.waits(connection, self._places.get(connection, ""), len(body)):
+            await connection.write(pack(Listing(len(body))))
+            await connection.write(body)
 
     async def _take(self, connection: "Connection", request: PutRequest, who: str) -> None:
         """Receive a file from a client, from where an earlier session ended."""

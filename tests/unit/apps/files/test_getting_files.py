@@ -10,8 +10,9 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kit.waiting import until
 
-from cedos.apps.files import server_link
+from cedos.apps.files import server_link, serving
 from cedos.apps.files.getting import Getting
 from cedos.apps.files.messages import Answer, Listing, ListRequest, pack, read
 from cedos.apps.files.partial import Partial, files_of
@@ -436,3 +437,35 @@ async def test_one_address_leaves_threads_to_others(root):
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await serving.close()
+
+
+async def test_lists_that_no_client_takes_are_bounded(root, monkeypatch):
+    """Have a large folder listed and read nothing: 400 sessions of a stranger took 2.7 GB."""
+    (root / ("long" * 50)).write_bytes(b"")
+    monkeypatch.setattr(serving, "MOST_LISTED_BYTES", 2_000)
+    listening = Listening()
+    server_of_files = Serving(Tree(root), listening, {})
+    running = asyncio.create_task(server_of_files.run())
+    ends = []
+
+    class Unread(PlacedEnd):
+        async def write(self, data):
+            await super().write(data)
+            while not self.over:
+                await asyncio.sleep(0.01)
+            raise self.over
+
+    try:
+        for number in range(40):
+            client, server = End(), Unread("192.0.2.1" if number else "192.0.2.2")
+            client.other, server.other = server, client
+            ends.append(server)
+            listening.queue.put_nowait(server)
+            server.inbox.put_nowait(pack(ListRequest("")))
+        await until(lambda: sum(bool(each.aborted) for each in ends) > 25)
+        assert not ends[0].aborted
+        assert not ends[-1].aborted
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server_of_files.close()
