@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from noise.connection import Keypair, NoiseConnection
 
 from cedos.session.protocol.crypto import KeyPair, aead
-from cedos.session.protocol.handshake.noise import Initiator, NoiseError, Responder, name
+from cedos.session.protocol.handshake.noise import Initiator, NoiseError, Responder
 
 # Inputs and results as published in the "cacophony" vectors that Noise libraries share (among them
 # snow, tests/vectors/cacophony.txt).
@@ -179,6 +179,3 @@ def test_another_prologue_another_key_and_low_order_points_are_refused():
         initiator(b"new", bytes(32)).write(b"")
 
 
-def test_the_names_are_those_of_the_specification():
-    assert name(chacha=False) == b"Noise_IK_25519_AESGCM_SHA256"
-    assert name(chacha=True) == b"Noise_IK_25519_ChaChaPoly_SHA256"
