@@ -1,4 +1,4 @@
-"""`cedos choose` and what is behind it: a program asks which networks one transfer should use."""
+"""`cedos choose` and `cedos prefer`: the networks for one transfer, and what the phone is for."""
 
 import json
 
@@ -8,7 +8,7 @@ from cedos.api.messages import parse
 from cedos.api.programs import ChoiceRequest
 from cedos.commands.console import manual
 from cedos.errors import ConfigError
-from cedos.model import Direction, Urgency
+from cedos.model import Direction, PhoneUse, Urgency
 
 
 def test_the_networks_are_printed_one_to_a_line(control, fake_daemon, cedos):
@@ -74,3 +74,31 @@ def test_what_was_sent_already_may_be_asked_about(control, fake_daemon, cedos):
 def test_bad_requests(body, message):
     with pytest.raises(ConfigError, match=message):
         parse(body, ChoiceRequest, "choice")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("only without Wi-Fi", PhoneUse.WITHOUT_WIFI),
+        ("only without wifi", PhoneUse.WITHOUT_WIFI),
+        ("ONLY", PhoneUse.WITHOUT_WIFI),
+        ("to save time", PhoneUse.TO_SAVE_TIME),
+        ("freely", PhoneUse.FREELY),
+        ("as configured", None),
+    ],
+)
+def test_it_is_said_in_words(cedos, control, fake_daemon, words, meant):
+    fake_daemon.said_phone = PhoneUse.FREELY
+    done = cedos("prefer", *words.split())
+    assert done.exit_code == 0, done.stderr
+    assert fake_daemon.said_phone == meant
+    assert f"The phone is used {meant or PhoneUse.TO_SAVE_TIME} (" in done.stdout
+
+
+def test_it_shows_and_refuses(cedos, control, fake_daemon):
+    assert cedos("prefer").stdout.startswith("The phone is used to save time (as configured).")
+    assert '"phone": "to save time"' in cedos("prefer", "--json").stdout
+    refused = cedos("prefer", "sometimes")
+    assert refused.exit_code == 2
+    assert '"only without Wi-Fi"' in refused.stderr
+    assert fake_daemon.said_phone is None

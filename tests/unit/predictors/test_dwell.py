@@ -39,8 +39,6 @@ def test_the_fit_is_the_same_from_wherever_it_begins(times_s, near, over):
         assert other.scale_s == pytest.approx(one.scale_s, rel=1e-6)
 
 
-
-
 @given(shapes, scales, st.floats(0.0, 5.0))
 def test_the_mean_residual_life_is_the_integral_of_the_survival(shape, scale_s, ages):
     of, age_s = Weibull(shape, scale_s), ages * scale_s

@@ -1,3 +1,6 @@
+""""""
+
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
@@ -5,17 +8,19 @@ from structlog.testing import capture_logs
 
 from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
 from cedos.controller.flows.finished_transfer import finished_transfer
-from cedos.controller.flows.learning import Learning
+from cedos.controller.flows.learning import TRANSFERS, Learning, Reliability
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.startup import POSTERIOR_FILE, keep_learned, learned
 from cedos.model import (
     Context,
     Direction,
     FlowKey,
+    FlowRecord,
     Indicator,
     Network,
     NetworkKind,
     NextHop,
+    Prediction,
     SizeEstimate,
     Transfer,
 )
@@ -156,3 +161,36 @@ def test_what_is_not_known_well_teaches_nothing(model, spoiled):
     learning = Learning(model, Posterior())
     finish(learning, **({"took_s": 3.0} | spoiled))
     assert learning.note == ""
+
+
+EXPECTED = {"wifi": (0.5, 1.0, 2.0, 1.2), "mptcp_wifi": (0.5, 1.0, 2.0, 1.2)}
+ONE = Prediction("wifi", "wlan0", Direction.DOWN, 3000, 1.0, 0.0, EXPECTED)
+
+
+def record(prediction):
+    return FlowRecord((), None, 1.0, 2.0, prediction=prediction)
+
+
+def test_a_network_is_judged_by_the_last_transfers_over_it_alone():
+    reliability = Reliability([record(replace(ONE, took_s=9.0))] * TRANSFERS)
+    held = reliability.of("wlan0")
+    assert (held.n, held.coverage90) == (TRANSFERS, 0.0)
+    for _ in range(TRANSFERS):
+        reliability.add(record(ONE))
+    reliability.add(record(replace(ONE, strategy="mptcp_wifi", took_s=9.0)))
+    reliability.add(record(None))
+    held = reliability.of("wlan0")
+    assert (held.n, held.coverage90) == (TRANSFERS, 1.0)
+    assert reliability.of("lte0") is None
+
+
+def test_a_damaged_record_of_the_history_tells_nothing():
+    """The daemon did not start any more after one letter on the disk had changed."""
+    damaged = (replace(ONE, strategy="wigi"), replace(ONE, took_s=0.0), replace(ONE, took_s=-1.0))
+    assert Reliability(map(record, damaged)).of("wlan0") is None
+
+
+def test_so_many_networks_are_remembered_and_no_more():
+    reliability = Reliability(record(replace(ONE, network=f"usb{k}")) for k in range(40))
+    assert reliability.of("usb39") is not None
+    assert reliability.of("usb0") is None

@@ -3,11 +3,13 @@
 from ipaddress import ip_address
 
 import pytest
+from scapy.layers.inet import IP, UDP
+from scapy.layers.inet6 import IPv6
 
 from cedos.controller.commands import AnswerLookup, AskResolver
 from cedos.controller.events import LookupAnswered, LookupAsked, ResolverReplied
 from cedos.daemon import lookup_watch
-from cedos.daemon.lookup_watch import LookupWatch, is_local
+from cedos.daemon.lookup_watch import LookupWatch, datagram, is_local
 from cedos.host.monitor import dns_message as dns
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.model import FlowKey, Network, NetworkKind
@@ -113,3 +115,21 @@ def test_what_is_kept_is_bounded(world):
         question = dns.question(number, "example.org")
         world.watch.observe(CapturedPacket(KEY, True, question, interface="wlan0"))
     assert len(world.watch._questions) == 256
+
+
+ENDS = {4: ("192.168.43.2", "192.168.43.1"), 6: ("2001:db8::2", "2001:db8::1")}
+
+
+@pytest.mark.parametrize("version", [4, 6])
+@pytest.mark.parametrize("size", [0, 11, 512, 1231])
+def test_it_is_a_right_one(version, size):
+    local, remote = map(ip_address, ENDS[version])
+    payload = bytes(number % 251 for number in range(size))
+    packet = datagram(FlowKey(local, 40_000, remote, 53, "udp"), payload)
+    read = (IP if version == 4 else IPv6)(packet)
+    assert (read.src, read.dst) == (str(remote), str(local))
+    assert (read[UDP].sport, read[UDP].dport, read[UDP].len) == (53, 40_000, 8 + size)
+    assert bytes(read[UDP].payload) == payload
+    told = read[UDP].chksum
+    del read[UDP].chksum
+    assert type(read)(bytes(read))[UDP].chksum == told

@@ -1,13 +1,27 @@
 """First bytes of programs: sent at once if that does no harm, and never twice if that would."""
 
 import asyncio
+from http import HTTPStatus
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.http import RefusedError
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.program_request import may_be_repeated
+from cedos.proxy.local.socks import (
+    SocksError,
+    SocksPacket,
+    SocksParser,
+    SocksReply,
+    SocksRequest,
+    parse_packet,
+    reply,
+    reply_of,
+)
 from cedos.proxy.splice import reset_on_close
 
 GET, POST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"POST / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -116,3 +130,103 @@ async def test_a_program_that_goes_meanwhile_is_no_orderly_end(ends, monkeypatch
     await asyncio.sleep(0.1)
     held.let.set()
     assert await asyncio.wait_for(broke, 5)
+
+
+GREETING = b"\x05\x01\x00"
+TO_NAME = b"\x05\x01\x00\x03\x0bexample.org\x01\xbb"
+
+
+def fed(*parts):
+    parser, answers = SocksParser(), b""
+    found = None
+    for part in parts:
+        found = parser.feed(part)
+        answers += parser.answers
+    return found, answers
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "host", "port"),
+    [
+        (TO_NAME, "example.org", 443),
+        (b"\x05\x01\x00\x01\xc0\x00\x02\x01\x00\x50", "192.0.2.1", 80),
+        (b"\x05\x01\x00\x04\x20\x01\x0d\xb8" + bytes(11) + b"\x01\x00\x16", "2001:db8::1", 22),
+        (b"\x05\x01\x00\x03\x09192.0.2.1\x00\x50", "192.0.2.1", 80),
+        (b"\x05\x01\x00\x03\x0b2001:db8::1\x00\x50", "2001:db8::1", 80),
+    ],
+)
+def test_a_program_names_where_it_wants_to_go(request_bytes, host, port):
+    found, answers = fed(GREETING, request_bytes + b"GET")
+    assert found == SocksRequest(host, port, b"GET")
+    assert answers == b"\x05\x00"
+
+
+# (One that is IPv4's becomes that: `test_an_address_has_one_form`.)
+_ADDRESSES = st.ip_addresses().filter(lambda each: getattr(each, "ipv4_mapped", None) is None)
+
+
+@given(_ADDRESSES, st.integers(1, 65_535), st.binary(max_size=100))
+def test_datagrams_there_and_back(address, port, data):
+    packet = SocksPacket(str(address), port, data)
+    assert parse_packet(packet.pack()) == packet
+
+
+@pytest.mark.parametrize(
+    "datagram",
+    [
+        b"",
+        bytes(4),
+        bytes(3) + b"\x01\x7f\0\0\1\0",
+        bytes(3) + b"\x01\x7f\0\0\1\0\0data",  # port 0
+        b"\0\0\x01\x01\x7f\0\0\1\0\x35data",  # a fragment
+        bytes(3) + b"\x03\x09a.test\0\x35",
+        bytes(3) + b"\x03\x03a b\0\x35",
+    ],
+)
+def test_a_datagram_that_is_dropped(datagram):
+    assert parse_packet(datagram) is None
+
+
+def test_in_any_pieces_it_is_the_same():
+    whole = GREETING + TO_NAME
+    assert fed(*(bytes([each]) for each in whole)) == fed(whole)
+
+
+@pytest.mark.parametrize(
+    ("data", "answer"),
+    [
+        (b"\x04\x01\x00\x50", b""),
+        (b"\x05\x01\x02", b"\x05\xff"),  # passwords alone
+        (GREETING + b"\x05\x02" + TO_NAME[2:], reply(SocksReply.COMMAND_UNKNOWN)),
+        (GREETING + b"\x05\x01\x00\x09\x01\x01", reply(SocksReply.ADDRESS_TYPE_UNKNOWN)),
+        (GREETING + b"\x05\x01\x00\x03\x03a b\x00\x50", reply(SocksReply.FAILURE)),
+        (GREETING + b"\x05\x01\x00\x01\xc0\x00\x02\x01\x00\x00", reply(SocksReply.FAILURE)),
+    ],
+)
+def test_what_cannot_be_done_is_answered(data, answer):
+    with pytest.raises(SocksError) as raised:
+        fed(data)
+    assert raised.value.answer == answer
+
+
+@given(st.binary(max_size=300))
+def test_anything_is_a_request_an_error_or_unfinished(data):
+    try:
+        found, _ = fed(b"\x05\x01\x00" + data)
+    except SocksError:
+        return
+    assert found is None or (found.host and 0 < found.port < 65_536)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "code"),
+    [
+        (HTTPStatus.FORBIDDEN, "destination_ip_prohibited", SocksReply.NOT_ALLOWED),
+        (HTTPStatus.BAD_GATEWAY, "connection_refused", SocksReply.REFUSED),
+        (HTTPStatus.BAD_GATEWAY, "dns_error", SocksReply.HOST_UNREACHABLE),
+        (HTTPStatus.GATEWAY_TIMEOUT, "connection_timeout", SocksReply.TTL_EXPIRED),
+        (HTTPStatus.SERVICE_UNAVAILABLE, "connection_limit_reached", SocksReply.FAILURE),
+    ],
+)
+def test_a_refusal_keeps_its_meaning(status, kind, code):
+    assert reply_of(RefusedError(status, kind, "")) is code

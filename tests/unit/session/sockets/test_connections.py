@@ -3,6 +3,7 @@
 import asyncio
 import os
 import socket
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
@@ -10,7 +11,7 @@ from kit.waiting import until
 
 from cedos import session
 from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
-from cedos.model import Bulk, Label, NetworkKind, Urgency
+from cedos.model import Bulk, Direction, Label, NetworkKind, Urgency
 from cedos.session.io.advice import KnownNetwork
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.io.path import SessionPath, SessionPathEvent
@@ -19,7 +20,7 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets import metered_gate
-from cedos.session.sockets.metered_gate import OwnTable
+from cedos.session.sockets.metered_gate import DeadlineGate, OwnTable
 
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
@@ -338,3 +339,70 @@ async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_l
     allowed.append("lo")
     near.check_networks()
     assert await asyncio.wait_for(far.read_exactly(1), 5) == b"y"
+
+
+LTE = {"lte0": True}
+MB = 1_000_000
+
+
+class Laptop:
+    """Its clock, and a table that knows an LTE of 8 Mbit/s."""
+
+    def __init__(self):
+        self.at_s = 1000.0
+        self.table = OwnTable()
+        for second in range(1000):
+            self.table.table.networks.measured("lte0", Direction.DOWN, 8e6, 1.0, float(second))
+
+    def passes(self, seconds):
+        self.at_s += seconds
+
+
+@pytest.fixture
+def laptop(monkeypatch):
+    made = Laptop()
+    clock = SimpleNamespace(monotonic=lambda: made.at_s, time=lambda: 1e9 + made.at_s)
+    monkeypatch.setattr(metered_gate, "time", clock)
+    monkeypatch.setattr(metered_gate, "time", clock)
+    monkeypatch.setattr(metered_gate, "OWN_TABLE", made.table)
+    return made
+
+
+def test_it_begins_over_lte_as_late_as_is_safe_and_not_later(laptop):
+    """10 MB are ten seconds of it."""
+    gate = DeadlineGate("there", 100.0, 10 * MB)
+    assert gate.update(0, {}, LTE)
+    assert not gate.open
+    while not gate.open:
+        laptop.passes(0.5)
+        gate.update(0, {}, LTE)
+    left_s = 1100.0 - laptop.at_s
+    assert 10.0 < left_s < 30.0
+
+
+def test_two_that_would_each_be_in_time_begin_early_enough_for_both(laptop):
+    """Cedos' Figure 6b: each for itself they would wait too long, and both be late."""
+    gates = [DeadlineGate("there", 100.0, 30 * MB) for _ in range(2)]
+    begun = []
+    while not begun:
+        laptop.passes(0.5)
+        for each in gates:
+            each.update(0, {}, LTE)
+        begun = [each for each in gates if each.open]
+    assert 1100.0 - laptop.at_s > 60.0
+    assert len(begun) == 1, "one after the other, as two at a time help neither"
+    (first,) = begun
+    (second,) = (each for each in gates if each is not first)
+    first.update(30 * MB, {"lte0": 30 * MB}, LTE)
+    assert not first.open
+    while not second.open:
+        laptop.passes(0.5)
+        second.update(0, {}, LTE)
+    assert 1100.0 - laptop.at_s > 30.0
+
+
+def test_a_table_that_is_full_holds_nobody_back(laptop, monkeypatch):
+    monkeypatch.setattr("cedos.selector.deadlines.transfer_table.MOST_OF_USER", 0)
+    gate = DeadlineGate("there", 3600.0, MB)
+    gate.update(0, {}, LTE)
+    assert gate.open

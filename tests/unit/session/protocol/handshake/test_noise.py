@@ -177,5 +177,3 @@ def test_another_prologue_another_key_and_low_order_points_are_refused():
             Responder(KeyPair(RESPONDER), b"new", chacha=True).read(message)
     with pytest.raises(NoiseError):
         initiator(b"new", bytes(32)).write(b"")
-
-
