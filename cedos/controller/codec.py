@@ -29,10 +29,11 @@ from cedos.controller.events import Event
 from cedos.controller.hiding import Hider, without_names
 
 # The version of the event log's format: of events, of the header and of the state (`snapshot.py`).
-LOG_FORMAT: Final = 17
+LOG_FORMAT: Final = 18
 # The largest record in bytes: a state with some ten thousand flows.
 LARGEST_BYTES: Final = 8_000_000
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
+_address = lru_cache(maxsize=4096)(ip_address)
 _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
 
 
@@ -116,7 +117,7 @@ def _decode(plain: Any, hint: Any) -> Any:
         if plain is None:
             return None
         if set(rest) <= _ADDRESSES:
-            return ip_address(plain)
+            return _address(plain)
         if set(rest) <= _INTERFACES:
             return ip_interface(plain)
         return _decode(plain, rest[0]) if len(rest) == 1 else _tagged(plain)

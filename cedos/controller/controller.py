@@ -527,7 +527,7 @@ class Controller:
         self._note_verdicts(now_s)
         # Late is a network that is silent, a transfer that stands still, and one of which nothing has
         # come for twice the time that it was expected to take (dissertation, 4.4.3.1).
-        flows = list(self.flows)
+        flows = [flow for flow in self.flows if not flow.still]
         stalled = frozenset([flow.key for flow in flows if flow.rate_bps == 0.0])
         stands = not stalled <= self._stalled
         self._stalled = stalled

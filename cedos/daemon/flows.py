@@ -146,7 +146,8 @@ class FlowSampler:
         now_s = time.monotonic()
         self.driver.post(FlowsSampled(tuple(samples), asked_at_s, now_s - began_s))
         # A flow that has carried more than was expected has another size.
-        for flow in {id(found): found for s in samples if (found := flows.find(s.key))}.values():
+        known = [found for each in samples if (found := flows.find(each.key)) is not None]
+        for flow in dict.fromkeys(found for found in known if not found.still):
             carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)
             for learned in self.profiler.progressed(flow.key, *carried):
                 self.driver.post(replace(learned, progressed=True))

@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
@@ -30,7 +31,7 @@ STALLED_S = 0.4
 _STALLED_RTTS = 4.0
 _BUSY_IDLE_S = 0.15
 # The time over which rates are measured, if there are looks that far back.
-_RATE_S = 1.0
+RATE_S = 1.0
 
 _LEAST_RATE_S = 0.5
 # The greatest age of a flow that no look has seen.
@@ -43,7 +44,7 @@ _CARRIED_BYTES = 1_400
 SMALL_BYTES = 100_000
 
 # A connection without a transfer that received nothing for this time rests, or its server thinks.
-_RESTS_S = 1.0
+RESTS_S = 1.0
 
 # A resting program that sends more than this, and is answered, makes a new request. A FIN or a
 # window update takes fewer bytes.
@@ -124,7 +125,8 @@ class LivingFlow:
     of TLS. `context` is what was known when the flow began, `pace` how fast its program reads,
     `read_slowly` whether that ever set the pace, `tries` whether it goes over fewer networks now to see
     if that is enough. `broken`: the daemon has closed it. `own`: the daemon made it, to learn about a
-    network.
+    network. `still`: nothing is under way, and for a second or more each look was like the one before; a
+    further look that is, too, tells nothing of it.
     """
 
     key: FlowKey
@@ -150,6 +152,8 @@ class LivingFlow:
     tries: bool = False
     broken: bool = False
     own: bool = False
+    still: bool = False
+    _still_at_s: float | None = None
     _before: tuple[Strategy | None, int | None] | None = None
     _watch: Reevaluation | None = None
     _watched: tuple[float, int] = (0.0, 0)
@@ -161,6 +165,7 @@ class LivingFlow:
 
     def add_path(self, key: FlowKey, network: str | None, *, near: bool = False) -> None:
         self.paths[key] = FlowPath(key, network, near=near)
+        self.still = False
 
     def note_mptcp(self, token: int) -> None:
         """Note that the flow is an MPTCP connection."""
@@ -192,7 +197,8 @@ class LivingFlow:
 
     def competes(self, now_s: float) -> CompetingTransfer | None:
         """Return what the flow has still to carry, if it does so now and that is worth counting."""
-        if self.transfer is None or self.transfer.size.median_bytes <= FIRST_WINDOW_BYTES:
+        transfer = self.transfer
+        if self.still or transfer is None or transfer.size.median_bytes <= FIRST_WINDOW_BYTES:
             return None  # most are: no more is asked of them
         remaining = self.remaining_bytes
         if not remaining or remaining <= FIRST_WINDOW_BYTES:
@@ -201,10 +207,10 @@ class LivingFlow:
         if not samples:
             new = now_s - self.started_at_s < _NEW_S
             return CompetingTransfer(self.key, remaining) if new else None
-        if self.transfer.direction is Direction.UP:
+        if transfer.direction is Direction.UP:
             moves = any(sample.unacknowledged for sample in samples)
         else:
-            moves = min(sample.idle_down_s for sample in samples) < _RATE_S
+            moves = min(sample.idle_down_s for sample in samples) < RATE_S
         if not moves:
             return None
         if not self._carried_at:
@@ -271,15 +277,18 @@ class LivingFlow:
     @property
     def under_way(self) -> bool:
         """Return whether it is worth a close look: more than a moment's worth is still to come."""
-        return bool(self.exact and self.remaining_bytes) or any(
-            path.sample.unacknowledged for path in self.paths.values() if path.sample
+        return not self.still and (
+            bool(self.exact and self.remaining_bytes)
+            or any(path.sample.unacknowledged for path in self.paths.values() if path.sample)
         )
 
     @property
     def rests(self) -> bool:
         """Return whether nothing is under way, and at the last look nothing had come for a second."""
+        if self.still:
+            return True
         living = (path for path in self.paths.values() if not path.closed)
-        return not self.under_way and all(path.heard_s >= _RATE_S for path in living)
+        return not self.under_way and all(path.heard_s >= RATE_S for path in living)
 
     def expects(self, rest_s: float, now_s: float) -> None:
         """Note how long the rest should take; an older expectation holds while nothing arrives."""
@@ -366,6 +375,7 @@ class LivingFlow:
             self.transfers += 1
             self.forget_rate()
             self.pace.clear()
+        self.still = False
         self.server_name = event.server_name or self.server_name
         self.tls |= event.tls
         self.transfer = Transfer(
@@ -433,8 +443,34 @@ class LivingFlow:
         self._watch = None
         self.rate_bps = self._waiting_since_s = None
         self._carried_at.clear()
+        self.still = False
 
-    def on_samples(self, now_s: float) -> None:
+    def on_samples(self, now_s: float, looks_at_s: Sequence[float]) -> None:
+        """Take a look at its paths; `looks_at_s`: the looks before it, as for `catch_up`."""
+        self.catch_up(looks_at_s)
+        self._note_rate(now_s)
+        if self._is_still(now_s):
+            self.still, self._still_at_s = True, now_s
+
+    def catch_up(self, looks_at_s: Sequence[float]) -> None:
+        """Take the looks since it was still, which were like that one.
+
+        `looks_at_s`: when there were looks, in the second before the last one, and once before that.
+        """
+        if self._still_at_s is not None:
+            self._rested_s += looks_at_s[-1] - self._still_at_s
+            if self._carried_at:  # its rate was not forgotten
+                carried = self._carried_at[-1][1]
+                self._carried_at = deque([(at_s, carried) for at_s in looks_at_s])
+            self.still, self._still_at_s = False, None
+
+    def _is_still(self, now_s: float) -> bool:
+        (before_at_s, before), (_, carried) = self._carried_at[0], self._carried_at[-1]
+        steady = before_at_s <= now_s - RATE_S and before == carried
+        rests = steady and not self.under_way and self._resting_s() >= RESTS_S
+        return rests and not self.unread and not self.pace.known
+
+    def _note_rate(self, now_s: float) -> None:
         """Note the rate of the last second, where the network and not the program set it.
 
         A download that receives at a look goes as fast as it can; a transfer that must hear of the
@@ -445,7 +481,7 @@ class LivingFlow:
         direction = self.transfer.direction if self.transfer else Direction.DOWN
         carried = self.carried_bytes(direction)
         self._carried_at.append((now_s, carried))
-        while len(self._carried_at) > 2 and self._carried_at[1][0] <= now_s - _RATE_S:
+        while len(self._carried_at) > 2 and self._carried_at[1][0] <= now_s - RATE_S:
             self._carried_at.popleft()
         self.rate_bps = None
         self.stalled_s = 0.0
@@ -479,7 +515,7 @@ class LivingFlow:
             asks = up > self._rested[1] + _ASKS_BYTES
             self.transfers += asks or self._rested_s >= _OVER_S
             self._rested = None
-        if (resting_s := self._resting_s()) >= _RESTS_S:
+        if (resting_s := self._resting_s()) >= RESTS_S:
             self._rested, self._rested_s = self._rested or (down, up), resting_s
 
     def _resting_s(self) -> float:

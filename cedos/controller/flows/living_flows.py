@@ -5,13 +5,14 @@ flow with several, joined by its token.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
 from ipaddress import IPv4Network, IPv6Network
 
 from cedos.controller.events import SYN_SENT, FlowClosed, FlowOpened, FlowSample, SizeLearned
-from cedos.controller.flows.living_flow import FlowPath, LivingFlow, PathWait
+from cedos.controller.flows.living_flow import RATE_S, RESTS_S, FlowPath, LivingFlow, PathWait
 from cedos.model import (
     Address,
     CompetingTransfer,
@@ -50,6 +51,8 @@ class LivingFlows:
         self._used_at_s: dict[str, float] = {}
         self._heard_at_s: dict[str, float] = {}
         self._rescued: set[FlowKey] = set()  # the paths that another network carries
+        # When there were looks, in the second before the last one, and once before that.
+        self._looks_at_s: deque[float] = deque()
 
     def idle_s(self, now_s: float) -> dict[str, float]:
         """Return network -> seconds since a flow last moved bytes over it; absent: never."""
@@ -60,9 +63,12 @@ class LivingFlows:
         return self._heard_at_s.get(network, -math.inf)
 
     def path_waits(self) -> Iterator[PathWait]:
-        """Yield the open paths that lead beyond their router, and whether each waits for something."""
+        """Yield the open paths that lead beyond their router, and whether each waits for something.
+
+        Of flows that are still there is nothing to tell.
+        """
         for flow in self:
-            for path in flow.paths.values():
+            for path in () if flow.still else flow.paths.values():
                 if path.network is None or path.sample is None or path.closed is not None:
                     continue
                 if not path.near:
@@ -163,7 +169,7 @@ class LivingFlows:
         return flow
 
     def on_samples(self, samples: Iterable[FlowSample], now_s: float) -> list[LivingFlow]:
-        """Take a look at all sockets; return the flows that were seen."""
+        """Take a look at all sockets; return the flows that were seen, but for those that are still."""
         seen: dict[int, LivingFlow] = {}
         for sample in samples:
             if sample.token is not None:
@@ -177,11 +183,17 @@ class LivingFlows:
             path = flow.paths[sample.key]
             if path.on_sample(sample):
                 self._used(path, now_s)
+                flow.still = False
+            heard_s = path.heard_s
             if sample.state != SYN_SENT:
-                self._heard(path, sample.at_s - path.heard_s)
-            seen[id(flow)] = flow
+                self._heard(path, sample.at_s - heard_s)
+            if not flow.still or sample.unacknowledged or sample.unread or heard_s < RESTS_S:
+                seen[id(flow)] = flow
         for flow in seen.values():
-            flow.on_samples(now_s)
+            flow.on_samples(now_s, self._looks_at_s)
+        self._looks_at_s.append(now_s)
+        while len(self._looks_at_s) > 1 and self._looks_at_s[1] <= now_s - RATE_S:
+            self._looks_at_s.popleft()
         return list(seen.values())
 
     def on_size(self, event: SizeLearned) -> LivingFlow | None:
@@ -211,6 +223,7 @@ class LivingFlows:
             return None
         path = flow.paths[event.key]
         path.on_close(event)
+        flow.catch_up(self._looks_at_s)
         flow.count_transfers()
         self._used(path, event.at_s)
         if event.idle_down_s is not None and event.idle_ack_s is not None:

@@ -37,6 +37,11 @@ class ReadingPace:
             while self._looks[0][0] < at_s - _SHARE_S:
                 del self._looks[0]
 
+    @property
+    def known(self) -> bool:
+        """Return whether anything was noted that a further look changes."""
+        return bool(self._full or self._looks)
+
     def clear(self) -> None:
         """Begin anew: the flow carries something else now, or the network sets the pace."""
         self._full.clear()

@@ -103,14 +103,17 @@ class DeliveryWatch:
         since_s, self._sampled_at_s = self._sampled_at_s, at_s
         ended = {event.key for event in self._closed}
         for sample in samples:
-            if sample.key in ended:  # while the sockets were dumped; its end says all
+            key = sample.key
+            if key in ended:  # while the sockets were dumped; its end says all
                 continue
-            key, old = sample.key, before.get(sample.key)
-            self._before[key], name = sample, owner.get(key.local)
-            began_s = since_s if old else self._opened_at_s.pop(key, None)
+            old, name = before.get(key), owner.get(key.local)
+            self._before[key] = sample
             self._round_trip(name, sample)
-            self._add(parts, name, began_s, old, sample)
             stalled_s = max(_STALLED_S, _STALLED_RTTS * (sample.rtt_s or 0.0))
+            if old is not None and _stands(old, sample, stalled_s):
+                continue
+            began_s = since_s if old else self._opened_at_s.pop(key, None)
+            self._add(parts, name, began_s, old, sample)
             if sample.idle_down_s > stalled_s:
                 self._stood_down[key] = sample.bytes_down
             if sample.idle_ack_s > stalled_s:
@@ -207,6 +210,15 @@ class DeliveryWatch:
                     whole=old is None and measured,
                 )
             )
+
+
+def _stands(old: FlowSample, new: FlowSample, stalled_s: float) -> bool:
+    """Return whether a flow stood still at the last look already, and has carried nothing since."""
+    return (
+        (old.bytes_down, old.bytes_up, old.rtt_s) == (new.bytes_down, new.bytes_up, new.rtt_s)
+        and old.idle_down_s > stalled_s
+        and old.idle_ack_s > stalled_s
+    )
 
 
 def _asks_for_each(old: FlowSample, new: FlowSample | FlowClosed) -> bool:

@@ -283,3 +283,64 @@ def test_of_many_early_names_the_last_ones_are_kept(flows):
     found = [flows.on_open(FlowOpened(key, 1.0, 100.0)).server_name for key in keys]
     assert found[-1] == "a.example"
     assert 0 < sum(name is not None for name in found) < 500
+
+
+def seen_of(flow, now_s):
+    """Return what the controller reads of a flow."""
+    return (
+        *(flow.rate_bps, flow.stalled_s, flow.transfers, flow.under_way, flow.rests, flow.unread),
+        *(flow.read_slowly, flow.competes(now_s), flow.pace.sets(now_s)),
+    )
+
+
+ACTS = strategies.tuples(
+    strategies.sampled_from(
+        ["rests", "long", "receives", "sends", "asks", "fills", "hears", "size", "named", "joins"]
+    ),
+    strategies.integers(1, 8),
+)
+
+
+@given(strategies.lists(ACTS, max_size=20))
+def test_a_flow_that_is_still_is_as_if_each_look_had_been_taken(acts):
+    """The same looks are taken by flows that may be still, and by flows that never are."""
+    both = LivingFlows(), LivingFlows()
+    now_s, heard_at_s, down, up, joined = 10.0, 10.0, 0, 0, False
+    for flows in both:
+        flows.networks_changed([WLAN, LTE])
+        flows.on_open(FlowOpened(FIRST, now_s, 100.0))
+    for act in [act for act, times in acts for _ in range(times)]:
+        now_s += 40.0 if act == "long" else 0.25
+        state = {"unread": act == "fills", "unacknowledged": int(act == "sends")}
+        if act in ("receives", "sends", "asks", "fills", "hears"):
+            heard_at_s = now_s
+        down += 60_000 * (act in ("receives", "fills"))
+        up += 60_000 * (act == "sends") + 400 * (act == "asks")
+        joined |= act == "joins"
+        idle_s = now_s - heard_at_s
+        looks = [sample(FIRST, down, up, token=TOKEN, **state, idle_down_s=idle_s, at_s=now_s)]
+        if joined:
+            looks.append(sample(SECOND, token=TOKEN, idle_down_s=idle_s, at_s=now_s))
+        for flows, may_be_still in zip(both, (True, False), strict=True):
+            if act in ("size", "named"):
+                known = (200_000, "content-length") if act == "size" else (3_000, "default")
+                flows.on_size(size(FIRST, *known))
+            flows.on_samples(looks, now_s)
+            for flow in flows:
+                flow.still &= may_be_still
+                if not may_be_still:
+                    flow._still_at_s = None
+        one, other = (flows.find(FIRST) for flows in both)
+        assert seen_of(one, now_s) == seen_of(other, now_s)
+        assert one.still or one._carried_at == other._carried_at
+
+
+def test_a_flow_at_rest_is_left_out_until_something_comes(flows):
+    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
+    seen = []
+    for look, down in enumerate([1000] * 8 + [9000]):
+        rest_s = 0.25 * (look + 1) if down == 1000 else 0.0
+        seen.append(
+            len(flows.on_samples([sample(FIRST, down, idle_down_s=rest_s)], 2.0 + look / 4))
+        )
+    assert seen == [1, 1, 1, 1, 1, 0, 0, 0, 1]
