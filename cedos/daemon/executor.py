@@ -37,6 +37,7 @@ _log = structlog.get_logger(__name__)
 
 RULES_FILE: Final = "rules.json"
 RULES: Final = "the rules"
+_UNKEPT: Final = "{} cannot be written: your rules hold until the daemon ends, not longer"
 _Argument = TypeVar("_Argument")
 
 
@@ -56,6 +57,7 @@ class HostExecutor:
     budgets: HostBudgets
     transfers: Transfers
     awake: StayAwake
+    problem: str | None = None
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # The counters of all interfaces, for as long as one burst of looks lasts.
@@ -152,7 +154,8 @@ class HostExecutor:
             case do.ForgetHint(number):
                 self.flows.profiler.unhint(number)
             case do.KeepRules(rules):
-                state_file.write(self.state / RULES_FILE, rules, RULES)
+                kept = state_file.write(self.state / RULES_FILE, rules, RULES)
+                self.problem = None if kept else _UNKEPT.format(self.state / RULES_FILE)
             case do.TellVerdict():
                 _tell(command)
             # -- look-ups

@@ -314,6 +314,7 @@ class Daemon:
             self._history.problem if self._history else None,
             self._controller.transfers.lock.problem,
             self._bus.problem if self._bus else None,
+            self._executor.problem,
         )
         return [
             *self._complaints,

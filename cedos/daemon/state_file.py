@@ -33,9 +33,11 @@ def unusable(path: Path, what: str, error: Exception) -> None:
     _log.warning(f"{what} cannot be used", file=str(path), why=str(error), kept_as=str(aside))
 
 
-def write(path: Path, state: Any, what: str) -> None:
-    """Write a file, whole or not at all; an error is logged."""
+def write(path: Path, state: Any, what: str) -> bool:
+    """Write a file, whole or not at all; return whether it was: an error is logged."""
     try:
         own_file.write(path, msgspec.json.encode(state))
     except OSError as error:
         _log.warning(f"{what} cannot be kept", file=str(path), why=str(error))
+        return False
+    return True

@@ -104,6 +104,9 @@ def test_a_disk_that_takes_nothing(tethered, install, tmp_path):
         assert done.returncode != 0
         assert "Traceback" not in done.stderr
         assert "No space left on device" in done.stderr
+        assert cedos.run("rule", "add", "--host", "192.0.2.1", "--never", "lte0").returncode == 0
+        problems = cedos.client.status().problems
+        assert any("your rules hold until the daemon ends" in each for each in problems)
         # Steering goes on as far as it can be undone: what cannot be written down is not begun.
         laptop.ip("link", "set", "wlan0", "down")
         wait_until(lambda: cedos.client.status().default.network == "lte0")
