@@ -31,6 +31,9 @@ _MOST_STATED: Final = 1_024
 # Memory of an IROB of which only a part has come, beside `IROB_COST`.
 _PARTIAL_BYTES: Final = 1_600
 
+# Memory of an id that such an IROB waits for.
+_AWAITED_BYTES: Final = 40
+
 # Memory of a piece behind a gap, with its place in two tables.
 _PIECE_BYTES: Final = 448
 
@@ -77,6 +80,7 @@ class Receiver:
         self._held_cost = 0
         self._partial: dict[int, _Partial] = {}
         self._partial_ids = SortedIds()  # the same ids
+        self._partial_awaited = 0  # the ids that all of them wait for
         # What arrived since it was last acknowledged.
         self._dirty_stream = False
         self._dirty_irobs = False
@@ -121,6 +125,7 @@ class Receiver:
         if partial is None:
             partial = self._partial[irob] = _Partial(extent)
             self._partial_ids.add(irob)
+            self._partial_awaited += len(extent.after)
             self._hold(IROB_COST)
         elif not partial.agrees(extent):
             raise ProtocolError(f"IROB {irob} has two labels or orders")
@@ -140,6 +145,7 @@ class Receiver:
             return
         del self._partial[irob]
         self._partial_ids.remove(irob, irob + 1)
+        self._partial_awaited -= len(partial.after)
         self._dirty_partial.discard(irob)
         self.irobs.add(irob, irob + 1)
         whole = b"".join(arrivals.ready)
@@ -174,7 +180,9 @@ class Receiver:
         for low, high in self.irobs.missing(frame.first, stop):
             # Forget what has arrived of an abandoned IROB.
             for irob in self._partial_ids.within(low, high):
-                arrivals = self._partial.pop(irob).arrivals
+                partial = self._partial.pop(irob)
+                arrivals = partial.arrivals
+                self._partial_awaited -= len(partial.after)
                 self._dirty_partial.discard(irob)
                 self._pieces -= arrivals.pieces
                 self._held_cost -= arrivals.ready_bytes + arrivals.waiting_bytes + IROB_COST
@@ -212,7 +220,8 @@ class Receiver:
     def held_bytes(self) -> int:
         """Return the memory of what arrived and was not read; data in parts has more than its credit."""
         pieces = self._pieces + self.stream.pieces + len(self.irobs.beyond)
-        extra = _PARTIAL_BYTES * len(self._partial) + self.delivery.list_bytes
+        extra = _PARTIAL_BYTES * len(self._partial) + _AWAITED_BYTES * self._partial_awaited
+        extra += self.delivery.list_bytes
         extra += _PIECE_BYTES * pieces
         return self._held_cost + extra + self.stream.ready_bytes + self.stream.waiting_bytes
 

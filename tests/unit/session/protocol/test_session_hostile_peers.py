@@ -376,6 +376,24 @@ def test_pieces_behind_gaps_count_with_their_memory():
     assert receiver.held_bytes > 0.8 * used
 
 
+def test_parts_that_wait_for_many_others_count_with_what_they_wait_for(cores):
+    """Begin IROBs that wait for 256 others each: they took six times the memory that was counted."""
+    core = cores.session(limits=SessionLimits())
+    cores.up(core)
+    tracemalloc.start()
+    for irob in range(300, 2_300):
+        head = packing.extent_header(irob, 3, Order.LISTED, range(irob - 256, irob), 0, 1, False)
+        core.receive(1, head + b"x", 0.0)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert core.held_bytes > 0.8 * used
+    end = packing.extent_header(300, 3, Order.LISTED, range(44, 300), 1, 0, True)
+    core.receive(1, end + packing.fixed(Abandon(1, 299)) + packing.fixed(Abandon(301, 2_000)), 0.0)
+    while core.receive_run() is not None:
+        pass
+    assert core.held_bytes == 0
+
+
 def test_abandoned_ids_without_end_do_not_look_through_those_that_wait():
     """Abandon ids while 30,000 are waited for: a frame took 3 ms, and a record of them a minute."""
     receiver = Receiver(8 << 20, 16 << 20, 1 << 20)
