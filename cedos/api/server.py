@@ -10,7 +10,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from math import isfinite, nan
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
@@ -66,6 +66,8 @@ MAX_BODY_BYTES: Final = 65_536
 LONGEST_FLOW: Final = 300
 # Requests at once of all users but root, and of one: each of 1,000 transfers waits for its turn.
 MAX_REQUESTS, MAX_REQUESTS_OF_USER = 4_800, 1_200
+# Users' requests that begin in a turn of the event loop. A user with subordinate numbers is many users.
+BEGUN_AT_ONCE: Final = 8
 # Questions that read the disk: of one user, and of all at once. The daemon's own work needs threads, too.
 MAX_DISK_OF_USER, _DISK_AT_ONCE = 4, 2
 MALFORMED_PAUSE_S: Final = 10.0
@@ -196,6 +198,7 @@ class OpenConnections:
         self._asking: set[object] = set()
         self._users: Counter[int] = Counter()
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self._beginning = asyncio.Semaphore(BEGUN_AT_ONCE)
         self._disk_users: Counter[int] = Counter()
         self._disk = asyncio.Semaphore(_DISK_AT_ONCE)
         self._idle_since_s: dict[object, float] = {}
@@ -212,9 +215,12 @@ class OpenConnections:
         self._asking.add(protocol)
         users[user] += 1
         try:
-            # Begin one request of each user in a turn of the event loop: the daemon's own work and other
-            # users' requests wait for one of them, not for all that are ready.
-            async with self._turns.setdefault(user, asyncio.Lock()):
+            # Begin one request of a user in a turn of the event loop, and few of all but root: the
+            # daemon's own work and other users' requests wait for these, not for all that are ready.
+            async with (
+                self._turns.setdefault(user, asyncio.Lock()),
+                self._beginning if user else nullcontext(),
+            ):
                 await asyncio.sleep(0)
             return await handler(request)
         finally:
