@@ -4,7 +4,6 @@ import asyncio
 import os
 import random
 import threading
-from contextlib import contextmanager
 
 import pytest
 
@@ -138,21 +137,3 @@ def make_world(make_namespace):
 @pytest.fixture
 def world(make_world):
     return make_world()
-
-
-@contextmanager
-def cutting(cut, seconds):
-    """Calls `cut` every so often in a thread."""
-    over = threading.Event()
-
-    def run():
-        while not over.wait(seconds):
-            cut()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
