@@ -95,7 +95,7 @@ def command(config_file: Path | None, dry_run: bool, wait: bool, record: Path | 
             with suppress(FileNotFoundError):
                 own_file.take(where.state)
             # Fork first, so that both processes share as little memory as possible.
-            process = importlib.import_module("cedos.daemon.privileged.process")
+            process = importlib.import_module("cedos.host.privileged.process")
             privileged = stack.enter_context(process.privileged_process(where.state))
         daemon = importlib.import_module("cedos.daemon.service")
         gc.freeze()

@@ -19,16 +19,16 @@ from cedos.controller.events import (
     FirstTimeoutsSet,
 )
 from cedos.daemon import state_file
-from cedos.daemon.answer_watch import AnswerWatch
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.flows import FlowEvents, FlowSampler
-from cedos.daemon.lookup_watch import LookupWatch
 from cedos.daemon.observer import Observer
 from cedos.daemon.sleep_inhibitor import StayAwake
 from cedos.daemon.transfers import Transfers
 from cedos.errors import CedosError
+from cedos.host.lookups.answers import AnswerWatch
+from cedos.host.lookups.watch import LookupWatch
 from cedos.host.monitor.links import received_bytes
 from cedos.host.steer.steering import Steering
 from cedos.model import NetworkLife

@@ -19,7 +19,6 @@ from cedos.controller.events import (
 )
 from cedos.controller.flows.learning import Learning
 from cedos.daemon import startup, state_file
-from cedos.daemon.answer_watch import AnswerWatch, OwnQueue
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.budgets.host_budgets import LEARNED, LEARNED_FILE, HostBudgets
 from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
@@ -29,21 +28,15 @@ from cedos.daemon.driver import ControllerDriver, aligned_sleep
 from cedos.daemon.event_log import EventLog
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
 from cedos.daemon.flows import FlowEvents, FlowSampler, PacketHandler
-from cedos.daemon.lookup_watch import LookupWatch
 from cedos.daemon.observer import Observer
-from cedos.daemon.privileged.process import (
-    PrivilegedProcess,
-    SeparateJournal,
-    SeparateKernel,
-    SeparateQuestions,
-    SeparateQueue,
-)
 from cedos.daemon.recording import Recording
 from cedos.daemon.sleep_inhibitor import StayAwake
 from cedos.daemon.startup import NamedNetworks, choices, keep_learned
 from cedos.daemon.told_connections import ToldConnections
 from cedos.daemon.transfers import FILE, WHAT, Transfers
 from cedos.errors import HostError
+from cedos.host.lookups.answers import AnswerWatch, OwnQueue
+from cedos.host.lookups.watch import LookupWatch
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.events import Change, NetworkEvent
 from cedos.host.monitor.flow_monitor import FlowMonitor
@@ -52,6 +45,13 @@ from cedos.host.monitor.links import LinkMonitor
 from cedos.host.monitor.providers.battery import BatteryReader
 from cedos.host.monitor.providers.metered import HostMetered
 from cedos.host.monitor.resolvers import HostResolvers
+from cedos.host.privileged.process import (
+    PrivilegedProcess,
+    SeparateJournal,
+    SeparateKernel,
+    SeparateQuestions,
+    SeparateQueue,
+)
 from cedos.host.profiler.capture import Capture
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.sizes import SizeHistory

@@ -45,7 +45,6 @@ from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
 from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
-from cedos.daemon.privileged import wire as privileged_wire
 from cedos.errors import ConfigError, ProtocolError, TransferError
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor.portal_check import TestPage, judge
@@ -53,6 +52,7 @@ from cedos.host.monitor.probing import ping, wire
 from cedos.host.monitor.providers import access_points, wifi
 from cedos.host.monitor.providers.access_points import says_metered
 from cedos.host.monitor.resolvers import parse_resolv_conf
+from cedos.host.privileged import wire as privileged_wire
 from cedos.host.profiler.frame import parse_frame
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.steer.journal.records import read_records

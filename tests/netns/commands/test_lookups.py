@@ -12,7 +12,7 @@ from ipaddress import ip_address
 import pytest
 from kit.waiting import wait_until
 
-from cedos.daemon.lookup_watch import AnswerDelivery
+from cedos.host.lookups.watch import AnswerDelivery
 from cedos.host.monitor import dns_message as dns
 from cedos.model import FlowKey
 

@@ -60,9 +60,9 @@ def a_daemon(monkeypatch, run):
     module.run = run
     monkeypatch.setitem(sys.modules, "cedos.daemon.service", module)
     # This process is to keep its privileges.
-    part = types.ModuleType("cedos.daemon.privileged.process")
+    part = types.ModuleType("cedos.host.privileged.process")
     part.privileged_process = lambda state: nullcontext()
-    monkeypatch.setitem(sys.modules, "cedos.daemon.privileged.process", part)
+    monkeypatch.setitem(sys.modules, "cedos.host.privileged.process", part)
     monkeypatch.setattr(up.privileges, "require", lambda what: None)
 
 

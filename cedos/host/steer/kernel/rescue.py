@@ -30,7 +30,7 @@ class Privileged:
 def privileged(needs: Record | None = None, *, slow: bool = False) -> Callable[[Method], Method]:
     """Mark an operation as privileged.
 
-    The daemon's proxy and its counterpart are made of these marks (`cedos.daemon.privileged`). An
+    The daemon's proxy and its counterpart are made of these marks (`cedos.host.privileged`). An
     argument that an attacker could choose has a check of its own there.
     """
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.daemon.privileged import wire
+from cedos.host.privileged import wire
 from cedos.host.steer.kernel.interface import FilterPlan
 from cedos.host.steer.routing.plan import Preference
 from cedos.kernel.mptcp import CreateSubflow, DestroySubflow, PathManagerCommand, SetBackup

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from cedos.daemon.privileged.wire import PartChannel
+from cedos.host.privileged.wire import PartChannel
 
 
 @pytest.fixture

@@ -26,11 +26,11 @@ import structlog
 
 from cedos import errors
 from cedos.api import lock
-from cedos.daemon.privileged import wire
-from cedos.daemon.privileged.part import SLOW, PrivilegedPart, refusal
-from cedos.daemon.privileged.wire import PartChannel
 from cedos.errors import CedosError, HostError
 from cedos.host.monitor.flow_source import PrivilegedQuestions
+from cedos.host.privileged import wire
+from cedos.host.privileged.part import SLOW, PrivilegedPart, refusal
+from cedos.host.privileged.wire import PartChannel
 from cedos.host.steer.journal.records import JournalReading, Record, journal_line, read_records
 from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.kernel.linux import LinuxKernel

@@ -20,8 +20,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
-from cedos.daemon import lookup_watch as lookups
-from cedos.daemon.lookup_watch import AnswerDelivery, links_of
+from cedos.host.lookups import watch as lookups
+from cedos.host.lookups.watch import AnswerDelivery, links_of
 from cedos.host.profiler import capture
 from cedos.host.steer.journal.journal import Journal
 from cedos.host.steer.journal.records import (

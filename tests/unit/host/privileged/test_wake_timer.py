@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cedos.daemon.privileged.part import WakeTimer
+from cedos.host.privileged.part import WakeTimer
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_without_a_clock_that_wakes_it_refuses(rtcs, tmp_path):
 def test_without_the_capability_the_kernel_refuses(rtcs):
     program = (
         "import sys, pathlib, time; from cedos.kernel import privileges;"
-        "from cedos.daemon.privileged.part import WakeTimer; privileges.give_up();"
+        "from cedos.host.privileged.part import WakeTimer; privileges.give_up();"
         "WakeTimer(pathlib.Path(sys.argv[1])).set(time.time() + 60)"
     )
     done = subprocess.run(

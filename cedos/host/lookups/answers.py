@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from cedos.controller.commands import LookUpName
 from cedos.controller.events import AnswersRead, DnsReply, Event, HostsFileRead, NameLookedUp
-from cedos.daemon.lookup_watch import ask
 from cedos.errors import CedosError
+from cedos.host.lookups.watch import ask
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor.dns_message import AnswerStreams, Reading
 from cedos.host.monitor.flow_source import is_own

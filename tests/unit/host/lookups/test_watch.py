@@ -8,8 +8,8 @@ from scapy.layers.inet6 import IPv6
 
 from cedos.controller.commands import AnswerLookup, AskResolver
 from cedos.controller.events import LookupAnswered, LookupAsked, ResolverReplied
-from cedos.daemon import lookup_watch
-from cedos.daemon.lookup_watch import LookupWatch, datagram, is_local
+from cedos.host.lookups import watch
+from cedos.host.lookups.watch import LookupWatch, datagram, is_local
 from cedos.host.monitor import dns_message as dns
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.model import FlowKey, Network, NetworkKind
@@ -35,7 +35,7 @@ class World:
         self.watch = LookupWatch(
             self.posted.append, {"lte0": LTE0}.get, lambda *given: self.delivered.append(given)
         )
-        monkeypatch.setattr(lookup_watch, "ask", self._ask)
+        monkeypatch.setattr(watch, "ask", self._ask)
 
     async def _ask(self, network, resolver, question):
         self.numbers.add(question[:2])
@@ -106,7 +106,7 @@ async def test_an_answer_to_another_question_is_none(world):
         return answer_to(question[:2] + dns.question(7, "evil.example")[2:])
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(lookup_watch, "ask", other)
+        patched.setattr(watch, "ask", other)
         assert await world.ask() == ResolverReplied(KEY, 7, 1, None)
 
 

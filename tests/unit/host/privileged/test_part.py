@@ -13,10 +13,10 @@ from typing import get_type_hints
 import pytest
 from kit.steer_kernel import MemoryKernel
 
-from cedos.daemon.privileged import part as module
-from cedos.daemon.privileged import wire
-from cedos.daemon.privileged.part import PrivilegedPart, WakeTimer
-from cedos.daemon.privileged.process import answered
+from cedos.host.privileged import part as module
+from cedos.host.privileged import wire
+from cedos.host.privileged.part import PrivilegedPart, WakeTimer
+from cedos.host.privileged.process import answered
 from cedos.host.steer.journal.records import (
     CONNTRACK_ACCOUNTING,
     FILTER,

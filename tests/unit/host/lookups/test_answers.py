@@ -7,9 +7,9 @@ import pytest
 
 from cedos.controller.commands import LookUpName
 from cedos.controller.events import AnswersRead, NameLookedUp
-from cedos.daemon import answer_watch
-from cedos.daemon.answer_watch import AnswerWatch
-from cedos.daemon.lookup_watch import datagram
+from cedos.host.lookups import answers
+from cedos.host.lookups.answers import AnswerWatch
+from cedos.host.lookups.watch import datagram
 from cedos.host.monitor import dns_message as dns
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
@@ -136,7 +136,7 @@ async def test_resolvers_are_asked_one_after_the_other(watch, monkeypatch):
             return None
         return answer(HOST, "203.0.113.7")
 
-    monkeypatch.setattr(answer_watch, "ask", ask)
+    monkeypatch.setattr(answers, "ask", ask)
     away = ("lte0", STRANGER)
     await watch._look_up(LookUpName(HOST, (away, ("wlan0", STRANGER), ("wlan0", OWN))))
     (told,) = watch.posted

@@ -1,0 +1,1 @@
+"""Look-ups of programs: read, held, asked over another network, answered."""
