@@ -3,10 +3,14 @@
 import ast
 import re
 from collections import Counter, defaultdict
+from functools import cache
 
 import pytest
 
 from emu.repository import ROOT
+
+# Modules are parsed once, in one worker.
+pytestmark = pytest.mark.xdist_group("house")
 
 MOST_FILES = 20
 MOST_LINES = 3000
@@ -22,9 +26,9 @@ MAPS = [
 ]
 
 
+@cache
 def modules(folder):
-    for path in sorted(folder.rglob("*.py")):
-        yield path, ast.parse(path.read_text())
+    return [(path, ast.parse(path.read_text())) for path in sorted(folder.rglob("*.py"))]
 
 
 def test_folders_stay_small():

@@ -201,10 +201,10 @@ def test_limits_and_strangers(programs):
     assert "the server refuses" in stranger.stderr
     server.send_signal(signal.SIGTERM)
     assert server.wait(20) == 0
-    programs.serve("--writable", "--keep-free", "1000TB")
+    server = programs.serve("--writable", "--keep-free", "1000TB")
     assert "not enough room" in programs.run("cedos-put", "large", "home/").stderr
-    programs.running[-2].kill()
-    programs.running[-2].wait()
+    server.kill()
+    server.wait()
     programs.serve()
     assert "takes no files" in programs.run("cedos-put", "large", "home/").stderr
     assert "is a folder; -r sends it" in programs.run("cedos-put", "inbox", "home/").stderr
