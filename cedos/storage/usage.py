@@ -250,9 +250,14 @@ class Usage:
 
 
 def _copy(path: Path, into: sqlite3.Connection) -> None:
-    """Copy a file that nobody writes. SQLite itself would write beside it, which a full disk refuses."""
+    """Copy a file that nobody writes. SQLite itself would write beside it, which a full disk refuses.
+
+    A daemon that was killed has left its last writes beside the file, and what SQLite reads them with.
+    """
     os.close(own_file.opened(path))
-    found = sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)
+    left = path.with_name(f"{path.name}-wal")
+    how = "mode=ro" if left.exists() and left.stat().st_size else "immutable=1"
+    found = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
     with closing(found):
         found.backup(into)
 

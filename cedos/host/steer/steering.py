@@ -197,8 +197,15 @@ class Steering:
             raise undone.refused
         if undone.done:
             _log.warning("undid what a dead daemon had left", undone=undone.done)
+        kept = None
+        try:
+            if undone.left:
+                kept = journal.put_aside()
+            else:
+                journal.remove()
+        except SteeringError as error:  # a disk that is read-only opens no barred network
+            _log.warning("the journal stays", why=str(error))
         if undone.left:
-            kept = journal.put_aside()
             remedy = (
                 f"its journal is kept as {kept}: put that right by hand" if kept else "no journal"
             )
@@ -206,8 +213,6 @@ class Steering:
                 "journal",
                 f"an earlier daemon left what could not be undone: {'; '.join(undone.left)} ({remedy})",
             )
-        else:
-            journal.remove()
 
     async def _begin_to_rescue(self) -> None:
         try:

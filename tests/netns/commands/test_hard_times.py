@@ -242,16 +242,22 @@ def disk(folder, image):
         subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_a_disk_that_is_full_from_the_start_opens_no_hard_budget(tethered, install, tmp_path):
+@pytest.mark.parametrize("is_full", [True, False], ids=["full", "read-only"])
+def test_a_disk_that_takes_nothing_from_the_start_opens_no_hard_budget(
+    tethered, install, tmp_path, is_full
+):
     cedos, laptop = install(tethered.laptop, HARD), tethered.laptop
     before = laptop.ip("rule")
     with small_disk(tmp_path / "state"):
         with cedos.up() as process:
             ended(process)
-        filler = (tmp_path / "state" / "filler").open("wb", buffering=0)
-        with suppress(OSError), filler:
-            while True:
-                filler.write(bytes(4096))
+        if is_full:
+            filler = (tmp_path / "state" / "filler").open("wb", buffering=0)
+            with suppress(OSError), filler:
+                while True:
+                    filler.write(bytes(4096))
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", tmp_path / "state"], check=True)
         with cedos.up() as process:
             with laptop.entered():
                 sending = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)

@@ -78,6 +78,7 @@ print("recovered")
 
 # Usage was moved aside as if it were damaged, so that a hard budget had all of its supply again.
 COUNTED = """
+import os, subprocess
 from contextlib import AsyncExitStack
 from pathlib import Path
 from cedos.daemon import startup
@@ -103,7 +104,14 @@ usage.add("lte0", 5.0)
 assert usage.since(["lte0"], 0.0) == 1005.0
 usage.close()
 ballast.unlink()
-assert startup.usage(path, AsyncExitStack(), []).totals == dict(lte0=1000.0)
+if not os.fork():
+    usage = Usage(path, "boot")
+    usage.add("lte0", 500.0)
+    usage.write(2e9)
+    os._exit(0)  # as if it was killed: the last writes are beside the file
+assert not os.wait()[1]
+subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+assert startup.usage(path, AsyncExitStack(), []).totals == dict(lte0=1500.0)
 print("recovered")
 """
 
