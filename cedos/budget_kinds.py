@@ -7,7 +7,7 @@ A new kind of budget needs:
   `cedos/config/sections.py`;
 - unless its meter counts by network: a price in `Prices` (`cedos/selector/budgets/prices.py`), which
   `WeightedCost` in `cedos/selector/objective.py` adds to a strategy's cost, and a sentence in
-  `cedos/selector/budgets/price_text.py`.
+  `cedos/selector/budgets/prices.py`.
 
 Keepers and controllers count plain units and know no kind. Of a resource, the daemon asks how much was
 used, and the commands how to write an amount.

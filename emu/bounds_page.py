@@ -48,7 +48,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | silence, or less than 16 KiB; redirects | {apps.files.objects.object_fetcher:SILENCE_S} s; {apps.files.objects.object_fetcher:_MOST_REDIRECTS} | given up |
 | the answer to an upload | {apps.files.messages:MOST_ANSWER_BYTES KiB} | shortened |
 | a feed of podcasts; what is prefetched into memory | {apps.files.podcast_library:_MOST_FEED_BYTES MiB}; {apps.prefetch.http:MOST_IN_MEMORY_BYTES MiB} | an error |
-| a folder; a tree's depth, entries, and folders that wait | {apps.files.messages:MOST_ENTRIES} entries; {commands.sessions.shared.tree_copy:_DEEPEST}, {commands.sessions.shared.tree_copy:_MOST_ENTRIES}, {commands.sessions.shared.tree_copy:_MOST_WAITING} | an error |
+| a folder; a tree's depth, entries, and folders that wait | {apps.files.messages:MOST_ENTRIES} entries; {commands.console.tree_copy:_DEEPEST}, {commands.console.tree_copy:_MOST_ENTRIES}, {commands.console.tree_copy:_MOST_WAITING} | an error |
 | **A user of this host** | | |
 | connections to the proxy; time for a request | {proxy.local.local_proxy:_MOST}; {proxy.local.local_proxy:_HEAD_S} s | the oldest silent one goes |
 | redirected sockets with datagrams; destinations of each | {proxy.local.redirected_datagrams:MOST_SOCKETS} of all; {proxy.local.program_packets:MOST_DESTINATIONS} | who has most loses one |
@@ -66,7 +66,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | answers that are held; of them claims; names of these looked up each second, at once; questions that are remembered | {controller.held_answers:_MOST_HELD}; {controller.held_answers:_MOST_CLAIMS}; {controller.held_answers:_PER_S}, {controller.held_answers:_BURST}; {host.lookups.answers:_MOST_QUESTIONS} | dropped; the oldest goes |
 | announced routers of an interface that are looked at | {kernel.policy_routing:MOST_ROUTERS} | the worse ones are left out |
 | Invites that a helper verifies, answers each second; Joins that wait for a Confirm; connections that it forwards | {apps.sharing.protocol.helper:INVITES_VERIFIED_PER_S}, {apps.sharing.protocol.helper:INVITES_ANSWERED_PER_S}; {apps.sharing.protocol.helper:_MOST_JOINED}; {host.steer.kernel.forwarding_filter:MOST_CONNECTIONS_OF_ONE} of one, {host.steer.kernel.forwarding_filter:MOST_CONNECTIONS} of all | dropped; the oldest goes; dropped |
-| helpers that offer; hosts whose last time is known; contracts at a gateway | {apps.sharing.protocol.requestor:_MOST_OFFERS}; {apps.sharing.protocol.freshness:_SIGNERS}; {apps.sharing.protocol.accounting:_MOST_CONTRACTS_EACH} of one, {apps.sharing.protocol.accounting:_MOST_CONTRACTS} of all | refused |
+| helpers that offer; hosts whose last time is known; contracts at a gateway | {apps.sharing.protocol.requestor:_MOST_OFFERS}; {apps.sharing.protocol.signing:_SIGNERS}; {apps.sharing.protocol.accounting:_MOST_CONTRACTS_EACH} of one, {apps.sharing.protocol.accounting:_MOST_CONTRACTS} of all | refused |
 """
 
 

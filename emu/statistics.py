@@ -190,3 +190,8 @@ def beside_simple(
         }
         for policy in deciding
     }
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """Return the value that this share of all values does not exceed."""
+    return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]

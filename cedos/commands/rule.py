@@ -1,8 +1,6 @@
 """`cedos rule`: the networks that connections to some hosts may use."""
 
-import socket
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from ipaddress import ip_address
+from collections.abc import Iterator, Sequence
 
 import click
 
@@ -11,11 +9,10 @@ from cedos.api.messages import RuleMessage
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.commands.console.render import echo
+from cedos.commands.console.user_rules import addresses, applies
 from cedos.config.directories import directories
-from cedos.controller.decisions.user_rules import UserRules
-from cedos.controller.outbox import Outbox
-from cedos.controller.rule import GROUPS, METERED, MOST_ADDRESSES, RuleRequest, is_host_name
-from cedos.errors import ConfigError, NotFoundError
+from cedos.controller.rule import GROUPS, METERED, RuleRequest
+from cedos.errors import NotFoundError
 
 
 class _Group(Manual, click.Group): ...
@@ -146,37 +143,6 @@ def test(host: str, port: int | None) -> None:
     if number is None:
         raise NotFoundError(f"no rule applies to {host}: its connections go like all others")
     render.show(lines([found[number]]))
-
-
-def applies(
-    rules: Iterable[RuleMessage],
-    host: str,
-    port: int | None,
-    looked_up: Callable[[str], Sequence[str]],
-) -> int | None:
-    """Return the number of the rule for a host, by its name or by one of its addresses."""
-    known = UserRules(Outbox(), {str(one.number): one.rule for one in rules})
-    host = host.strip().rstrip(".").lower()
-    if not is_host_name(host) and not _is_address(host):
-        raise ConfigError(f'"{host}" is no name and no address; a port is given by --port')
-    return known.applies(host, port, looked_up)
-
-
-def _is_address(text: str) -> bool:
-    try:
-        return bool(ip_address(text))
-    except ValueError:
-        return False
-
-
-def addresses(name: str) -> tuple[str, ...]:
-    """Return the addresses of a name by this host's resolver; none if it does not answer."""
-    try:
-        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError):
-        return ()
-    found = dict.fromkeys(str(answer[4][0]).partition("%")[0] for answer in answers)
-    return tuple(found)[:MOST_ADDRESSES]
 
 
 def lines(rules: Sequence[RuleMessage]) -> Iterator[str]:

@@ -56,7 +56,7 @@ from cedos.daemon.told_connections import ToldConnections
 from cedos.daemon.transfers import Transfers
 from cedos.errors import ConfigError, NotFoundError
 from cedos.host.monitor.flow_source import OpenSockets, is_own
-from cedos.host.steer.routing.plan import is_second_choice
+from cedos.host.steer.routing_plan import is_second_choice
 from cedos.model import Budget, Direction, Network, NetworkKind, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.decision.case import Sent

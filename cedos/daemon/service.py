@@ -55,7 +55,7 @@ from cedos.host.privileged.process import (
 from cedos.host.profiler.capture import Capture
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.sizes import SizeHistory
-from cedos.host.steer.kernel.answer_filter import QUEUE
+from cedos.host.steer.kernel.filter_rules import QUEUE
 from cedos.host.steer.steering import Steering
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier

@@ -18,7 +18,7 @@ from cedos.daemon import state_file
 from cedos.daemon.budgets.metering import money_per_mb, radios_of
 from cedos.errors import HistoryError, HostError, ModelError
 from cedos.host.monitor.links import LinkMonitor
-from cedos.host.monitor.probing.result import TRAIN_PACKET_BYTES, TRAIN_PACKETS, ProbeKind
+from cedos.host.monitor.probing.probes import TRAIN_PACKET_BYTES, TRAIN_PACKETS, ProbeKind
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.sizes import UNKNOWN, SizeHistory
 from cedos.model import Budget, Network

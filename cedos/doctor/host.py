@@ -20,8 +20,8 @@ from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.host.monitor.links import LinkMonitor
 from cedos.host.monitor.providers import cellular, networkmanager, screen
 from cedos.host.monitor.providers.metered import HostMetered
+from cedos.host.steer import default_route
 from cedos.host.steer.kernel.linux import LinuxKernel
-from cedos.host.steer.routing import host_default
 from cedos.model import NO_DEFAULT_ROUTE, Network
 from cedos.storage import budget_file, model_files
 
@@ -211,7 +211,7 @@ def vpn(found: list[Network]) -> Finding:
     try:
         kernel = LinuxKernel()
         try:
-            foreign = host_default.examine(kernel.rules(), kernel.routes(), kernel.links(), found)
+            foreign = default_route.examine(kernel.rules(), kernel.routes(), kernel.links(), found)
         finally:
             kernel.close()
     except (OSError, HostError) as error:

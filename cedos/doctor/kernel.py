@@ -13,7 +13,7 @@ from cedos.config import Config
 from cedos.doctor import Files, Finding, limited, missing, ok
 from cedos.errors import CedosError, HostError
 from cedos.host.profiler.capture import open_capture
-from cedos.host.steer.journal.records import RETRANSMISSION, TCP_RTO_MAX
+from cedos.host.steer.journal_records import RETRANSMISSION, TCP_RTO_MAX
 from cedos.host.steer.kernel import first_timeout, ipset
 from cedos.host.steer.kernel.egress_wall import EgressWall
 from cedos.kernel import generic_netlink, privileges, sock_diag

@@ -5,17 +5,14 @@ holds the figures by name.
 """
 
 import importlib
-import math
-import os
 import pkgutil
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from cedos.errors import ConfigError
+from emu.statistics import percentile
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _WARM_UP = 500
 _KEPT = 1_000
 
@@ -45,17 +42,6 @@ def told(progress: Callable[[str], None], figures: dict[str, float]) -> dict[str
     """Tell figures as they are known, and return them."""
     progress(", ".join(f"{key} {value:.4g}" for key, value in figures.items()))
     return figures
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Return the value that this share of all values does not exceed."""
-    return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
-
-
-def processor_s(pid: int) -> float:
-    """Return the processor time that a process has used so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
 def timed(key: str, make: Callable[[int], Callable[[], object]], count: int) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """Budgets kept or not: months with shifting habits, simulated with the product's own keeper.
 
-The habits are drawn (`emu.experiments.budgets.plans`), the controllers are those of the daemon,
+The habits are drawn (`emu.experiments.data_plans`), the controllers are those of the daemon,
 and both get the very same months. CPU seconds are counted per month and controller, beside the
 figures. Odd months are first months that are unlike most.
 """
@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable
 
 from cedos.selector.budgets.pacer import Pacer
-from emu.experiments.budgets.months import (
+from emu.experiments.data_plans import PLANS
+from emu.experiments.months import (
     CONTROLLERS,
     ODD_MONTHS,
     figures,
@@ -19,7 +20,6 @@ from emu.experiments.budgets.months import (
     odd_worlds,
     simulate,
 )
-from emu.experiments.budgets.plans import PLANS
 
 _MONTHS = 200
 _ODD_PEOPLE = 40

@@ -28,16 +28,19 @@ from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.bench import percentile, processor_s, told
-from emu.bench.gateway_parts import calls, flows, idle_clients, pages
-from emu.bench.gateway_parts.pages import WARM_S, at_place, bench_places
+from emu.bench import told
 from emu.places.traces import Trace
+from emu.runs import gateway_pages
+from emu.runs.gateway_pages import WARM_S, at_place, bench_places
+from emu.statistics import percentile
 from emu.testbed import phones
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
+from emu.testbed.counters import processor_s
 from emu.testbed.phones import SERVER, Laptop, Silence
+from emu.testbed.programs.daemon import RescueDaemon, put_on_time, through_gateway
 from emu.testbed.programs.gateway import Gatewayed
-from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
+from emu.workloads import call, gateway_connections
 from emu.workloads.downloads import (
     HalfWay,
     Watched,
@@ -86,7 +89,7 @@ def run(progress: Progress, parts: Sequence[str] = ()) -> dict[str, float]:
         300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
         connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
-        The parts in `emu.bench.gateway_parts` say what theirs are.
+        The other parts say what theirs are (`emu.workloads`).
 
     Raises:
         EmulationError: the testbed or the daemon.
@@ -379,7 +382,7 @@ def _first_bytes(progress: Progress) -> dict[str, float]:
 
 def _call(progress: Progress) -> dict[str, float]:
     with emulated(daemon=True) as laptop, _redirected(laptop) as daemon:
-        return calls.measure(laptop, daemon, _PROGRAM_USER, progress)
+        return call.measure(laptop, daemon, _PROGRAM_USER, progress)
 
 
 def _first_byte_s(laptop: Laptop, user: int) -> float:
@@ -420,7 +423,7 @@ def _loopback(progress: Progress) -> dict[str, float]:
 
 
 PARTS: Final[Mapping[str, Callable[[Progress], dict[str, float]]]] = {
-    "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": pages.measure,
-    "first-bytes": _first_bytes, "call": _call, "flows": flows.measure,
-    "idle-clients": idle_clients.measure, "loopback": _loopback,
+    "sum": _sum, "cases": _cases, "cuts": _cuts, "pages": gateway_pages.measure,
+    "first-bytes": _first_bytes, "call": _call, "flows": gateway_connections.many_flows,
+    "idle-clients": gateway_connections.idle_clients, "loopback": _loopback,
 }  # fmt: skip

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
-from emu.bench import percentile
 from emu.places.traces import Trace
+from emu.statistics import percentile
 from emu.testbed.access import ADDRESSES, INTERFACES, Access
 from emu.testbed.phones import SERVER, Laptop, Silence
-from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
+from emu.testbed.programs.daemon import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 
 _BOUND_S = 0.35

@@ -28,7 +28,8 @@ from cedos.session.io.idle_sessions import (
 from cedos.session.protocol.crypto import Suite
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, Credentials
 from cedos.session.protocol.idle_record import IdleRecord
-from emu.bench import percentile, told
+from emu.bench import told
+from emu.statistics import percentile
 from emu.workloads.sessions.pair import CLIENT as CABLE_CLIENT
 from emu.workloads.sessions.pair import GATEWAY as CABLE_GATEWAY
 from emu.workloads.sessions.pair import INTERFACE as CABLE_INTERFACE

@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from cedos.model import NetworkKind
 from emu.bench import told
 from emu.places.traces import TCP_GOODPUT_SHARE, Trace
 from emu.testbed.access import Access
+from emu.testbed.counters import processor_s
 from emu.testbed.neighbours import LINK, Neighbourhood
 from emu.testbed.programs.servers import Servers
 from emu.testbed.programs.sharing import Download, SharingHosts
@@ -163,19 +163,14 @@ def _processor(there: Neighbourhood, hosts: SharingHosts) -> dict[str, float]:
     (helper,) = _begin(hosts, 1, rate="50Mbit")
     download = hosts.download(_FAST)
     download.read_until(_FAST // 6)
-    before_s, began_s = _processor_s(helper.pid), time.monotonic()
+    before_s, began_s = processor_s(helper.pid), time.monotonic()
     received = download.received_bytes
     _end(download, _FAST)
     took_s = time.monotonic() - began_s
     return {
         "helper_rate_bps": 8 * (_FAST - received) / took_s,
-        "helper_core_share": (_processor_s(helper.pid) - before_s) / took_s,
+        "helper_core_share": (processor_s(helper.pid) - before_s) / took_s,
     }
-
-
-def _processor_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _ends(_there: Neighbourhood, helper: Service) -> None:

@@ -23,8 +23,8 @@ from cedos.errors import EmulationError
 from cedos.host.steer.steering import Steering
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.model import Direction, Network, NetworkKind, NextHop, Strategy, StrategyKind
-from emu.bench import percentile
 from emu.places.traces import Trace
+from emu.statistics import percentile
 from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.bulk import PORT, Pauses, Sniffer, Transfer, server

@@ -16,8 +16,8 @@ from typing import Any, Final, Literal
 import msgspec
 
 from cedos.errors import ConfigError, DataSetError
+from emu import ROOT
 from emu.claims import expressions
-from emu.repository import ROOT
 
 FILE: Final = ROOT / "docs" / "claims.toml"
 

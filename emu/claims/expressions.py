@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from cedos.errors import DataSetError
-from emu.repository import ROOT
+from emu import ROOT
 from emu.runs.mobility import FIXED
 from emu.statistics import ci95
 

@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cedos.errors import HostError, NotFoundError
+from emu import ROOT, WRITTEN
 from emu.claims import claim_list, expressions, pages
 from emu.claims.claim_list import Claims
-from emu.repository import ROOT, WRITTEN
 
 
 def chosen(claims: Claims, name: str) -> list[str]:

@@ -53,14 +53,14 @@ def command(name: str, parts: tuple[str, ...], out: Path | None) -> None:
     Times depend on the machine; run it while nothing else does.
     """
     from emu import bench  # noqa: PLC0415
-    from emu.runs import environment  # noqa: PLC0415
+    from emu.runs import runs  # noqa: PLC0415
 
     figures = bench.run(name, lambda line: echo(line, err=True), parts)
     width = max(len(key) for key in figures)
     for key, value in figures.items():
         echo(f"{key:<{width}}  {value:.4g}")
     if out is not None:
-        host = environment.describe()
+        host = runs.describe()
         out.write_text(
             json.dumps({"bench": name, "host": host, "figures": figures}, indent=2) + "\n"
         )

@@ -15,7 +15,7 @@ from emu import console
 from emu.console import examples
 
 if TYPE_CHECKING:
-    from emu.data.measure import Row
+    from emu.data.collect import Row
 
 T = TypeVar("T")
 
@@ -112,7 +112,7 @@ def command(
     from cedos.errors import DataSetError  # noqa: PLC0415
     from emu.data import collect, datasets  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
-    from emu.runs import environment  # noqa: PLC0415
+    from emu.runs import runs  # noqa: PLC0415
 
     described = out.with_suffix(".environment.json")
     for file in (out, described):
@@ -152,7 +152,7 @@ def command(
     if with_probes and not simulated:
         entries = _probed(entries, rows, directory, probes_partial, jobs, seed)
     datasets.write(out, entries)
-    described.write_text(json.dumps(environment.describe(seed), indent=2) + "\n")
+    described.write_text(json.dumps(runs.describe(seed), indent=2) + "\n")
     partial.unlink(missing_ok=True)
     probes_partial.unlink(missing_ok=True)
     echo(f"{len(entries)} rows of {len(chosen)} places in {out}")

@@ -111,9 +111,9 @@ def command(
         found["trained_on"] = _trained_on(model.provenance, data)
     _show(found)
     if out is not None:
-        from emu.runs import environment  # noqa: PLC0415
+        from emu.runs import runs  # noqa: PLC0415
 
-        known = {**found, "environment": environment.describe()}
+        known = {**found, "environment": runs.describe()}
         console.write(out, json.dumps(known, indent=1) + "\n", "--json")
 
 

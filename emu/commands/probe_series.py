@@ -40,7 +40,7 @@ def command(
     """
     from emu.data import probe_series  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
-    from emu.runs import environment  # noqa: PLC0415
+    from emu.runs import runs  # noqa: PLC0415
     from emu.terminal import bar  # noqa: PLC0415
 
     directory = directory or places.default_directory()
@@ -60,7 +60,7 @@ def command(
         )
     probe_series.write(out, rows)
     out.with_suffix(".environment.json").write_text(
-        json.dumps(environment.describe(seed), indent=2) + "\n"
+        json.dumps(runs.describe(seed), indent=2) + "\n"
     )
     partial.unlink()
     echo(f"{len(rows)} rows of {len(walks)} places in {out}")

@@ -62,7 +62,7 @@ def command(
         replay,
     )
 
-    other = OtherPolicy(policies.fixed(policy)) if policy is not None else None
+    other = OtherPolicy(policies.networks_of(policy)) if policy is not None else None
     header, events = open_log(log)
     controller = controller_of(header, model)
     since = began(header)

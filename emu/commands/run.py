@@ -219,7 +219,7 @@ def _analyse(
 ) -> None:
     import json  # noqa: PLC0415
 
-    from emu.runs import analysis, environment, runs  # noqa: PLC0415
+    from emu.runs import analysis, runs  # noqa: PLC0415
     from emu.terminal import bar  # noqa: PLC0415
 
     wanted = analysis.read(file)
@@ -229,7 +229,7 @@ def _analyse(
     with bar(wanted.analysis) as progress:
         figures = analysis.run(wanted, target, progress, directory)
     if json_file is not None:
-        known = {**figures, "environment": environment.describe()}
+        known = {**figures, "environment": runs.describe()}
         console.write(json_file, json.dumps(known, indent=1) + "\n", "--json")
     else:
         show(json.dumps(figures, indent=1).splitlines())

@@ -18,7 +18,7 @@ from typing import Any
 
 from cedos.errors import DataSetError
 from cedos.model import Direction
-from emu.data.measure import history
+from emu.data.collect import history
 from emu.places.places import Place
 from predictors.inputs import CONTEXT_COLUMNS, LARGEST_AGE_S, NETWORKS
 

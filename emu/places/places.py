@@ -23,8 +23,8 @@ from cedos.host.monitor.providers import series_file
 from cedos.host.monitor.providers.series_file import SeriesFile
 from cedos.model import NetworkKind
 from cedos.plain_text import plain
+from emu import ROOT
 from emu.places.traces import Trace
-from emu.repository import ROOT
 
 T = TypeVar("T")
 _UNNAMEABLE = frozenset("/\0\n")

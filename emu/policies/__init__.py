@@ -1,25 +1,79 @@
-"""The policies, one file each: ways to choose networks during a run, fixed ones and cedos (`base`)."""
+"""Policies: ways to choose the emulated laptop's networks during a run.
+
+Each class in a file of this folder that has a `name` and the methods of `Policy` is one policy; scenarios
+and `--policy` know it by that name.
+"""
 
 import difflib
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
-from emu.policies.base import Policy
+from emu.places.places import Place
+from emu.testbed.phones import Laptop
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The things that a policy may use: the laptop, the place replayed to it, a folder for its logs.
+
+    `replay_at_s` is the monotonic instant at which the replay stood at the place's `offset_s`.
+    `seed` is that of the repeat, `settings` are the scenario's `[policy.NAME]` table. A policy may add to
+    `variables`, the environment of the client's programs.
+    """
+
+    laptop: Laptop
+    place: Place
+    directory: Path
+    replay_at_s: float
+    offset_s: float
+    seed: int
+    settings: Mapping[str, object] = field(default_factory=dict)
+    variables: dict[str, str] = field(default_factory=dict)
+
+
+class Policy(Protocol):
+    """A way to choose networks, from `start` to `stop`; the testbed does the rest.
+
+    A policy that reads `Stage.settings` also has a method `wrong_settings`, which is given the settings
+    and returns the mistakes in them, by key. An attribute `title` is its name in tables and pictures.
+
+    A fixed policy never changes its choice. It has an attribute `networks`: the kinds of network that
+    programs use, the first choice first. The simulator can run it, too.
+    """
+
+    name: str
+
+    def start(self, stage: Stage) -> None:
+        """Set the client up and return when it is ready for transfers. Errors: EmulationError."""
+
+    def stop(self) -> None:
+        """End what `start` started and leave its records in the stage's directory."""
+
+
+@cache
+def _classes() -> dict[str, type[Policy]]:
+    """Return the policies by name: of a variant, not of the policy that it inherits."""
+    found: dict[str, type[Policy]] = {}
+    for each in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{each.name}")
+        own = (each for each in vars(module).values() if isinstance(each, type))
+        named = (
+            each for each in own if each.__module__ == module.__name__ and "name" in vars(each)
+        )
+        found |= {vars(each)["name"]: each for each in named}
+    return found
 
 
 def names() -> list[str]:
-    return sorted(
-        module.name.replace("_", "-")
-        for module in pkgutil.iter_modules(__path__)
-        if module.name != "base"
-    )
+    return sorted(_classes())
 
 
 def unknown(name: str) -> str:
@@ -33,9 +87,7 @@ def make(name: str) -> Policy:
     """Make a policy by its name; ConfigError lists the names that exist."""
     if name not in names():
         raise ConfigError(unknown(name))
-    module = importlib.import_module(f"{__name__}.{name.replace('-', '_')}")
-    policy: Policy = module.policy()
-    return policy
+    return _classes()[name]()
 
 
 def title(name: str) -> str:
@@ -73,7 +125,7 @@ def simulated(name: str, settings: Mapping[str, object] | None = None) -> Simula
     return Simulated(networks)
 
 
-def fixed(name: str) -> Sequence[NetworkKind]:
+def networks_of(name: str) -> Sequence[NetworkKind]:
     """Return the kinds of network of a fixed policy, the first choice first; ConfigError for others."""
     if kinds := _kinds(make(name)):
         return kinds

@@ -1,10 +1,13 @@
-"""cedos itself: the daemon with its shipped settings, inside the emulated laptop.
+"""cedos itself, the daemon with its shipped settings inside the emulated laptop, and its variants.
 
 The testbed tells the daemon only which interfaces there are, which of them is metered and whom to ping.
 All that the daemon knows of the place's rates comes from its own pings, flows and counters.
 """
 
+import random
+import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -13,13 +16,19 @@ import msgspec
 from cedos.config import Config
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
-from emu.policies.base import Stage
+from emu.policies import Stage
 from emu.testbed.access import INTERFACES
-from emu.testbed.phones import SERVER
+from emu.testbed.phones import SERVER, use_kernel_path_manager
 from emu.testbed.programs.daemon import Daemon
+from emu.testbed.programs.gateway import Gatewayed
 from emu.testbed.programs.servers import PORTAL_URL
 
 _START_TIMEOUT_S = 10.0
+_DRAW_S = 2.0
+# The daemon chooses the networks of new connections, and leaves living ones where they are.
+_ONLY_STARTS = {"mptcp": False, "rescue": False}
+# The preference of a rule that leads to the main table before the daemon's rules apply.
+_BEFORE_THE_DAEMONS = "300"
 
 
 class Cedos:
@@ -104,4 +113,95 @@ def with_settings(stage: Stage, section: str, values: Mapping[str, object]) -> S
     return replace(stage, settings={**stage.settings, section: merged})
 
 
-policy = Cedos
+class CedosStart(Cedos):
+    """cedos that chooses the network of each new connection and never moves or rescues one.
+
+    Compared with `cedos` it shows the worth of second paths, of moves and of rescued first packets.
+    """
+
+    name = "cedos-start"
+
+    def start(self, stage: Stage) -> None:
+        super().start(with_settings(stage, "steering", _ONLY_STARTS))
+
+
+class CedosTold(Cedos):
+    """cedos told each network's rate of the second before: an upper bound that no real host reaches.
+
+    A place's series of indicators hold, for each second that has passed, the rate that the network would
+    have carried. A real host knows that rate only of a network that something saturates.
+    """
+
+    name = "cedos-told"
+    title = "cedos, told the rates"
+
+    def start(self, stage: Stage) -> None:
+        told: dict[str, Any] = {"started_at_s": stage.replay_at_s, "series": {}, "offset_s": {}}
+        for kind, network in stage.place.networks.items():
+            if network.series_path is not None:
+                interface = INTERFACES[NetworkKind(kind)]
+                told["series"][interface] = str(network.series_path.absolute())
+                told["offset_s"][interface] = stage.offset_s % network.down.period_s
+        super().start(with_settings(stage, "providers", told))
+
+
+class CedosGateway(Cedos):
+    """cedos with a gateway: all connections of unmodified programs share one session that survives.
+
+    Programs reach the local proxy through the usual environment variables.
+    """
+
+    name = "cedos-gateway"
+    title = "cedos with a gateway"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._stack = ExitStack()
+
+    def start(self, stage: Stage) -> None:
+        super().start(stage)
+        directory = stage.directory.resolve()
+        gateway = Gatewayed(stage.laptop, directory, {"CEDOS_RUNTIME_DIR": str(directory / "run")})
+        self._stack.enter_context(gateway)
+        stage.variables.update(gateway.environment)
+
+    def stop(self) -> None:
+        self._stack.close()
+        super().stop()
+
+
+class RandomNetwork(Cedos):
+    """The network of new connections drawn every two seconds, whatever the daemon would choose.
+
+    What transfers then take, with what the daemon knew when they began, teaches predictors without the
+    bias of a policy's choices: each network gets half of everything (`cedos-emu observed`).
+    """
+
+    name = "random-network"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, stage: Stage) -> None:
+        laptop = stage.laptop
+        use_kernel_path_manager(laptop)
+        laptop.client.ip("rule", "add", "pref", _BEFORE_THE_DAEMONS, "iif", "lo", "lookup", "main")
+        super().start(with_settings(stage, "steering", _ONLY_STARTS))
+        # Of another seed, or an instant would show the same network in every run.
+        draw = random.Random(f"{stage.seed}/{stage.place.name}/{stage.offset_s}")
+
+        def prefer() -> None:
+            while not self._over.is_set():
+                laptop.prefer(draw.choice(sorted(INTERFACES.values())))
+                self._over.wait(_DRAW_S)
+
+        self._thread = threading.Thread(target=prefer, name="random network")
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        super().stop()

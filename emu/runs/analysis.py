@@ -30,11 +30,11 @@ import msgspec
 import tomli_w
 
 from cedos.errors import ConfigError
+from emu import ROOT
 from emu.data import datasets
 from emu.data.evaluate import Progress
 from emu.places import places
-from emu.repository import ROOT
-from emu.runs import environment, runs
+from emu.runs import runs
 from emu.runs.runs import claimed
 
 # The parameter that no result file provides.
@@ -182,7 +182,7 @@ def run(
     with claimed(folder):  # now, and not when all is computed
         figures = carry_out(analysis, progress, directory)
         runs.make_way(folder)
-        described = json.dumps(environment.describe(0), indent=2)
+        described = json.dumps(runs.describe(0), indent=2)
         summary = {"analysis": analysis.analysis, "data": analysis.data, "figures": figures}
         (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
         (folder / "environment.json").write_text(described + "\n")

@@ -23,8 +23,8 @@ from cedos.errors import ConfigError, EmulationError
 from cedos.model import Direction, NetworkKind
 from emu import policies
 from emu.places.places import Place, Places
-from emu.policies.base import Stage
-from emu.runs import browsing, environment, summary
+from emu.policies import Stage
+from emu.runs import browsing, runs, summary
 from emu.runs.browsing import Browsed, BrowsingPlan, Person
 from emu.runs.calibration import by_network_and_size
 from emu.runs.decisions import recorded
@@ -36,8 +36,7 @@ from emu.terminal import Report
 from emu.testbed.access import INTERFACES
 from emu.testbed.counters import CarriedBytes, Connection, Sample, Sampler, SubflowBytes, TcpMemory
 from emu.testbed.phones import Laptop, replay
-from emu.testbed.programs.relay import Relaying
-from emu.testbed.programs.servers import HTTP_PORT, Servers
+from emu.testbed.programs.servers import HTTP_PORT, Relaying, Servers
 from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, schedule
 
@@ -108,7 +107,7 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
     folder = RunFolder.create(
         directory,
         scenario,
-        environment.describe(scenario.seed)
+        runs.describe(scenario.seed)
         | {"duration_s": scenario.duration_s, "synthetic": place.synthetic},
     )
     folder.write_table("capacity", _capacity(place, scenario))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cedos.errors import ConfigError, EmulationError, PlaceError, TraceError
 from emu.places.places import Places
-from emu.runs import environment, experiment, runs
+from emu.runs import experiment, runs
 from emu.runs.runs import Recorded, claimed
 from emu.runs.scenario import Scenario
 from emu.statistics import Floats, Measure, Rows, measured
@@ -318,7 +318,7 @@ def write(
     recorded = [runs.read(folder) for folder in folders]
     summary = figures(recorded)
     summary["failed"] = dict(failed or {})
-    summary["environment"] = environment.describe(recorded[0].scenario.seed)
+    summary["environment"] = runs.describe(recorded[0].scenario.seed)
     file.write_text(json.dumps(summary, indent=1) + "\n")
     return summary
 

@@ -50,7 +50,7 @@ from cedos.controller.events import (
 )
 from cedos.daemon.flows import sizes_known
 from cedos.daemon.startup import choices, controller_config
-from cedos.host.monitor.probing.schedule import ProbeSchedule
+from cedos.host.monitor.probing.probes import ProbeSchedule
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Budget, Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
 from cedos.model import Network as Facts

@@ -8,6 +8,7 @@ may keep windows small and drop received data, also on the emulated hosts.
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from emu.testbed.netns import Namespace
 from emu.testbed.services import Watcher
 
 _EVERY_S = 0.5
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _LIMITS = Path("/proc/sys/net/ipv4/tcp_mem")
 _TAKEN = Path("/proc/thread-self/net/sockstat")
 
@@ -180,3 +182,9 @@ class Sampler(Watcher):
             if (interface := name.strip()) in self._interfaces:
                 fields = rest.split()
                 self.samples.append(Sample(at_s, interface, int(fields[0]), int(fields[8])))
+
+
+def processor_s(pid: int) -> float:
+    """Return the processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S

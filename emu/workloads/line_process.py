@@ -65,7 +65,7 @@ class Program:
 
     def __enter__(self) -> Self:
         process: subprocess.Popen[str] = self._where.popen(
-            sys.executable, "-m", "emu.experiments.sessions.apps", self._role, self._name,
+            sys.executable, "-m", "emu.experiments.sessions.applications", self._role, self._name,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._process = LineProcess(process, f"the {self._role} of {self._name}")

@@ -9,7 +9,7 @@ from kit.waiting import wait_until
 
 from cedos.model import Direction
 from emu.data import datasets
-from emu.data.measure import STRATEGIES, MeasuringLaptop, Row
+from emu.data.collect import STRATEGIES, MeasuringLaptop, Row
 from emu.places import synth
 from emu.places.places import load
 

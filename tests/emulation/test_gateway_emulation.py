@@ -12,8 +12,8 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.daemon import through_gateway
 from emu.testbed.programs.gateway import GATEWAY, Gatewayed
-from emu.testbed.programs.rescue_laptop import through_gateway
 from emu.testbed.programs.servers import Servers
 from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.downloads import download

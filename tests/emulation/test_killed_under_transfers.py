@@ -15,8 +15,8 @@ from emu.bench.crash import parts
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.daemon import RescueDaemon
 from emu.testbed.programs.gateway import PROXY_PORT, Gatewayed
-from emu.testbed.programs.rescue_laptop import RescueDaemon
 from emu.testbed.programs.servers import Servers
 from emu.workloads.downloads import as_user
 from emu.workloads.tools import ShellServer

@@ -71,9 +71,20 @@ class Listener:
         self.programs.append(program)
         return program
 
+    def subscribe(self, within_s):
+        """Want all episodes by the first full minute that is so far away."""
+        by = f"{datetime.now() + timedelta(seconds=within_s + 60):%H:%M}"
+        file = self.folder / "config" / "cedos" / "podcasts.toml"
+        file.parent.mkdir(parents=True)
+        url = "http://127.0.0.1:8080/feed.xml"
+        file.write_text(f'[podcasts.news]\nurl = "{url}"\nby = "{by}"\n')
+
     def episodes(self):
-        out, _ = self.pod("--list", "--json").communicate(timeout=30)
-        return json.loads(out)["episodes"]
+        file = self.folder / "state" / "cedos" / "podcasts.json"
+        return json.loads(file.read_text())["episodes"]
+
+    def in_time(self):
+        return [0.0 < each["came_unix_s"] <= each["by_unix_s"] for each in self.episodes()]
 
     def explained(self):
         """As `cedos transfers` says it."""
@@ -147,16 +158,9 @@ def walk(tmp_path, registry):
             listener.close()
 
 
-def _by(within_s):
-    """The first full minute that is so far away."""
-    return f"{datetime.now() + timedelta(seconds=within_s + 60):%H:%M}"
-
-
 def test_episodes_come_though_both_programs_are_killed_and_suspended(walk):
     walk.up()
-    walk.pod("--add", "http://127.0.0.1:8080/feed.xml", "--name", "news", "--by", _by(3600)).wait(
-        30
-    )
+    walk.subscribe(3600)
     program = walk.pod()
     walk.until_here(EPISODE_BYTES // 2)
     (first, *others) = walk.until("over wlan0")
@@ -181,7 +185,7 @@ def test_episodes_come_though_both_programs_are_killed_and_suspended(walk):
     assert program.returncode == 0, said
     assert "waiting for Wi-Fi" in said
     episodes = walk.episodes()
-    assert [each["in_time"] for each in episodes] == [True] * 3
+    assert walk.in_time() == [True] * 3
     assert all(Path(each["file"]).stat().st_size == EPISODE_BYTES for each in episodes)
     used = walk.daemon.client.usage(0.0).networks
     assert sum(each.metered_bytes for each in used) < MOST_METERED
@@ -205,9 +209,7 @@ def test_a_real_walk_and_a_train(tmp_path, place, megabytes):
         walk = Listener(laptop, tmp_path, megabytes * 1_000_000)
         try:
             walk.up()
-            walk.pod(
-                *("--add", "http://127.0.0.1:8080/feed.xml", "--name", "news", "--by", _by(60))
-            ).wait(30)
+            walk.subscribe(60)
             program = walk.pod()
             time.sleep(8.0)
             walk.every_step_explained(running=True)
@@ -222,7 +224,7 @@ def test_a_real_walk_and_a_train(tmp_path, place, megabytes):
             walk.every_step_explained(running=True)
             said, _ = program.communicate(timeout=150)
             assert program.returncode == 0, said
-            assert [each["in_time"] for each in walk.episodes()] == [True] * 3, said
+            assert walk.in_time() == [True] * 3, said
             assert walk.daemon.client.transfers() == []
         finally:
             walk.close()

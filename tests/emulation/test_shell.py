@@ -131,14 +131,15 @@ def test_what_programs_keep_for_a_user_stays_in_the_laptop(places, tmp_path, mon
             [ -n "$(find $CEDOS_USER_DIR -name gateway-clients.toml)" ] && break; sleep 0.2
         done
         kill $gateway; wait $gateway
-        {python} 'from cedos.commands.sessions.pod import main; main()' \\
-            --add http://198.51.100.1:9/feed.xml --name news
+        printf '[podcasts.news]\\nurl = "http://198.51.100.1:9/feed.xml"\\n' \\
+            > $CEDOS_USER_DIR/config/podcasts.toml
+        {python} 'from cedos.commands.sessions.pod import main; main()'
         ls -R $CEDOS_USER_DIR; cat $HOME/.local/state/cedos/podcasts.json
     """
     before = sorted(tmp_path.rglob("*"))
     done = shell(places, "--", "sh", "-c", script)
     assert "gateway-clients.toml" in done.stdout, done.stderr
-    assert "podcasts.toml" in done.stdout, done.stderr
+    assert "podcasts.json" in done.stdout, done.stderr
     assert "of the host" not in done.stdout
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -148,13 +149,13 @@ def test_who_drops_the_environment_keeps_nothing_in_the_host_either(places, tmp_
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    program = f"{sys.executable} -c 'from cedos.commands.sessions.pod import main; main()'"
+    program = f"{sys.executable} -c 'from cedos.commands.sessions.cat import main; main()'"
     script = "set -e\n" + "\n".join(
         f"""
         env -i {kept} {sys.executable} -m cedos budget set data 4GB --until 2036-12-01
-        env -i {kept} {program} --add http://198.51.100.1:9/feed.xml --name {name}
+        env -i {kept} {program} --print-key
         """
-        for name, kept in (("one", f"HOME={home}"), ("other", ""))
+        for kept in (f"HOME={home}", "")
     )
     usual = (".config/cedos", ".local/state/cedos", ".cache/cedos")
     kept = [*HOST, home, *(each / name for each in (home, Path("/root")) for name in usual)]

@@ -12,7 +12,7 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import WLAN, Access
 from emu.testbed.phones import SERVER, Laptop, Silence
-from emu.testbed.programs.rescue_laptop import RescueDaemon, put_on_time
+from emu.testbed.programs.daemon import RescueDaemon, put_on_time
 from emu.testbed.programs.servers import Servers
 from emu.workloads.tools import PackageArchive, ShellServer
 

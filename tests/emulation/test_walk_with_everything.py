@@ -10,15 +10,15 @@ import pytest
 from kit.waiting import wait_until
 
 from cedos.model import NetworkKind
+from emu import ROOT
 from emu.places.places import load
-from emu.repository import ROOT
 from emu.runs import browsing
 from emu.runs.browsing import Person
 from emu.runs.scenario import PageLoad, Scenario, VideoLoad
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.programs.daemon import put_on_time, through_gateway
 from emu.testbed.programs.gateway import GATEWAY
-from emu.testbed.programs.rescue_laptop import put_on_time, through_gateway
 from emu.testbed.programs.servers import Servers
 from emu.workloads.tools import CloneServer, ShellServer
 from emu.workloads.web import corpus, video

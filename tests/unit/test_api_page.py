@@ -1,7 +1,6 @@
 """The page of the Python API says what the code says."""
 
-from emu import api_page
-from emu.repository import ROOT
+from emu import ROOT, api_page
 
 
 def test_the_page_is_that_of_this_code():

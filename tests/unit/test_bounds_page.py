@@ -1,7 +1,6 @@
 """The page of bounds says what the code says."""
 
-from emu import bounds_page
-from emu.repository import ROOT
+from emu import ROOT, bounds_page
 
 
 def test_the_page_is_that_of_this_code():

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from emu import ROOT
 from emu.claims import claim_list, pages
-from emu.repository import ROOT
 
 CLAIMS = claim_list.read()
 STATE = (ROOT / "docs" / "state.md").read_text()

@@ -55,8 +55,8 @@ from cedos.host.monitor.resolvers import parse_resolv_conf
 from cedos.host.privileged import wire as privileged_wire
 from cedos.host.profiler.frame import parse_frame
 from cedos.host.profiler.profiler import Profiler
-from cedos.host.steer.journal.records import read_records
-from cedos.host.steer.kernel import traffic_control
+from cedos.host.steer.journal_records import read_records
+from cedos.host.steer.kernel import egress_wall
 from cedos.host.steer.kernel.interface import FilterPlan
 from cedos.host.steer.kernel.linux import takes_from_ours
 from cedos.host.steer.kernel.routing_requests import parse_rule
@@ -77,7 +77,7 @@ from cedos.proxy.streams import frames as streams
 from cedos.session import keys
 from cedos.session.protocol.handshake import messages as handshake
 from cedos.session.protocol.unpacking import unpack
-from emu.repository import ROOT
+from emu import ROOT
 
 SEED = 16
 KEY = b"k" * 32
@@ -234,7 +234,7 @@ PARSERS = {
     "counters": Parser(of_message(rtnetlink.parse_counters, 16), NETLINK),
     "routes": Parser(of_message(policy_routing.parse_route, 24, 25), NETLINK),
     "default routes": Parser(of_message(policy_routing.parse_default_routes, 24, 25), NETLINK),
-    "filters at interfaces": Parser(of_message(traffic_control.takes_out, 36, 37, 45), NETLINK),
+    "filters at interfaces": Parser(of_message(egress_wall.takes_out, 36, 37, 45), NETLINK),
     "rules": Parser(of_message(parse_rule, 32), NETLINK),
     "an origin's headers": Parser(cached, CACHED),
     "connection tracking": Parser(of_message(conntrack.parse, 256, 258), NETLINK),

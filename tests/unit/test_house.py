@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from emu.repository import ROOT
+from emu import ROOT
 
 # Modules are parsed once, in one worker.
 pytestmark = pytest.mark.xdist_group("house")

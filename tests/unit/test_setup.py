@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from kit.waiting import wait_until
 
-from emu.repository import ROOT
+from emu import ROOT
 
 SCRIPT = (ROOT / "setup.sh").read_text()
 

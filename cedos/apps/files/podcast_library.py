@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import io
-import json
 import os
 import re
 import resource
@@ -154,15 +153,24 @@ class Library:
 
     def read_subscriptions(self) -> None:
         """Read the user's file, which may have changed."""
-        if self._subscriptions.exists():
-            self.podcasts = toml_file.read(self._subscriptions, _Subscriptions).podcasts
-        for name in self.podcasts:
-            _check_name(name, f"{self._subscriptions}:")
+        if not self._subscriptions.exists():
+            raise ConfigError(
+                f"{self._subscriptions} names no podcast; [podcasts.news] with"
+                ' url = "https://example.org/feed.xml" and by = "07:00" would be right'
+            )
+        self.podcasts = toml_file.read(self._subscriptions, _Subscriptions).podcasts
+        if wrong := [name for name in self.podcasts if not _NAME.fullmatch(name)]:
+            raise ConfigError(
+                f'{self._subscriptions}: "{wrong[0]}" cannot be the name of a podcast; letters, digits,'
+                " and . _ - behind the first can"
+            )
 
     def wanted(self) -> list[Episode]:
-        """Return the wanted episodes, the most urgent first."""
-        found = [each for each in self.episodes if each.state is EpisodeState.WANTED]
-        return sorted(found, key=lambda each: each.by_unix_s)
+        """Return the wanted episodes, the most urgent first; none of a feed that was taken out."""
+        return sorted(filter(self._is_wanted, self.episodes), key=lambda each: each.by_unix_s)
+
+    def _is_wanted(self, one: Episode) -> bool:
+        return one.state is EpisodeState.WANTED and one.podcast in self.podcasts
 
     def add_new(self, name: str, found: list[Episode], folder: Path) -> int:
         """Take what a feed says now; return how many of its episodes are newly wanted."""
@@ -182,45 +190,20 @@ class Library:
         self.save()
         return len(new)
 
-    def subscribe(self, name: str, wanted: Subscription) -> None:
-        """Add a subscription, or change the time and the number of one with the same URL."""
-        _check_name(name, "--name:")
-        known = self.podcasts.get(name)
-        if known is not None and known.url != wanted.url:
-            raise ConfigError(f"{name} is the podcast {known.url}; give another --name")
-        self.podcasts[name] = wanted
-        for each in self.wanted():
-            if each.podcast == name:
-                each.by_unix_s = wanted.next_unix_s()
-
-    def unsubscribe(self, name: str) -> None:
-        """Remove a subscription and what is still wanted of it; files stay."""
-        if self.podcasts.pop(name, None) is None:
-            known = ", ".join(self.podcasts) or "none yet"
-            raise ConfigError(f"there is no podcast {name}; there are: {known}")
-        for each in self.wanted():
-            if each.podcast == name:
-                asking.forget(directories().socket, each.key)
-        self.episodes = [each for each in self.episodes if each.podcast != name]
-
     def forget_ended(self) -> None:
         """Tell the daemon what ended lately: it lists as waiting what ended while it was away."""
         since_s = time.time() - _LISTED_S
-        ended = (each for each in self.episodes if each.state is not EpisodeState.WANTED)
+        ended = (each for each in self.episodes if not self._is_wanted(each))
         keys = (each.key for each in ended if each.by_unix_s > since_s)
         all(asking.forget(directories().socket, key) for key in keys)
 
-    def save_subscriptions(self) -> None:
-        lines = ["# Podcasts of cedos-pod; may be edited by hand.\n"]
-        for name, each in self.podcasts.items():
-            lines += [
-                f"\n[podcasts.{json.dumps(name)}]\nurl = {json.dumps(each.url)}\n",
-                f"by = {json.dumps(each.by)}\nkeep = {each.keep}\n",
-            ]
-        _write(self._subscriptions, "".join(lines).encode())
-
     def save(self) -> None:
-        _write(self._book, msgspec.json.format(msgspec.json.encode(_Book(self.episodes))))
+        try:
+            self._book.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            content = msgspec.json.encode(_Book(self.episodes))
+            own_file.write(self._book, msgspec.json.format(content))
+        except OSError as error:
+            raise ConfigError(f"{self._book}: {error.strerror or error}") from error
 
 
 def parse_feed(data: bytes) -> list[Episode]:
@@ -345,19 +328,3 @@ async def read_feed(url: str, networks: LeadingNetworks) -> list[Episode]:
     for each in found:
         each.least = way.least
     return found
-
-
-def _check_name(name: str, where: str) -> None:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(
-            f'{where} "{name}" cannot be the name of a podcast; letters, digits, and . _ - behind '
-            "the first can"
-        )
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        own_file.write(path, content)
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}") from error

@@ -4,7 +4,9 @@ import asyncio
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
+from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -21,8 +23,8 @@ from cedos.host.steer.sharing.forwarding import NOTHING, Forwarding
 _COUNT_S: Final = 2.0  # reading the counters starts a process
 _UPLINK_S: Final = 10.0
 _OVERHEAD: Final = 0.1
-
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_SUPPLIES: Final = Path("/sys/class/power_supply")
 
 
 class HelpDriver(SideDriver[HelperMachine]):
@@ -174,3 +176,46 @@ class HelpDriver(SideDriver[HelperMachine]):
             if self._counts.unpaid(each.contract.number, now_s):
                 _log.warning("receipts do not come", name=each.name)
                 self._machine.on_unpaid(requestor, now_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """The charge of a host on battery power: a share of a full one, and seconds until it is empty."""
+
+    level: float
+    lasts_s: int | None = None
+
+
+def read_charge(supplies: Path = _SUPPLIES) -> Charge | None:
+    """Return the charge of the host's own battery; None: it has none, or mains power."""
+    if not supplies.is_dir():
+        return None
+    for supply in sorted(supplies.iterdir()):
+        # Batteries of mice and the like have the scope Device.
+        if _word(supply / "type") != "Battery" or _word(supply / "scope") == "Device":
+            continue
+        level = _number(supply / "capacity")
+        if level is None or _word(supply / "status") != "Discharging":
+            continue
+        return Charge(min(level, 100) / 100, _lasts_s(supply))
+    return None
+
+
+def _lasts_s(supply: Path) -> int | None:
+    # In microwatt-hours and microwatts, else in microampere-hours and microamperes.
+    for stored, drawn in (("energy_now", "power_now"), ("charge_now", "current_now")):
+        left, rate = _number(supply / stored), _number(supply / drawn)
+        if left is not None and rate:
+            return 3600 * left // rate
+    return None
+
+
+def _word(file: Path) -> str:
+    with suppress(OSError, UnicodeDecodeError):
+        return file.read_text().strip()
+    return ""
+
+
+def _number(file: Path) -> int | None:
+    word = _word(file).removeprefix("-")  # some drivers count what is drawn below zero
+    return int(word) if word.isascii() and word.isdecimal() else None

@@ -21,7 +21,7 @@ from cedos.api.client import ControlClient
 from cedos.commands.console.manual import Manual, Parsed
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import interfaces, listen_address, listen_address_at
-from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
+from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
 from cedos.host.profiler.sizes import SizeHistory

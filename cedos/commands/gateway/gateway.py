@@ -220,9 +220,11 @@ async def _run(
     settings = replace(settings, idle=_idle_file(folder))
     # What only who is asked for objects needs is loaded by no other command.
     from cedos.apps.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
-    from cedos.apps.files.objects.object_serving import ObjectServing  # noqa: PLC0415
+    from cedos.apps.files.objects.object_serving import (  # noqa: PLC0415
+        ObjectServing,
+        ProgramRequests,
+    )
     from cedos.apps.files.objects.origin_client import OriginClient  # noqa: PLC0415
-    from cedos.apps.files.objects.program_requests import ProgramRequests  # noqa: PLC0415
     from cedos.apps.files.web_uploads import UploadSender, UploadStore, WebUploads  # noqa: PLC0415
 
     rules = settings.rules()

@@ -27,8 +27,8 @@ from cedos.commands.console.servers import (
     remember,
     save_option,
 )
-from cedos.commands.sessions.shared.transfers import say_if_closed
-from cedos.commands.sessions.shared.user_rules import RuledNetworks
+from cedos.commands.console.transfers import say_if_closed
+from cedos.commands.console.user_rules import RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import TransferError
 from cedos.model import Bulk, Label, Urgency

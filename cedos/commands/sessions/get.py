@@ -16,13 +16,13 @@ from cedos.apps.files.partial import disk_words
 from cedos.apps.files.playing import PipeTarget, PlayTarget
 from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
+from cedos.commands.console.by_deadline import FilesByDeadline
 from cedos.commands.console.manual import BIT_RATE, BY, BY_HELP, SIZE, Program, json_option, say
 from cedos.commands.console.pipes import Output
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
-from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
-from cedos.commands.sessions.shared.transfers import (
+from cedos.commands.console.transfers import (
     Endpoints,
     deadline_option,
     drawn,
@@ -35,7 +35,7 @@ from cedos.commands.sessions.shared.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.sessions.shared.tree_copy import TreeCopy
+from cedos.commands.console.tree_copy import TreeCopy
 from cedos.errors import CedosError, TransferError
 from cedos.plain_text import plain
 from cedos.session import keys

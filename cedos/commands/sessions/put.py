@@ -12,12 +12,12 @@ from cedos.apps.files.messages import MOST_KEPT_S
 from cedos.apps.files.putting import Putting, UploadBody, put_folder
 from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
+from cedos.commands.console.by_deadline import FilesByDeadline
 from cedos.commands.console.manual import BY, BY_HELP, Program, json_option, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
-from cedos.commands.sessions.shared.by_deadline import FilesByDeadline
-from cedos.commands.sessions.shared.transfers import (
+from cedos.commands.console.transfers import (
     Endpoints,
     deadline_option,
     drawn,
@@ -29,7 +29,7 @@ from cedos.commands.sessions.shared.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.sessions.shared.waiting_files import HEADERS, WebTarget
+from cedos.commands.console.waiting_files import HEADERS, WebTarget
 from cedos.errors import CedosError, TransferError
 from cedos.plain_text import plain
 from cedos.session import keys

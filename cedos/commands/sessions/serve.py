@@ -20,7 +20,7 @@ from cedos.commands.console.servers import (
     own_key_option,
     print_key_option,
 )
-from cedos.commands.sessions.shared.transfers import SCHEDULER
+from cedos.commands.console.transfers import SCHEDULER
 from cedos.config.directories import user_folder
 from cedos.errors import SessionError
 from cedos.kernel import process_limits

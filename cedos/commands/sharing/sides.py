@@ -18,21 +18,19 @@ import structlog
 from cedos import logs
 from cedos.api.client import ControlClient
 from cedos.apps.sharing import own_identity
-from cedos.apps.sharing.charge import read_charge
-from cedos.apps.sharing.help_driver import HelpDriver
-from cedos.apps.sharing.money_price import DaemonPriced
+from cedos.apps.sharing.help_driver import HelpDriver, read_charge
 from cedos.apps.sharing.own_identity import SharingClock, read_identity
 from cedos.apps.sharing.protocol.helper import HelperTerms, Uplink
 from cedos.apps.sharing.protocol.messages import Endpoint
 from cedos.apps.sharing.protocol.requestor import RequestorWish
-from cedos.apps.sharing.request_driver import RequestDriver
+from cedos.apps.sharing.request_driver import DaemonPriced, RequestDriver
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console.manual import BIT_RATE, SIZE, STATE, Manual, Parsed
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories
 from cedos.errors import AlreadyRunningError, HostError, SharingError
-from cedos.host.steer.journal.journal import Journal
+from cedos.host.steer.journal import Journal
 from cedos.host.steer.kernel.interface import refusals
 from cedos.host.steer.sharing.forwarding import Forwarding
 from cedos.host.steer.sharing.helper_paths import HelperPaths
@@ -51,15 +49,21 @@ from cedos.storage.sharing_status import STATUS_FILES, read_status
 _MILLIONTHS: Final = 1_000_000
 # More than an attempt to reach the gateway takes, so that its failure is what is told.
 _PATIENCE_S: Final = 12.0
-
 _DAEMON_S: Final = 2.0
 _TYPES: Final = {
     NetworkKind.WIFI: NetworkType.WIFI,
     NetworkKind.ETHERNET: NetworkType.ETHERNET,
     NetworkKind.CELLULAR: NetworkType.LTE,
 }
-
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_link_option = click.option(
+    "--link", metavar="INTERFACE",
+    help="The interface that the neighbours are on.  [default: the only one that is no uplink]",
+)  # fmt: skip
+_level_option = click.option(
+    "--log-level", default="info", show_default=True,
+    type=click.Choice(["debug", "info", "warning", "error"]),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +81,17 @@ def _money(text: str) -> Money:
     return Money(round(float(match[1]) * _MILLIONTHS), match[2])
 
 
+_MONEY: Final = Parsed("amount", _money)
+
+
 def _price(text: str) -> Money:
     amount, slash, unit = text.rpartition("/")
     if not slash or unit != "GB":
         raise ValueError(f"{text!r} is not a price such as 0.50EUR/GB")
     return _money(amount)
+
+
+_PRICE: Final = Parsed("price", _price)
 
 
 def _share(text: str) -> float:
@@ -91,17 +101,7 @@ def _share(text: str) -> float:
     return int(match[1]) / 100
 
 
-_MONEY: Final = Parsed("amount", _money)
-_PRICE: Final = Parsed("price", _price)
 _PERCENT: Final = Parsed("share", _share)
-_link_option = click.option(
-    "--link", metavar="INTERFACE",
-    help="The interface that the neighbours are on.  [default: the only one that is no uplink]",
-)  # fmt: skip
-_level_option = click.option(
-    "--log-level", default="info", show_default=True,
-    type=click.Choice(["debug", "info", "warning", "error"]),
-)  # fmt: skip
 
 
 @click.command(
@@ -223,6 +223,9 @@ def help_(
             await HelpDriver(side, terms, forwarding, facts.read).run()
 
         asyncio.run(_until_signal(SharingRole.HELP, run))
+
+
+COMMANDS: Final = (register, request, help_)
 
 
 def _joined() -> JoinedGateway:
@@ -356,6 +359,3 @@ class _UplinkFacts:
             return ()
         addresses = dict.fromkeys(str(info[4][0]) for info in infos)
         return tuple(Endpoint(ip_address(each).packed, self._joined.port) for each in addresses)[:1]
-
-
-COMMANDS: Final = (register, request, help_)

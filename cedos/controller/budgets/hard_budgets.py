@@ -15,7 +15,7 @@ from cedos.controller.events import BudgetsCounted, BudgetUse
 from cedos.controller.outbox import Outbox
 from cedos.model import Budget, Network
 from cedos.selector.budgets.hard import LATEST_S, Account, Bars, Pace, Stage
-from cedos.selector.budgets.price_text import amount
+from cedos.selector.budgets.prices import amount
 
 # The assumed highest rate of a network that was never seen faster.
 _USUAL_BPS: Final = 100e6

@@ -14,12 +14,11 @@ from cedos.controller.decisions.decider import Decider
 from cedos.controller.events import BatteryRead, BudgetsCounted, BudgetSet
 from cedos.controller.outbox import Outbox
 from cedos.model import Budget, PhoneUse
-from cedos.selector.budgets import price_text
 from cedos.selector.budgets.controller import MakeController, Option, Quote
 from cedos.selector.budgets.keeper import Keeper, Standing
 from cedos.selector.budgets.odyssey import Odyssey
 from cedos.selector.budgets.pacer import Pacer
-from cedos.selector.budgets.prices import FREE, Prices, prices
+from cedos.selector.budgets.prices import FREE, Prices, note, prices
 from cedos.selector.objective import Objective, WeightedCost
 
 CONTROLLERS: Final[Mapping[str, MakeController]] = {"pacer": Pacer, "odyssey": Odyssey}
@@ -246,9 +245,9 @@ class BudgetKeepers:
             for each in self.standings(unix_s)
             if not self.suspended(each.budget)  # those have no part in any price
         ]
-        note = price_text.note(self.prices, standings, self._decider.networks, unix_s)
+        text = note(self.prices, standings, self._decider.networks, unix_s)
         if not isinstance(base, WeightedCost):
-            return WeightedCost(name="budgets", note=note, prices=self.prices)
+            return WeightedCost(name="budgets", note=text, prices=self.prices)
         # A supply is no wish to use the phone beside Wi-Fi.
         priced = self.prices.data.keys() >= set(self._metered())
         priced = priced and self.phone is not PhoneUse.WITHOUT_WIFI
@@ -258,8 +257,8 @@ class BudgetKeepers:
             s_per_metered_byte=0.0 if priced else base.s_per_metered_byte,
             noticeable_s=0.0 if priced else base.noticeable_s,
             # (Budgets of networks that are away price nothing.)
-            name="budgets" if note else base.name,
-            note=note,
+            name="budgets" if text else base.name,
+            note=text,
             prices=self.prices,
         )
 

@@ -28,8 +28,8 @@ from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.driver import aligned_sleep
 from cedos.errors import ConfigError, NotFoundError
 from cedos.model import Budget, PhoneUse, end_wrong
-from cedos.selector.budgets import price_text
 from cedos.selector.budgets.keeper import Period, period_at, wall
+from cedos.selector.budgets.prices import amount
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 from cedos.token_bucket import TokenBucket
@@ -149,7 +149,7 @@ class HostBudgets:
         await self._read_battery()
         self.tick()
         supply = self._known.keepers[budget.name].budget.supply
-        shown = price_text.amount(supply, budget.resource)
+        shown = amount(supply, budget.resource)
         _log.info("a budget was set", name=budget.name, supply=shown, until=budget.until)
 
     def _open_file(self) -> None:

@@ -23,8 +23,8 @@ from typing import Any, Final
 from cedos.host.lookups import watch as lookups
 from cedos.host.lookups.watch import AnswerDelivery, links_of
 from cedos.host.profiler import capture
-from cedos.host.steer.journal.journal import Journal
-from cedos.host.steer.journal.records import (
+from cedos.host.steer.journal import Journal
+from cedos.host.steer.journal_records import (
     CHANGED,
     FILTER,
     RESCUE,
@@ -36,12 +36,11 @@ from cedos.host.steer.journal.records import (
     journal_line,
     read_records,
 )
-from cedos.host.steer.kernel.answer_filter import QUEUE
-from cedos.host.steer.kernel.barring_filter import INTERFACE
+from cedos.host.steer.kernel.filter_rules import INTERFACE, QUEUE
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.host.steer.kernel.rescue import Privileged, RescueKernel, operations
-from cedos.host.steer.routing.plan import (
+from cedos.host.steer.routing_plan import (
     REFUSING_ROUTE,
     REFUSING_TABLE,
     TABLE_BASE,

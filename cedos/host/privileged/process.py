@@ -31,7 +31,7 @@ from cedos.host.monitor.flow_source import PrivilegedQuestions
 from cedos.host.privileged import wire
 from cedos.host.privileged.part import SLOW, PrivilegedPart, refusal
 from cedos.host.privileged.wire import PartChannel
-from cedos.host.steer.journal.records import JournalReading, Record, journal_line, read_records
+from cedos.host.steer.journal_records import JournalReading, Record, journal_line, read_records
 from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.host.steer.kernel.linux_rescue import LinuxRescue

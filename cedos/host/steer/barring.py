@@ -1,6 +1,6 @@
 """Bars networks: nothing of a program's goes over them, as the budget that they count to is spent.
 
-The packet filter refuses (`barring_filter`). A living MPTCP connection moves to another network where
+The packet filter refuses (`filter_rules`). A living MPTCP connection moves to another network where
 it can; one that cannot ends, as the kernel keeps one that has lost all its subflows for a second only.
 The record of the packet filter stands for the chains: they are found by their names.
 """
@@ -11,8 +11,8 @@ from typing import Final
 import structlog
 
 from cedos.errors import SteeringError
-from cedos.host.steer.journal.records import MPTCP_CLOSE_TIMEOUT, change_sysctl
-from cedos.host.steer.kernel.barring_filter import INTERFACE
+from cedos.host.steer.journal_records import MPTCP_CLOSE_TIMEOUT, change_sysctl
+from cedos.host.steer.kernel.filter_rules import INTERFACE
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.mptcp.connections import MptcpConnections
 from cedos.host.steer.repairs import HeldSysctls, PacketFilter

@@ -22,7 +22,7 @@ from typing import Final, TypeVar
 import structlog
 
 from cedos.errors import HostError
-from cedos.host.steer.journal.records import (
+from cedos.host.steer.journal_records import (
     CONNTRACK_ACCOUNTING,
     RETRANSMISSION,
     TCP_RMEM,

@@ -13,10 +13,10 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError, SteeringError
-from cedos.host.steer.journal.records import MPTCP_FALLBACK, RESCUE, Append, change_sysctl
+from cedos.host.steer.journal_records import MPTCP_FALLBACK, RESCUE, Append, change_sysctl
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.mptcp.connections import MptcpConnections
-from cedos.host.steer.routing.routing import Routing
+from cedos.host.steer.routing_rules import Routing
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey, Network
 

@@ -15,14 +15,13 @@ from cedos.controller.events import HostDefault
 from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
 from cedos.host.costly_reads import CostlyReads
 from cedos.host.steer.barring import Barring
-from cedos.host.steer.journal.journal import Journal, JournalKeeper
-from cedos.host.steer.journal.records import FILTER, ROUTING, JournalReading, Record, host_record
+from cedos.host.steer.journal import Journal, JournalKeeper
+from cedos.host.steer.journal_records import FILTER, ROUTING, JournalReading, Record, host_record
 from cedos.host.steer.kernel.dry import DryKernel
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.kernel.linux import LinuxKernel
 from cedos.host.steer.mptcp.connection import ConnectionEvent, MptcpConnection
-from cedos.host.steer.mptcp.connections import MptcpConnections
-from cedos.host.steer.mptcp.handover import take_path_manager
+from cedos.host.steer.mptcp.connections import MptcpConnections, take_path_manager
 from cedos.host.steer.mptcp.receive_window import ReceiveWindow
 from cedos.host.steer.repairs import (
     HeldSysctls,
@@ -32,8 +31,8 @@ from cedos.host.steer.repairs import (
     track_flows,
 )
 from cedos.host.steer.rescues import Rescues
-from cedos.host.steer.routing.plan import Destination
-from cedos.host.steer.routing.routing import Routing
+from cedos.host.steer.routing_plan import Destination
+from cedos.host.steer.routing_rules import Routing
 from cedos.host.steer.undo import restore, undo_all
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import PROTOCOLS
@@ -392,7 +391,7 @@ class Steering:
             self._routing.set_mark(mark, network_name)
 
     async def hold_answers(self, on: bool) -> None:
-        """Let answers to look-ups wait to be read (`answer_filter`), or pass. SteeringError: refused."""
+        """Let answers to look-ups wait to be read (`filter_rules`), or pass. SteeringError: refused."""
         self._must_be_open()
         with refusals("hold answers to look-ups"):
             await self._filter.hold_answers(on)

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import CedosError, HostError
-from cedos.host.steer.journal.journal import Journal, JournalKeeper
-from cedos.host.steer.journal.records import (
+from cedos.host.steer.journal import Journal, JournalKeeper
+from cedos.host.steer.journal_records import (
     CHANGED,
     CONNECTIONS,
     HostRecord,
@@ -25,8 +25,8 @@ from cedos.host.steer.journal.records import (
 from cedos.host.steer.kernel.dry import DryKernel
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.kernel.linux import LinuxKernel
-from cedos.host.steer.mptcp.handover import hand_over
-from cedos.host.steer.routing.plan import TABLE_BASE, TABLE_COUNT, Preference, is_ours
+from cedos.host.steer.mptcp.connections import hand_over
+from cedos.host.steer.routing_plan import TABLE_BASE, TABLE_COUNT, Preference, is_ours
 from cedos.kernel.mptcp import DestroySubflow
 from cedos.kernel.policy_routing import PROTOCOL, Route, Rule
 from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE

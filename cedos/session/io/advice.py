@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 
 from cedos.model import Direction, Label, NetworkKind, Strategy, StrategyKind
-from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissions
 from cedos.session.protocol.schedulers.interface import LABELS
+from cedos.session.protocol.schedulers.plain import DecidedScheduler, permissions
 from cedos.session.protocol.session import Session
 
 # The largest size in a question: a daemon refuses absurd sizes.

@@ -18,8 +18,8 @@ from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.io.stall_detector import StallDetector
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import Failure
-from cedos.session.protocol.schedulers.decided import permissions
 from cedos.session.protocol.schedulers.interface import LABELS, quickest, widest
+from cedos.session.protocol.schedulers.plain import permissions
 from cedos.session.protocol.session import BROKEN_PROTOCOL, Session
 
 # A code of Abort, beside those of the protocol core.

@@ -23,8 +23,8 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 from cedos.session.protocol.life import SessionLimits
-from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import Scheduler, rank_of
+from cedos.session.protocol.schedulers.plain import DecidedScheduler
 from cedos.session.protocol.session import Session
 from cedos.session.sockets.connection import STREAM_LABEL, Connection
 from cedos.session.sockets.listener import Listener

@@ -12,7 +12,7 @@ import click
 from cedos.commands.console.render import echo
 from emu.experiments.cbsp import cost, helpers, live
 from emu.experiments.cbsp.video import SCHEDULERS, Setting, watch
-from emu.runs import environment
+from emu.runs import runs
 from emu.simulator.tcp import LINUX
 from emu.statistics import trials_figure
 
@@ -129,7 +129,7 @@ def main(seeds: int, workers: int, out: Path, parts: tuple[str, ...]) -> None:
                 found = live.figures(_LIVE_REPEATS)
             case _:
                 found = figures(part, drawn, workers)
-        known = {"host": environment.describe(1), "simulated": part not in _REAL, "seeds": seeds}
+        known = {"host": runs.describe(1), "simulated": part not in _REAL, "seeds": seeds}
         text = json.dumps(known | found, indent=1, allow_nan=False)
         (out / f"cbsp_{part}.json").write_text(text + "\n")
         echo(f"{part}: {out / f'cbsp_{part}.json'}")

@@ -8,11 +8,11 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console.render import echo
-from emu.experiments.cedos import figure6, studies, world
+from emu.experiments.cedos import studies, world
 from emu.experiments.cedos.compare import Tally, figures, schedulers, tally
 from emu.experiments.cedos.world import World
 from emu.places import places as collections
-from emu.runs import environment
+from emu.runs import runs
 
 PARTS: Final = (
     "figure6",
@@ -73,7 +73,7 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
     for part in parts or PARTS:
         match part:
             case "figure6":
-                found: dict[str, Any] = figure6.figures()
+                found: dict[str, Any] = studies.figure6()
             case "days":
                 found = many_days(count, seed)
             case "delays":
@@ -90,7 +90,7 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
                 found = at_places(directory, 20)
             case _:
                 found = {str(each): at_places(directory, 5, each)["all"] for each in PLACE_DELAYS_S}
-        known: dict[str, Any] = {"host": environment.describe(seed), "simulated": True}
+        known: dict[str, Any] = {"host": runs.describe(seed), "simulated": True}
         if part in drawn_days:
             known["days"] = _DAYS_OF_USER * -(-drawn_days[part] // _DAYS_OF_USER)
         text = json.dumps(known | found, indent=1, allow_nan=False)

@@ -23,10 +23,10 @@ from cedos.errors import DataSetError
 from cedos.model import Evaluation, NetworkKind, Strategy, StrategyKind
 from cedos.selector.probing.rules import FixedRate, PassiveChange, ProbeRule
 from cedos.selector.probing.value import Price, ProbeValue, probe_cost
+from emu import ROOT
 from emu.data.datasets import DataSet
 from emu.data.evaluate import examples_of
 from emu.data.probe_replay import DNS_BYTES, PING_BYTES, Asked, Walk, load, replay
-from emu.repository import ROOT
 from emu.statistics import Bootstrap, mean
 from predictors.completion import CompletionModel
 from predictors.training.examples import Examples, Settings, dealt

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.selector.objective import Objective
+from emu import ROOT
 from emu.data import datasets
 from emu.data.choices import cedos_choices, energies_j, policy_outcome
 from emu.data.choices import costs as costs_of
 from emu.data.datasets import DataSet
 from emu.data.evaluate import OBJECTIVES, Progress, examples_of, models_by_group, steady_rows
 from emu.experiments.delphi.prediction import whole
-from emu.repository import ROOT
 from emu.statistics import Bootstrap, Floats, mean, ratio
 from predictors.completion import CompletionModel
 from predictors.training.examples import USUAL

@@ -13,7 +13,7 @@ import pytest
 from kit.laptop import Installed
 from kit.waiting import wait_until
 
-from cedos.commands.sessions.shared.transfers import say_if_closed
+from cedos.commands.console.transfers import say_if_closed
 from cedos.controller.decisions.hints import MOST_OF_A_USER
 from cedos.controller.hint import HintRequest
 from cedos.errors import CedosError

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from emu.testbed.netns import forget_black_holes
-from emu.testbed.programs import relay
-from emu.testbed.programs.relay import PORT
+from emu.testbed.programs import servers
+from emu.testbed.programs.servers import RELAY_PORT
 from emu.testbed.services import Service, accepts
 
 MPTCP = 262
@@ -53,8 +53,8 @@ class World:
     @contextmanager
     def relaying(self, *lines):
         """Run the shipped relay with these lines added to its configuration."""
-        command = relay.command(self.folder, "shutdown_lifetime 1 second", *lines)
-        with self._running("relay", PORT, *command):
+        command = servers.relay_command(self.folder, "shutdown_lifetime 1 second", *lines)
+        with self._running("relay", RELAY_PORT, *command):
             yield
 
     @contextmanager
@@ -117,7 +117,7 @@ def world(make_namespace, tmp_path):
 
 
 def proxy(version=4):
-    return "--proxy", f"http://{RELAY[version]}:{PORT}"
+    return "--proxy", f"http://{RELAY[version]}:{RELAY_PORT}"
 
 
 def answering(connection):
@@ -138,7 +138,7 @@ def test_a_client_gets_pages_through_it_over_mptcp(world):
 
     def watched(connection):
         shown = world.relay.run("ss", "-Mn", "state", "established").stdout.splitlines()
-        accepted.append([f":{PORT} " in line for line in shown])
+        accepted.append([f":{RELAY_PORT} " in line for line in shown])
         answering(connection)
 
     with world.serving(watched), world.relaying():
@@ -171,7 +171,7 @@ def test_a_download_moves_between_networks(world):
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, MPTCP)
         with connection:
             connection.settimeout(20)
-            connection.connect((RELAY[4], PORT))
+            connection.connect((RELAY[4], RELAY_PORT))
             connection.sendall(f"CONNECT {SERVER[4]}:8000 HTTP/1.1\r\n\r\n".encode())
             take(connection, 3_000_000)
             before = received(world.client, "net2")
@@ -210,9 +210,9 @@ def test_private_destinations_are_refused(world):
 def test_odd_spellings_of_loopback_lead_nowhere(world, host):
     with world.resolving() as line, world.relaying(line):
         with world.client.entered():
-            asking = socket.create_connection((RELAY[4], PORT), 20)
+            asking = socket.create_connection((RELAY[4], RELAY_PORT), 20)
         with asking:
-            asking.sendall(f"CONNECT {host}:{PORT} HTTP/1.1\r\n\r\n".encode())
+            asking.sendall(f"CONNECT {host}:{RELAY_PORT} HTTP/1.1\r\n\r\n".encode())
             assert asking.recv(64).split()[1] in {b"403", b"503"}
 
 
@@ -224,7 +224,7 @@ def test_ports_of_passwords_and_mail_are_refused(world, port):
 
 
 def test_clients_outside_the_list_are_refused(world):
-    through = ("--proxy", f"http://{OUTSIDE}:{PORT}")
+    through = ("--proxy", f"http://{OUTSIDE}:{RELAY_PORT}")
     url = f"http://{SERVER[4]}:8000/"
     with world.serving(answering), world.relaying():
         assert world.status(url, *through, where=world.server) == 403
@@ -235,6 +235,6 @@ def test_clients_outside_the_list_are_refused(world):
 
 def test_its_own_pages_are_refused(world):
     with world.relaying():
-        url = f"http://{RELAY[4]}:{PORT}/squid-internal-mgr/menu"
+        url = f"http://{RELAY[4]}:{RELAY_PORT}/squid-internal-mgr/menu"
         assert world.status(url, *proxy()) == 403
         assert world.status(url, "--noproxy", "*") == 403

@@ -57,8 +57,8 @@ import subprocess, sys
 from pathlib import Path
 sys.path.insert(0, {tests!r})
 from kit.steer_kernel import MemoryKernel
-from cedos.host.steer.journal.journal import Journal
-from cedos.host.steer.journal.records import ROUTING, SysctlRecord
+from cedos.host.steer.journal import Journal
+from cedos.host.steer.journal_records import ROUTING, SysctlRecord
 from cedos.host.steer.undo import restore
 folder, kernel = Path({folder!r}), MemoryKernel()
 before = kernel.sysctls["net.mptcp.path_manager"]

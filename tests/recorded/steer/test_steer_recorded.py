@@ -9,9 +9,9 @@ from pyroute2.netlink.rtnl import RTM_NEWROUTE, RTM_NEWRULE
 from pyroute2.netlink.rtnl.fibmsg import fibmsg
 from pyroute2.netlink.rtnl.rtmsg import rtmsg
 
+from cedos.host.steer.default_route import examine
 from cedos.host.steer.kernel import routing_requests
 from cedos.host.steer.kernel.linux import changes_routing
-from cedos.host.steer.routing.host_default import examine
 from cedos.kernel import generic_netlink, mptcp, netlink, policy_routing, sock_diag
 from cedos.kernel.mptcp import (
     CreateSubflow,

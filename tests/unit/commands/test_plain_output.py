@@ -16,8 +16,8 @@ from cedos.apps.files.server_link import Progress
 from cedos.commands.console import render
 from cedos.commands.console.manual import Program, say
 from cedos.commands.console.progress import ProgressLine
+from cedos.commands.console.transfers import summary
 from cedos.commands.doctor import _line
-from cedos.commands.sessions.shared.transfers import summary
 from cedos.doctor import Finding, FindingState
 from cedos.errors import CedosError
 from cedos.plain_text import plain, plain_json

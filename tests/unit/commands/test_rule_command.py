@@ -5,7 +5,8 @@ from click.testing import CliRunner
 
 from cedos.api.messages import RuleMessage
 from cedos.commands import rule as rule_command
-from cedos.commands.rule import applies, command, lines
+from cedos.commands.console.user_rules import applies
+from cedos.commands.rule import command, lines
 from cedos.controller.rule import RuleRequest
 
 

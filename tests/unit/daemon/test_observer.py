@@ -31,7 +31,7 @@ from cedos.controller.outbox import Outbox
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.observer import Observer, joules_taken
 from cedos.daemon.startup import probing_config
-from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, Spent
+from cedos.host.monitor.probing.probes import ProbeKind, ProbeOutcome, Spent
 from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Direction, Network, NetworkKind, NextHop

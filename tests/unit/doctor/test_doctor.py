@@ -17,7 +17,7 @@ from cedos.doctor import Files, FindingState, host, kernel, limited, missing, ok
 from cedos.doctor.host import can_run
 from cedos.errors import PrivilegeError
 from cedos.host.monitor.bus import BusError, SystemBus
-from cedos.host.steer.journal.records import RETRANSMISSION, TCP_RETRIES
+from cedos.host.steer.journal_records import RETRANSMISSION, TCP_RETRIES
 from cedos.model import NetworkKind
 from predictors.base import Calibration
 

@@ -28,8 +28,8 @@ from emu.commands.replay import command
 from emu.replay import OtherPolicy
 
 ON_LTE = replace(KEY, local=ip_address("10.1.0.2"))
-WIFI_FIRST = policies.fixed("wifi-first")
-MPTCP_CELLULAR = policies.fixed("mptcp-cellular")
+WIFI_FIRST = policies.networks_of("wifi-first")
+MPTCP_CELLULAR = policies.networks_of("mptcp-cellular")
 
 
 class Beside(Script):

@@ -10,8 +10,8 @@ import pytest
 from kit.waiting import until
 
 from cedos.apps.files.objects.object_fetcher import PROGRAMS_AT_ONCE, ObjectFetcher
+from cedos.apps.files.objects.object_serving import ProgramRequests
 from cedos.apps.files.objects.object_store import ObjectStore
-from cedos.apps.files.objects.program_requests import ProgramRequests
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.multiplexer import Multiplexer
@@ -291,7 +291,7 @@ async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(fetching
 
     for where in ("pread", "open"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"cedos.apps.files.objects.program_requests.os.{where}", fails)
+            patch.setattr(f"cedos.apps.files.objects.object_serving.os.{where}", fails)
             for _ in range(5):
                 answer = b""
                 with suppress(ConnectionError):

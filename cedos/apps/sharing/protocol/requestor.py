@@ -50,7 +50,6 @@ from cedos.apps.sharing.protocol.commands import (
     SuspendPath,
     TakeAddress,
 )
-from cedos.apps.sharing.protocol.freshness import Freshness, SendTimes
 from cedos.apps.sharing.protocol.messages import (
     NONCE_BYTES,
     WITH_NOTICE,
@@ -68,6 +67,7 @@ from cedos.apps.sharing.protocol.messages import (
     unpack,
 )
 from cedos.apps.sharing.protocol.receipts import Contract, by_volume, contract_of
+from cedos.apps.sharing.protocol.signing import Freshness, SendTimes
 from cedos.selector.sharing import HelperOffer, HelperStrategy, Relative, by_price, encounter_s
 from cedos.session.protocol.crypto import Random
 from cedos.token_bucket import TokenBucket

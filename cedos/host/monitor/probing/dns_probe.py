@@ -8,7 +8,7 @@ import time
 
 from cedos.host.monitor import flow_source
 from cedos.host.monitor.dns_message import DnsFault, fault, question
-from cedos.host.monitor.probing.result import UDP_HEADERS, ProbeOutcome, Spent
+from cedos.host.monitor.probing.probes import UDP_HEADERS, ProbeOutcome, Spent
 from cedos.kernel.interface_socket import interface_socket, receive
 from cedos.model import Address, Network
 

@@ -16,15 +16,15 @@ from cedos.errors import PrivilegeError
 from cedos.host.monitor.events import Mailbox
 from cedos.host.monitor.probing import dns_probe, udp_train
 from cedos.host.monitor.probing.ping import PING_BYTES, PingSocket
-from cedos.host.monitor.probing.result import (
+from cedos.host.monitor.probing.probes import (
     Price,
     ProbeKind,
     ProbeOutcome,
     ProbeResult,
+    ProbeSchedule,
     ProbeServer,
     Spent,
 )
-from cedos.host.monitor.probing.schedule import ProbeSchedule
 from cedos.model import Address, Direction, Network
 
 

@@ -17,7 +17,7 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.host.monitor.probing import wire
-from cedos.host.monitor.probing.result import UDP_HEADERS
+from cedos.host.monitor.probing.probes import UDP_HEADERS
 from cedos.host.monitor.probing.udp_train import CLOCK_S, Datagrams, Source, clock_offset_s
 from cedos.host.monitor.probing.wire import RefusalReason
 from cedos.model import Address, Direction

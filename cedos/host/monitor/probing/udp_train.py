@@ -19,7 +19,7 @@ from typing import Any
 
 from cedos.host.monitor import flow_source
 from cedos.host.monitor.probing import wire
-from cedos.host.monitor.probing.result import UDP_HEADERS, ProbeOutcome, ProbeServer, Spent
+from cedos.host.monitor.probing.probes import UDP_HEADERS, ProbeOutcome, ProbeServer, Spent
 from cedos.kernel.interface_socket import TIMESTAMP_SPACE, arrival_ns, interface_socket
 from cedos.model import Address, Direction
 

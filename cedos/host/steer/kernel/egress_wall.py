@@ -1,6 +1,6 @@
 """The second wall of barred networks: a filter at the interface, where no packet filter's flush reaches.
 
-After a flush of the first wall (`barring_filter`) the second one drops its packets until it is repaired.
+After a flush of the first wall (`filter_rules`) the second one drops its packets until it is repaired.
 It also drops packets that pass the first one by (packet sockets). Resets, addresses and neighbours go
 through. Of guests that have an address of their own upon the interface (macvlan) nothing does: they pass
 the first wall by. No program is told why others do not. Incoming packets are not looked at: their bytes
@@ -10,33 +10,55 @@ Ours is told by priority and handle. The handle says, too, whether the interface
 """
 
 import errno
+import struct
 import threading
 from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.host.steer.kernel import traffic_control
-from cedos.host.steer.kernel.barring_filter import (
+from cedos.host.steer.kernel.filter_rules import (
     HOST_ICMPV6,
     REPORT_BYTES,
     RESET_BYTES,
     SMALL_ICMPV6,
 )
-from cedos.host.steer.kernel.traffic_control import (
-    CLSACT,
-    DROP,
-    EGRESS,
-    INGRESS,
-    PASS,
-    TrafficControl,
-)
 from cedos.kernel import rtnetlink
 from cedos.kernel.classic_bpf import NETWORK_HEADER, PROTOCOL, Assembler
-from cedos.kernel.netlink import NETLINK_ROUTE, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, Requester
+from cedos.kernel.netlink import (
+    NETLINK_ROUTE,
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NetlinkMessage,
+    Requester,
+    attribute,
+    attributes,
+    nested,
+    text,
+)
 from cedos.kernel.rtnetlink import Link
 
+RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
+RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
+GROUP_TRAFFIC_CONTROL: Final = 4
+# The verdict of a BPF program for packets of others (TC_ACT_UNSPEC).
+PASS: Final = 0xFFFFFFFF
+# TC_ACT_SHOT.
+DROP: Final = 2
+# The parents of the filters of a `clsact`.
+INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
+CLSACT: Final = "clsact"
+_CLSACT_PARENT, _CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFF0000
+_MESSAGE: Final = struct.Struct("=BxxxiIII")  # family, interface, handle, parent, information
+_KIND, _OPTIONS = 1, 2
+_BPF: Final = "bpf"
+_BPF_LENGTH, _BPF_CODE, _BPF_FLAGS = 4, 5, 8
+_DIRECT_ACTION: Final = 1
+_INSTRUCTION_BYTES: Final = 8
+_EVERY_PROTOCOL: Final = 0x0300  # ETH_P_ALL in network byte order
 _PRIORITY: Final = 7300
 _CLSACT_IS_OURS, _CLSACT_WAS_THERE = 0xCED05, 0xCED06
 _HANDLES: Final = (_CLSACT_IS_OURS, _CLSACT_WAS_THERE)
@@ -57,6 +79,76 @@ _IPV6_BYTES: Final = 40
 _GONE: Final = (errno.ENODEV, errno.ENXIO)
 # The kernel's errors if it lacks `clsact` or its programs.
 _MISSING: Final = (errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficControl:
+    """A qdisc, or a filter, of which `parent` is where it stands.
+
+    The kernel lists filters twice: as one of their priority (handle 0), and each.
+    """
+
+    index: int
+    kind: str
+    handle: int
+    parent: int
+    priority: int
+
+
+def clsact_request(index: int) -> bytes:
+    """Add or deletes an interface's `clsact` (RTM_NEWQDISC, RTM_DELQDISC), with all its filters."""
+    head = _MESSAGE.pack(0, index, _CLSACT_HANDLE, _CLSACT_PARENT, 0)
+    return head + attribute(_KIND, CLSACT.encode() + b"\0")
+
+
+def filter_request(index: int, priority: int, handle: int, code: bytes) -> bytes:
+    """Add a filter on what leaves an interface (RTM_NEWTFILTER)."""
+    options = nested(
+        _OPTIONS,
+        attribute(_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION)),
+        attribute(_BPF_LENGTH, struct.pack("=H", len(code) // _INSTRUCTION_BYTES)),
+        attribute(_BPF_CODE, code),
+    )
+    return _filter(index, priority, handle) + options
+
+
+def delete_filter_request(index: int, priority: int, handle: int) -> bytes:
+    """Delete one (RTM_DELTFILTER)."""
+    return _filter(index, priority, handle)
+
+
+def _filter(index: int, priority: int, handle: int) -> bytes:
+    head = _MESSAGE.pack(0, index, handle, EGRESS, priority << 16 | _EVERY_PROTOCOL)
+    return head + attribute(_KIND, _BPF.encode() + b"\0")
+
+
+def qdiscs_request() -> bytes:
+    """Ask (a dump of RTM_GETQDISC) for the qdiscs of all interfaces."""
+    return _MESSAGE.pack(0, 0, 0, 0, 0)
+
+
+def filters_request(index: int, parent: int) -> bytes:
+    """Ask (a dump of RTM_GETTFILTER) for the filters at one place."""
+    return _MESSAGE.pack(0, index, 0, parent, 0)
+
+
+def parse(message: NetlinkMessage) -> TrafficControl | None:
+    """Return the message's content; None if it is too short."""
+    if len(message.payload) < _MESSAGE.size:
+        return None
+    _, index, handle, parent, information = _MESSAGE.unpack_from(message.payload)
+    kind = text(attributes(message.payload, _MESSAGE.size).get(_KIND))
+    return TrafficControl(index, kind, handle, parent, information >> 16)
+
+
+def takes_out(message: NetlinkMessage) -> bool:
+    """Return whether filters on what leaves an interface may have gone."""
+    if message.type not in (RTM_DELQDISC, RTM_DELTFILTER):
+        return False
+    gone = parse(message)
+    if gone is None:
+        return False
+    return gone.kind == CLSACT if message.type == RTM_DELQDISC else gone.parent == EGRESS
 
 
 class EgressWall:
@@ -98,17 +190,17 @@ class EgressWall:
 
     def _put_up(self, link: Link) -> bool:
         try:
-            request = traffic_control.clsact_request(link.index)
-            if self._added(traffic_control.RTM_NEWQDISC, request):
+            request = clsact_request(link.index)
+            if self._added(RTM_NEWQDISC, request):
                 self._made.add(link.index)
             handle = _CLSACT_IS_OURS if link.index in self._made else _CLSACT_WAS_THERE
             code = program(link.type, link.hardware_address)
-            request = traffic_control.filter_request(link.index, _PRIORITY, handle, code)
-            added = self._added(traffic_control.RTM_NEWTFILTER, request)
+            request = filter_request(link.index, _PRIORITY, handle, code)
+            added = self._added(RTM_NEWTFILTER, request)
             if not added and self._addresses.get(link.index) != link.hardware_address:
                 # It was put up for another address, or by a daemon that is no more.
                 flags = NLM_F_ACK | NLM_F_CREATE
-                self._requester.ask(traffic_control.RTM_NEWTFILTER, request, flags)
+                self._requester.ask(RTM_NEWTFILTER, request, flags)
             self._addresses[link.index] = link.hardware_address
             return added
         except OSError as error:
@@ -141,14 +233,14 @@ class EgressWall:
 
     def _where(self) -> set[int]:
         """Return the interfaces that may have the wall."""
-        request = traffic_control.qdiscs_request()
+        request = qdiscs_request()
         try:
-            answers = self._requester.dump(traffic_control.RTM_GETQDISC, request)
+            answers = self._requester.dump(RTM_GETQDISC, request)
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:  # a kernel without traffic control
                 return set()
             raise
-        found = filter(None, map(traffic_control.parse, answers))
+        found = filter(None, map(parse, answers))
         return {each.index for each in found if each.kind == CLSACT}
 
     def _take_down(self, index: int) -> bool:
@@ -160,18 +252,18 @@ class EgressWall:
         others = any(each.priority != _PRIORITY for each in leaving)
         with suppress(FileNotFoundError):  # another program has been faster
             if made and not others and not self._filters(index, INGRESS):
-                request = traffic_control.clsact_request(index)
-                self._requester.ask(traffic_control.RTM_DELQDISC, request)
+                request = clsact_request(index)
+                self._requester.ask(RTM_DELQDISC, request)
                 return True
             for handle in ours:
-                request = traffic_control.delete_filter_request(index, _PRIORITY, handle)
-                self._requester.ask(traffic_control.RTM_DELTFILTER, request)
+                request = delete_filter_request(index, _PRIORITY, handle)
+                self._requester.ask(RTM_DELTFILTER, request)
         return bool(ours)
 
     def _filters(self, index: int, parent: int) -> list[TrafficControl]:
-        request = traffic_control.filters_request(index, parent)
-        answers = self._requester.dump(traffic_control.RTM_GETTFILTER, request)
-        return list(filter(None, map(traffic_control.parse, answers)))
+        request = filters_request(index, parent)
+        answers = self._requester.dump(RTM_GETTFILTER, request)
+        return list(filter(None, map(parse, answers)))
 
 
 def _is_ours(found: TrafficControl) -> bool:
@@ -240,7 +332,7 @@ def program(link_type: int, hardware_address: bytes = b"") -> bytes:
     code.load(start + 13, 1, indexed=True)
     code.if_any_bit(_RESET, then="a reset", otherwise="drop")
 
-    # Small ones only: any program makes the kernel send these (`barring_filter`).
+    # Small ones only: any program makes the kernel send these (`filter_rules`).
     code.label("a report")
     code.load_length()
     code.if_greater(_ETHERNET_HEADER_BYTES + REPORT_BYTES, then="drop", otherwise="pass")

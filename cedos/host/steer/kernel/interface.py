@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cedos.errors import CedosError, PrivilegeError, SteeringError
-from cedos.host.steer.journal.records import FILTER, ROUTING
+from cedos.host.steer.journal_records import FILTER, ROUTING
 from cedos.host.steer.kernel.rescue import RescueKernel, privileged
 from cedos.kernel.mptcp import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule

@@ -2,7 +2,7 @@
 
 One that always stands is `CEDOS_OUT`, first in OUTPUT of the table `filter`: in a namespace the kernel
 tracks connections only where some rule asks for their state. It also answers the IPv6 sockets that
-routing refuses (`cedos.host.steer.routing.plan`) at once; without, TCP hears of it when it repeats
+routing refuses (`cedos.host.steer.routing_plan`) at once; without, TCP hears of it when it repeats
 its first packet, after 1 s. All of an IP version is put in by one `iptables-restore`, or nothing of
 it. A call takes milliseconds, and none is on the way of a decision.
 

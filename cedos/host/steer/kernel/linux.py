@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.host.steer.journal.records import valid
-from cedos.host.steer.kernel import (
-    answer_filter,
-    barring_filter,
-    iptables,
-    routing_requests,
-    traffic_control,
-)
+from cedos.host.steer.journal_records import valid
+from cedos.host.steer.kernel import egress_wall, filter_rules, iptables, routing_requests
 from cedos.host.steer.kernel.egress_wall import EgressWall
 from cedos.host.steer.kernel.interface import FilterPlan
 from cedos.host.steer.kernel.linux_rescue import LinuxRescue
@@ -309,7 +303,7 @@ class LinuxKernel:
         self._must_be_here()
         try:
             # First, as it resets what lives: what the second one drops hears of nothing.
-            barring_filter.put_in(interfaces)
+            filter_rules.bar(interfaces)
         finally:
             with suppress(HostError):  # `raise_wall` tells
                 self._wall.only(interfaces)
@@ -322,14 +316,14 @@ class LinuxKernel:
 
     def hold_answers(self, on: bool) -> None:
         self._must_be_here()
-        iptables.put_in([answer_filter.chain(holds=on)])
+        iptables.put_in([filter_rules.answer_chain(holds=on)])
 
     def repair_filter(self, plan: FilterPlan) -> bool:
         self._must_be_here()
         # The wall first: it is the one that is in a hurry.
-        chains = barring_filter.chains(plan.barred) if plan.barred is not None else []
+        chains = filter_rules.barring_chains(plan.barred) if plan.barred is not None else []
         chains += [self._tracking] if plan.track else []
-        chains += [answer_filter.chain(holds=plan.holds)] if plan.holds is not None else []
+        chains += [filter_rules.answer_chain(holds=plan.holds)] if plan.holds is not None else []
         repaired = iptables.put_back(chains)
         if plan.rescue and not self.rescue.stands():
             self.rescue.prepare()
@@ -342,10 +336,10 @@ class LinuxKernel:
                 on_change()
 
         def controlled(data: bytes) -> None:
-            if any(map(traffic_control.takes_out, messages(data))):
+            if any(map(egress_wall.takes_out, messages(data))):
                 on_change()
 
-        group = traffic_control.GROUP_TRAFFIC_CONTROL
+        group = egress_wall.GROUP_TRAFFIC_CONTROL
         self._listeners += [
             NetlinkListener(NETLINK_ROUTE, [group], controlled, on_change),
             NetlinkListener(NETLINK_NETFILTER, [GROUP], told, on_change),

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from cedos.host.steer.journal.records import RESCUE, Record
+from cedos.host.steer.journal_records import RESCUE, Record
 from cedos.kernel.sock_diag import ConnectingSocket
 from cedos.model import Address, FlowKey
 

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from cedos.host.steer.journal.records import (
+from cedos.host.steer.journal_records import (
     TCP_RMEM,
     WINDOW_STEPS_PER_DOUBLING,
     Append,

@@ -5,8 +5,8 @@ from ipaddress import IPv4Address
 from typing import Final
 
 from cedos.errors import HostError, SteeringError
-from cedos.host.steer.journal.journal import JournalKeeper
-from cedos.host.steer.journal.records import SHARING, InterfaceForwardingRecord
+from cedos.host.steer.journal import JournalKeeper
+from cedos.host.steer.journal_records import SHARING, InterfaceForwardingRecord
 from cedos.host.steer.kernel import forwarding_filter
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor, ForwardingLinks
 from cedos.host.steer.kernel.iptables import Counted

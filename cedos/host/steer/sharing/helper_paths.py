@@ -10,8 +10,8 @@ from random import SystemRandom
 from typing import Final
 
 from cedos.errors import HostError, SteeringError
-from cedos.host.steer.journal.journal import JournalKeeper
-from cedos.host.steer.journal.records import MOST_SUBFLOWS, SHARING, MptcpLimitsRecord
+from cedos.host.steer.journal import JournalKeeper
+from cedos.host.steer.journal_records import MOST_SUBFLOWS, SHARING, MptcpLimitsRecord
 from cedos.host.steer.sharing.kernel import (
     MOST_NEIGHBOURS,
     PROVIDERS,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.host.steer.journal.records import is_interface_name
+from cedos.host.steer.journal_records import is_interface_name
 from cedos.host.steer.kernel import routing_requests
 from cedos.kernel import generic_netlink, mptcp, policy_routing, rtnetlink
 from cedos.kernel.mptcp import MptcpEndpoint

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
-from cedos.host.steer.journal.journal import Journal
-from cedos.host.steer.journal.records import (
+from cedos.host.steer.journal import Journal
+from cedos.host.steer.journal_records import (
     InterfaceForwardingRecord,
     JournalReading,
     MptcpLimitsRecord,

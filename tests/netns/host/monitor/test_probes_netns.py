@@ -11,8 +11,7 @@ from cedos.host.monitor.links import LinkMonitor
 from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.ping import PING_BYTES
 from cedos.host.monitor.probing.prober import Prober
-from cedos.host.monitor.probing.result import ProbeKind, ProbeServer
-from cedos.host.monitor.probing.schedule import ProbeSchedule
+from cedos.host.monitor.probing.probes import ProbeKind, ProbeSchedule, ProbeServer
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
 from cedos.model import Direction
 from emu.testbed.netns import Namespace

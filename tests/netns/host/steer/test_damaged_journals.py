@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from cedos.host.steer.journal.journal import FILE_NAME
+from cedos.host.steer.journal import FILE_NAME
 from cedos.host.steer.steering import Steering, restore
 
 HOSTILE = b'{"undo":"sysctl","key":"%s","before":"owned","after":"%s"}\n'

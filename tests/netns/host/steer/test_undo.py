@@ -10,7 +10,7 @@ import pytest
 from kit.steered import steered
 
 from cedos.errors import AlreadyRunningError
-from cedos.host.steer.journal.journal import FILE_NAME
+from cedos.host.steer.journal import FILE_NAME
 from cedos.host.steer.steering import Steering, restore
 from cedos.host.steer.undo import Undone
 from cedos.model import NetworkKind

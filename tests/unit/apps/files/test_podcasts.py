@@ -121,32 +121,41 @@ def test_a_file_name_ends_as_players_expect(path, media_type, suffix):
     assert re.fullmatch(rf"One [0-9a-f]{{6}}{re.escape(suffix)}", episode.file_name)
 
 
+def subscribe(folder, url, name="news"):
+    (folder / "podcasts.toml").write_text(f'[podcasts.{name}]\nurl = "{url}"\n')
+
+
 @pytest.fixture
 def library(tmp_path):
+    subscribe(tmp_path, "http://a.test/feed")
     return Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
 
 
-def test_subscriptions_are_kept_and_changed(tmp_path, library):
+def test_subscriptions_are_read_and_episodes_kept(tmp_path, library):
     url = "http://a.test/feed"
-    library.subscribe("s", Subscription(url, "07:00", 5))
-    library.episodes.append(Episode("s", "1", "One", url))
-    library.subscribe("s", Subscription(url, "08:00", 1))
-    assert time.strftime("%H:%M", time.localtime(library.episodes[0].by_unix_s)) == "08:00"
-    with pytest.raises(ConfigError, match="another --name"):
-        library.subscribe("s", Subscription("http://b.test/", "08:00", 1))
-    with pytest.raises(ConfigError, match=r'"\.\./x" cannot be the name'):
-        library.subscribe("../x", Subscription(url))
-    library.save_subscriptions()
+    assert library.podcasts == {"news": Subscription(url)}
+    library.episodes.append(Episode("news", "1", "One", url))
     library.save()
     again = Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
-    assert again.podcasts == {"s": Subscription(url, "08:00", 1)}
-    assert again.episodes == library.episodes
-    again.unsubscribe("s")
-    assert (again.podcasts, again.episodes) == ({}, [])
-    with pytest.raises(ConfigError, match="no podcast s; there are: none yet"):
-        again.unsubscribe("s")
-    (tmp_path / "podcasts.toml").write_text(f'[podcasts.s]\nurl = "{url}"\nby = "7"\n')
-    with pytest.raises(ConfigError, match="by must be a time of day"):
+    assert again.wanted() == library.episodes
+    subscribe(tmp_path, url, name="other")
+    again.read_subscriptions()
+    assert again.wanted() == [], "its feed was taken out"
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        ("", "names no podcast"),
+        ('[podcasts.s]\nurl = "http://a.test/"\nby = "7"\n', "by must be a time of day"),
+        ('[podcasts.s]\nurl = "a.test"\n', "url must be one such as"),
+        ('[podcasts."../x"]\nurl = "http://a.test/"\n', r'"\.\./x" cannot be the name'),
+    ],
+)
+def test_a_wrong_file_of_podcasts(tmp_path, content, why):
+    if content:
+        (tmp_path / "podcasts.toml").write_text(content)
+    with pytest.raises(ConfigError, match=why):
         Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
 
 
@@ -164,6 +173,7 @@ class Listener:
     """Wants such URLs, the first the most urgent; `by_s`: from now on."""
 
     def __init__(self, folder, *urls, by_s=3600.0):
+        subscribe(folder, "http://a.test/feed")
         self.library = Library(folder / "podcasts.toml", folder / "podcasts.json")
         for number, url in enumerate(urls):
             self.library.episodes.append(

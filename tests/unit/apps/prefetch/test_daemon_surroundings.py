@@ -5,13 +5,17 @@ from kit.waiting import until
 from cedos.api.programs import PriceMessage
 from cedos.apps.prefetch.http import HttpFetcher
 from cedos.apps.prefetch.prefetcher import Prefetcher
-from cedos.apps.prefetch.surroundings import DaemonSurroundings, News, prices_of
+from cedos.apps.prefetch.surroundings import (
+    DaemonSurroundings,
+    News,
+    PrefetchVerdict,
+    prices_of,
+)
 from cedos.controller.prefetch_report import MOST_ITEMS
 from cedos.model import NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.prefetch import queue
 from cedos.selector.prefetch.queue import Taking
-from cedos.selector.prefetch.reason import PrefetchVerdict
 
 
 async def test_networks_with_their_radios_come_from_the_daemon(control):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cedos.apps.sharing.charge import Charge, read_charge
+from cedos.apps.sharing.help_driver import Charge, read_charge
 
 LAPTOP = {
     "type": "Battery", "status": "Discharging", "capacity": "38",

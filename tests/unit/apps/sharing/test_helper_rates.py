@@ -3,8 +3,7 @@
 import pytest
 from kit.neighbours import GATEWAY, START_S, key_of, request_certificate
 
-from cedos.apps.sharing.gateway_sharing import GatewaySharing
-from cedos.apps.sharing.helper_rates import HelperRates
+from cedos.apps.sharing.gateway_sharing import GatewaySharing, HelperRates
 from cedos.apps.sharing.protocol.certificates import CertificateAuthority
 from cedos.apps.sharing.questions import (
     AskRates,

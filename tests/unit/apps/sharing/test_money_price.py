@@ -1,7 +1,7 @@
 """The worth of money: the daemon's where there is one."""
 
 from cedos.api.budgets import BudgetMessage
-from cedos.apps.sharing.money_price import DaemonPriced
+from cedos.apps.sharing.request_driver import DaemonPriced
 from cedos.errors import DaemonUnreachableError
 from cedos.selector.sharing import HelperOffer
 

@@ -14,10 +14,10 @@ from cedos.api.transfers import TurnMessage
 from cedos.apps.files.server_link import Progress
 from cedos.apps.files.serving import Serving
 from cedos.apps.files.tree import Tree
+from cedos.commands.console import by_deadline, waiting_files
+from cedos.commands.console.by_deadline import FilesByDeadline, SessionPool
 from cedos.commands.console.servers import SOURCE, Source
-from cedos.commands.sessions.shared import by_deadline, waiting_files
-from cedos.commands.sessions.shared.by_deadline import FilesByDeadline, SessionPool
-from cedos.commands.sessions.shared.transfers import Endpoints, too_late
+from cedos.commands.console.transfers import Endpoints, too_late
 from cedos.errors import SessionError, TransferError
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.crypto import KeyPair

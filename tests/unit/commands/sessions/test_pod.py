@@ -3,7 +3,6 @@
 import json
 import os
 import random
-import re
 import signal
 import socket
 import subprocess
@@ -12,11 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 from kit.nginx import nginx
 from kit.waiting import wait_until
-
-from cedos.commands.sessions import pod
 
 POD = str(Path(sys.executable).with_name("cedos-pod"))
 AUDIO = random.Random(6).randbytes(4_000_000)
@@ -45,6 +41,15 @@ class Publisher:
         }
         self.nginx = None
 
+    def subscribe(self, text=""):
+        file = self.home / "config" / "cedos" / "podcasts.toml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f'[podcasts.news]\nurl = "{self.url}/feed.xml"\n{text}')
+
+    def episodes(self):
+        file = self.home / "state" / "cedos" / "podcasts.json"
+        return json.loads(file.read_text())["episodes"]
+
     def serve(self, rate):
         self.stop()
         root = self.folder / "www"
@@ -67,10 +72,10 @@ class Publisher:
         )
 
     def run(self, *arguments):
-        """Return what a run within this process prints, as a start takes longer than most of them."""
-        done = run(*arguments, env=self.environment)
-        assert done.exit_code == 0, done.stderr
-        return done.stdout
+        process = self.pod(*arguments)
+        out, said = process.communicate(timeout=60)
+        assert process.returncode == 0, said
+        return out
 
     def requests(self):
         deadline_s = time.monotonic() + 5  # they are written after the answer
@@ -96,16 +101,15 @@ def wait_for(wanted, process):
 
 def test_subscribed_killed_and_gone_on_with(publisher):
     publisher.serve("1m")
-    said = publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news", "--by", "06:30")
-    assert "news: new episodes shall be here by 06:30; `cedos-pod` brings" in said
+    publisher.subscribe('by = "06:30"\n')
     first = publisher.pod()
     folder = publisher.home / "Podcasts" / "news"
     wait_for(lambda: any(each.stat().st_size > 500_000 for each in folder.glob("*.part")), first)
     first.kill()
     first.communicate()
-    assert re.search(r"[0-9.]+ [kM]B of 4.0 MB here, wanted by", publisher.run("--list"))
-    (killed,) = json.loads(publisher.run("--list", "--json"))["episodes"]
-    assert killed["here_bytes"] > 500_000
+    (killed,) = publisher.episodes()
+    assert (killed["state"], killed["size_bytes"]) == ("wanted", len(AUDIO))
+    assert time.strftime("%H:%M", time.localtime(killed["by_unix_s"])) == "06:30"
     publisher.serve("0")
     out = publisher.run()
     assert "is here" in out
@@ -116,16 +120,11 @@ def test_subscribed_killed_and_gone_on_with(publisher):
     status, n_bytes, _ = publisher.requests()[-1]
     assert status == "206"
     assert int(n_bytes) < len(AUDIO) - 400_000
-    (episode,) = json.loads(publisher.run("--list", "--json"))["episodes"]
-    assert (episode["state"], episode["in_time"]) == ("here", True)
-    assert episode["here_bytes"] == len(AUDIO)
+    (episode,) = publisher.episodes()
+    assert episode["state"] == "here"
+    assert episode["came_unix_s"] < episode["by_unix_s"]
     assert "0 new episodes" in publisher.run()
     assert len(publisher.requests()) == 2
-    publisher.run("--remove", "news")
-    assert file.exists()
-    assert "no podcasts yet; cedos-pod --add" in publisher.run("--list")
-    done = run(env=publisher.environment)
-    assert (done.exit_code, "no subscription yet" in done.stderr) == (2, True)
 
 
 def test_a_changed_file_begins_anew_and_a_missing_one_is_reported(publisher):
@@ -137,7 +136,7 @@ def test_a_changed_file_begins_anew_and_a_missing_one_is_reported(publisher):
         )
     )
     publisher.serve("1m")
-    publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news")
+    publisher.subscribe()
     first = publisher.pod()
     folder = publisher.home / "Podcasts" / "news"
     wait_for(lambda: any(each.stat().st_size > 300_000 for each in folder.glob("*.part")), first)
@@ -146,8 +145,8 @@ def test_a_changed_file_begins_anew_and_a_missing_one_is_reported(publisher):
     changed = AUDIO[::-1]
     (publisher.folder / "www" / "one.mp3").write_bytes(changed)
     publisher.serve("0")
-    run(env=publisher.environment)
-    assert "None: the server says 404 Not Found" in publisher.run("--list")
+    publisher.pod().communicate(timeout=60)
+    assert "the server says 404 Not Found" in [each["why"] for each in publisher.episodes()]
     (file,) = folder.iterdir()
     assert file.read_bytes() == changed
     assert {status for status, *_ in publisher.requests()} == {"200", "404"}  # none.mp3, too
@@ -156,7 +155,7 @@ def test_a_changed_file_begins_anew_and_a_missing_one_is_reported(publisher):
 
 def test_a_program_that_stays_looks_again_and_is_interrupted(publisher):
     publisher.serve("0")
-    publisher.run("--add", f"{publisher.url}/feed.xml", "--name", "news", "--keep", "1")
+    publisher.subscribe("keep = 1\n")
     staying = publisher.pod("--stay", "-q")
     folder = publisher.home / "Podcasts" / "news"
     wait_for(lambda: bool(list(folder.glob("*.mp3"))), staying)
@@ -165,45 +164,12 @@ def test_a_program_that_stays_looks_again_and_is_interrupted(publisher):
     assert (staying.returncode, out, said) == (130, "", "")
 
 
-def run(*arguments, env=None):
-    return CliRunner(env=env).invoke(pod.command, arguments, prog_name="cedos-pod")
-
-
-@pytest.fixture
-def home(tmp_path, monkeypatch):
-    monkeypatch.delenv("CEDOS_USER_DIR", raising=False)
-    for name in ("CONFIG", "STATE"):
-        monkeypatch.setenv(f"XDG_{name}_HOME", str(tmp_path / name.lower()))
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status", "said"),
-    [
-        (("--add", "example.org"), 2, "--add: url must be one such as"),
-        (("--add", "http://127.0.0.1:9/", "--by", "25:00"), 2, "by must be a time of day"),
-        (("--add", "http://127.0.0.1:9/", "--name", "../x"), 2, "cannot be the name of a podcast"),
-        (("--by", "08:00"), 2, "--name, --by and --keep go with --add"),
-        (("--list", "--remove", "s"), 2, "--add, --remove and --list exclude each other"),
-        (("--remove", "s"), 2, "there is no podcast s"),
-        ((), 2, "there is no subscription yet"),
-        (("--list",), 0, ""),
-    ],
-)
-def test_messages(home, arguments, status, said):
-    done = run(*arguments)
-    assert (done.exit_code, said in done.stderr) == (status, True)
-    assert not list(home.iterdir())
-
-
-def test_what_is_no_feed_is_refused_and_one_that_is_away_is_kept(publisher):
+def test_what_is_no_feed_is_reported_and_no_podcast_too(publisher):
     publisher.serve("0")
-    (publisher.folder / "www" / "page.html").write_text("<!DOCTYPE html><html>News</html>")
-    for path, why in (("page.html", "the answer is no feed"), ("gone", "404 Not Found")):
-        done = run("--add", f"{publisher.url}/{path}", "--name", "s", env=publisher.environment)
-        assert (done.exit_code, why in done.stderr) == (1, True)
-    publisher.stop()
-    done = run("--add", f"{publisher.url}/feed.xml", "--name", "s", env=publisher.environment)
-    assert (done.exit_code, "refused the connection; the next run" in done.stderr) == (0, True)
-    (listed,) = json.loads(publisher.run("--list", "--json"))["subscriptions"]
-    assert (listed["name"], listed["keep"]) == ("s", 3)
+    (publisher.folder / "www" / "feed.xml").write_text("<!DOCTYPE html><html>News</html>")
+    for subscribed, status, why in ((False, 2, "names no podcast"), (True, 1, "is no feed")):
+        if subscribed:
+            publisher.subscribe()
+        process = publisher.pod()
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, why in said) == (status, True)

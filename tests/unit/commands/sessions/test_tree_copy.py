@@ -7,8 +7,8 @@ import os
 import pytest
 
 from cedos.apps.files.messages import Entry, path_of
-from cedos.commands.sessions.shared import tree_copy
-from cedos.commands.sessions.shared.tree_copy import TreeCopy
+from cedos.commands.console import tree_copy
+from cedos.commands.console.tree_copy import TreeCopy
 from cedos.errors import TransferError
 
 

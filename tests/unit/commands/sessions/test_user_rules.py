@@ -8,8 +8,8 @@ import pytest
 from kit.waiting import until
 
 from cedos.api.messages import NetworkMessage, RuleMessage
-from cedos.commands.sessions.shared import user_rules
-from cedos.commands.sessions.shared.user_rules import RuledHosts, RuledNetworks
+from cedos.commands.console import user_rules
+from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.controller.rule import RuleRequest
 from cedos.errors import DaemonUnreachableError
 from cedos.model import NetworkKind

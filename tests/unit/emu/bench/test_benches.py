@@ -8,8 +8,9 @@ import pytest
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from emu import bench
-from emu.bench import gateway, names, percentile, run, uncertainty
+from emu.bench import gateway, names, run, uncertainty
 from emu.bench.trials import AGAIN, Case, Fetch, again
+from emu.statistics import percentile
 
 
 def test_each_bench_can_be_run():

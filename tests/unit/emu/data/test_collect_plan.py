@@ -7,16 +7,15 @@ import pytest
 from click.testing import CliRunner
 
 from cedos.model import Direction
+from emu import ROOT
 from emu.commands.cedos_emu import group
 from emu.data import collect, datasets, derived, probes
 from emu.data.choices import context_of
-from emu.data.collect import ComputedRows
+from emu.data.collect import ComputedRows, Row, history
 from emu.data.derived import MOST_LENGTHENED, observed
-from emu.data.measure import Row, history
 from emu.places import places, synth
 from emu.places.places import load
 from emu.places.traces import Trace
-from emu.repository import ROOT
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from kit.models import shipped
 
 from cedos.errors import DataSetError
 from cedos.storage import model_files
+from emu import ROOT
 from emu.commands.evaluate import command
 from emu.data import datasets
-from emu.repository import ROOT
 
 HEAD = "place,group,start_s,size_bytes,direction,t_wifi_s,censored_wifi,t_cellular_s,wifi_rtt_s"
 GOOD = f"{HEAD}\na-1,a,0.5,3000,down,0.2,0,0.4,0.02\na-2,,1,30000,up,30,1,,\n"

@@ -5,7 +5,8 @@ import pytest
 from cedos.budget_kinds import Resource
 from cedos.model import Every
 from cedos.selector.budgets.pacer import Pacer
-from emu.experiments.budgets.months import (
+from emu.experiments.data_plans import DAY_S, PLANS, data, energy
+from emu.experiments.months import (
     ODD_MONTHS,
     figures,
     live,
@@ -14,7 +15,6 @@ from emu.experiments.budgets.months import (
     odd_worlds,
     simulate,
 )
-from emu.experiments.budgets.plans import DAY_S, PLANS, data, energy
 
 
 @pytest.fixture(scope="module")

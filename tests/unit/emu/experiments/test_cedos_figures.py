@@ -9,11 +9,11 @@ import pytest
 from click.testing import CliRunner
 from scipy.optimize import linprog
 
+from emu import ROOT
 from emu.experiments.cedos import __main__ as program
 from emu.experiments.cedos import studies
 from emu.experiments.cedos.compare import Tally, feasible, figures, most_wifi_bytes
 from emu.experiments.cedos.world import Wanted, World
-from emu.repository import ROOT
 
 RESULTS = ROOT / "notebooks" / "results"
 

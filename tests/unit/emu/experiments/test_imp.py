@@ -7,6 +7,7 @@ from cedos.model import NetworkKind
 from cedos.selector.prefetch.outlook import Average
 from cedos.selector.prefetch.queue import Queue
 from cedos.storage.model_files import radios
+from emu import ROOT
 from emu.experiments.imp import grid, workload
 from emu.experiments.imp.demand import Budgets
 from emu.experiments.imp.grid import drive
@@ -16,7 +17,6 @@ from emu.experiments.replayed_network import ReplayedNetwork
 from emu.places import places
 from emu.places.stats import OUTAGE_BPS, rates_bps
 from emu.places.traces import Trace
-from emu.repository import ROOT
 from emu.testbed.access import Access
 
 TRACES = ROOT / "traces"

@@ -11,6 +11,7 @@ from cedos.errors import CedosError
 from cedos.model import NetworkKind
 from cedos.selector.decision.living import AGAIN_S
 from cedos.storage.model_files import radios
+from emu import ROOT
 from emu.experiments.meatballs import exchanges, offload_policy
 from emu.experiments.meatballs.exchange_policy import (
     LEAST_BYTES,
@@ -26,7 +27,6 @@ from emu.experiments.meatballs.trial import SETTINGS, Cancel, Chosen, Race, Star
 from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
-from emu.repository import ROOT
 from emu.testbed.access import Access
 
 BOTH = frozenset({"wifi", "cellular"})

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.model import NetworkKind
+from emu import ROOT
 from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork, joined
 from emu.places import places
 from emu.places.traces import Trace
-from emu.repository import ROOT
 from emu.testbed.access import Access
 
 

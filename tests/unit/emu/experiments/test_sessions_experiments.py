@@ -10,10 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.model import NetworkKind
-from emu.experiments.sessions import cedos_tables, dtp, intnw
+from emu.experiments.sessions import applications, cedos_tables, dtp, intnw
 from emu.experiments.sessions.air import Direction
-from emu.experiments.sessions.apps import applications
-from emu.experiments.sessions.apps.link import (
+from emu.experiments.sessions.application_link import (
     BACKGROUND_LARGE,
     FOREGROUND_SMALL,
     Asking,

@@ -4,10 +4,10 @@ import csv
 
 import pytest
 
+from emu import ROOT
 from emu.places.places import load
 from emu.places.stats import place_stats
 from emu.places.synth import opportunities
-from emu.repository import ROOT
 
 
 def test_a_place_is_compared_over_the_common_seconds(tmp_path):

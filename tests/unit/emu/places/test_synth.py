@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from cedos.errors import PlaceError
+from emu import ROOT
 from emu.places.check import check
 from emu.places.places import load
 from emu.places.stats import rates_bps
 from emu.places.synth import KINDS, draw, generate
-from emu.repository import ROOT
 
 SHIPPED = ROOT / "traces"
 SEEDS = range(100, 140)

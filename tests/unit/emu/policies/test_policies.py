@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from cedos.config import load
-from emu import policies
+from emu import ROOT, policies
 from emu.places import places
-from emu.policies.base import Stage
+from emu.policies import Stage
 from emu.policies.cedos import Cedos, configuration
-from emu.repository import ROOT
 
 TOLD = {
     "started_at_s": 0.0,

@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from cedos.errors import ConfigError
+from emu import ROOT
 from emu.commands.run import command
-from emu.repository import ROOT
 from emu.runs import analysis
 
 EXPERIMENTS = ROOT / "emu" / "experiments"

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from cedos.errors import ConfigError, EmulationError
+from emu import ROOT
 from emu.places import places as collections
-from emu.repository import ROOT
 from emu.runs import runs, scenario, series
 from emu.runs.summary import Browsing, PolicyRun, summarise
 

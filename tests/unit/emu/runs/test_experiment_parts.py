@@ -9,8 +9,8 @@ import pytest
 
 from cedos.errors import ConfigError, EmulationError
 from cedos.model import Direction
+from emu import ROOT
 from emu.places.places import load
-from emu.repository import ROOT
 from emu.runs import experiment, runs, scenario
 from emu.runs.browsing import Browsed
 from emu.runs.experiment import _Result, disturbances

@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner
 
 from cedos.errors import DataSetError
+from emu import ROOT
 from emu.commands.collect import command as collect
 from emu.commands.report import command as report
 from emu.commands.run import command
 from emu.places import places as collections
-from emu.repository import ROOT
 from emu.runs import analysis, experiment, runs, scenario, series
 from emu.runs.runs import claimed
 

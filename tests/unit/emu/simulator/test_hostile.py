@@ -9,10 +9,9 @@ from cedos.controller.budgets.hard_budgets import HardBudgets
 from cedos.controller.controller import Controller
 from cedos.controller.decisions import moves
 from cedos.model import Budget, Direction, NetworkKind
-from emu import policies
+from emu import ROOT, policies
 from emu.places import places
 from emu.places.traces import Trace
-from emu.repository import ROOT
 from emu.simulator import hostile
 from emu.simulator.connection import Transfer
 from emu.simulator.hostile import Case

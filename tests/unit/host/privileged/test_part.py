@@ -17,7 +17,7 @@ from cedos.host.privileged import part as module
 from cedos.host.privileged import wire
 from cedos.host.privileged.part import PrivilegedPart, WakeTimer
 from cedos.host.privileged.process import answered
-from cedos.host.steer.journal.records import (
+from cedos.host.steer.journal_records import (
     CONNTRACK_ACCOUNTING,
     FILTER,
     RESCUE,
@@ -29,7 +29,7 @@ from cedos.host.steer.journal.records import (
 )
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.host.steer.kernel.rescue import RescueKernel, operations
-from cedos.host.steer.routing.plan import REFUSING_ROUTE, TABLE_BASE, Preference
+from cedos.host.steer.routing_plan import REFUSING_ROUTE, TABLE_BASE, Preference
 from cedos.kernel import conntrack
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkMessage
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule

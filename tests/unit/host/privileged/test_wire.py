@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from cedos.host.privileged import wire
 from cedos.host.steer.kernel.interface import FilterPlan
-from cedos.host.steer.routing.plan import Preference
+from cedos.host.steer.routing_plan import Preference
 from cedos.kernel.mptcp import CreateSubflow, DestroySubflow, PathManagerCommand, SetBackup
 from cedos.kernel.policy_routing import Route, Rule
 from cedos.kernel.sock_diag import ConnectingSocket

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cedos.errors import SteeringError
-from cedos.host.steer.journal.journal import FILE_NAME, Journal
+from cedos.host.steer.journal import FILE_NAME, Journal
 from cedos.host.steer.steering import Steering
 from cedos.kernel import own_file
 from cedos.kernel.mptcp import DestroySubflow

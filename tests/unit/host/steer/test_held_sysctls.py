@@ -5,7 +5,7 @@ import errno
 import pytest
 from kit.steer_kernel import MemoryKernel
 
-from cedos.host.steer.journal.records import FILTER, MPTCP_CLOSE_TIMEOUT, TCP_RMEM, SysctlRecord
+from cedos.host.steer.journal_records import FILTER, MPTCP_CLOSE_TIMEOUT, TCP_RMEM, SysctlRecord
 from cedos.host.steer.repairs import HeldSysctls
 
 

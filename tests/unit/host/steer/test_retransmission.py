@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from cedos.host.steer.journal.records import RETRANSMISSION, TCP_RETRIES, TCP_RTO_MAX
+from cedos.host.steer.journal_records import RETRANSMISSION, TCP_RETRIES, TCP_RTO_MAX
 from cedos.host.steer.steering import Steering
 
 USUAL = {key: usual for key, (usual, _) in RETRANSMISSION.items()}

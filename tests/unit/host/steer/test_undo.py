@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from kit.steer_kernel import MemoryKernel
 
 from cedos.errors import PrivilegeError
-from cedos.host.steer.journal.journal import FILE_NAME, Journal
-from cedos.host.steer.journal.records import (
+from cedos.host.steer.journal import FILE_NAME, Journal
+from cedos.host.steer.journal_records import (
     CONNECTIONS,
     CONNTRACK_ACCOUNTING,
     FILTER,

@@ -5,8 +5,7 @@ import pytest
 from cedos.budget_kinds import Resource
 from cedos.model import Budget, Network, NetworkKind
 from cedos.selector.budgets.keeper import Period, Standing
-from cedos.selector.budgets.price_text import amount, note, worth_s
-from cedos.selector.budgets.prices import Prices
+from cedos.selector.budgets.prices import Prices, amount, note, worth_s
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,8 @@ from cedos.session.io.advice import (
     ToldSizes,
     TransferProgress,
 )
-from cedos.session.protocol.schedulers.decided import DecidedScheduler
 from cedos.session.protocol.schedulers.interface import PathFacts
-from cedos.session.protocol.schedulers.plain import LabelMapping
+from cedos.session.protocol.schedulers.plain import DecidedScheduler, LabelMapping
 from cedos.session.protocol.session import Session
 
 pytestmark = pytest.mark.jumping

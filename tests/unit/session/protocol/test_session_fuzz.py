@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from emu.repository import ROOT
+from emu import ROOT
 
 HERE = Path(__file__).parent
 DOCUMENT = (ROOT / "docs" / "session-protocol.md").read_text()

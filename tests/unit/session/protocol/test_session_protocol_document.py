@@ -20,7 +20,7 @@ from cedos.session.protocol import (
     sender,
 )
 from cedos.session.protocol.unpacking import unpack
-from emu.repository import ROOT
+from emu import ROOT
 
 DOCUMENT = (ROOT / "docs" / "session-protocol.md").read_text()
 GOOD = re.findall(r"^\| ([^|]+) \| `([0-9a-f]+)` \| `(\{.*\})` \|$", DOCUMENT, re.M)

@@ -12,7 +12,7 @@ from cedos.apps.files.objects.origin_client import OriginClient
 from cedos.apps.files.putting import Putting
 from cedos.apps.files.server_link import ServerLink
 from cedos.apps.files.web_uploads import UploadSender, UploadStore, WebUploads
-from cedos.commands.sessions.shared.waiting_files import WebTarget
+from cedos.commands.console.waiting_files import WebTarget
 from cedos.proxy.gateway.gateway import LIMITS, Gateway, GatewaySettings
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.sockets import connect

@@ -7,7 +7,7 @@ from hashlib import sha256
 import msgspec
 import pytest
 
-from cedos.apps.sharing.protocol import accounting, freshness, messages
+from cedos.apps.sharing.protocol import accounting, messages, signing
 from cedos.apps.sharing.protocol.certificates import (
     CertificateAuthority,
     HostIdentity,
@@ -32,7 +32,7 @@ from cedos.apps.sharing.protocol.receipts import Receipt, read_contract, read_re
 from cedos.apps.sharing.protocol.requestor import RequestorTiming
 from cedos.apps.sharing.protocol.signing import SigningKey
 from cedos.selector.sharing import NetworkType
-from emu.repository import ROOT
+from emu import ROOT
 
 DOCUMENT = (ROOT / "docs" / "sharing-protocol.md").read_text()
 NOW_S = 1_800_000_000
@@ -124,7 +124,7 @@ def test_the_times_in_the_document_are_those_of_the_program():
         for prefix, timing in (("", RequestorTiming), ("helper_", HelperTiming))
         for each in fields(timing)
     }
-    program |= {"period_s": accounting.PERIOD_S, "window_s": freshness.WINDOW_S}
+    program |= {"period_s": accounting.PERIOD_S, "window_s": signing.WINDOW_S}
     assert {name: float(value) for name, value in rows.items()} == program
 
 

@@ -10,7 +10,7 @@ import pytest
 from cedos.host.monitor import flow_source, portal_check
 from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
 from cedos.host.monitor.probing import dns_probe, udp_train
-from cedos.host.monitor.probing.result import ProbeServer
+from cedos.host.monitor.probing.probes import ProbeServer
 from cedos.model import FlowKey, Network, NetworkKind
 
 HERE = ip_address("127.0.0.1")

@@ -7,7 +7,7 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.host.monitor.probing import udp_train
-from cedos.host.monitor.probing.result import ProbeServer
+from cedos.host.monitor.probing.probes import ProbeServer
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
 from cedos.model import Direction
 

@@ -12,8 +12,13 @@ from cedos.errors import PrivilegeError
 from cedos.host.monitor.probing import dns_probe, udp_train
 from cedos.host.monitor.probing.ping import PING_BYTES
 from cedos.host.monitor.probing.prober import Prober
-from cedos.host.monitor.probing.result import ProbeKind, ProbeOutcome, ProbeServer, Spent
-from cedos.host.monitor.probing.schedule import ProbeSchedule
+from cedos.host.monitor.probing.probes import (
+    ProbeKind,
+    ProbeOutcome,
+    ProbeSchedule,
+    ProbeServer,
+    Spent,
+)
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
 from cedos.model import Direction, Network, NetworkKind, NextHop
 

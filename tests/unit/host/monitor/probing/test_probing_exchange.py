@@ -6,7 +6,7 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.host.monitor.probing import udp_train
-from cedos.host.monitor.probing.result import ProbeServer
+from cedos.host.monitor.probing.probes import ProbeServer
 from cedos.host.monitor.probing.udp_train import INDICATORS
 from cedos.model import Direction
 

@@ -8,7 +8,7 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.host.monitor.probing import udp_train, wire
-from cedos.host.monitor.probing.result import ProbeServer
+from cedos.host.monitor.probing.probes import ProbeServer
 from cedos.model import Direction
 
 HERE = ip_address("127.0.0.1")

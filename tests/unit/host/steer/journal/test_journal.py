@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.errors import AlreadyRunningError, SteeringError
-from cedos.host.steer.journal.journal import FILE_NAME, LOCK_NAME, Journal
-from cedos.host.steer.journal.records import (
+from cedos.host.steer.journal import FILE_NAME, LOCK_NAME, Journal
+from cedos.host.steer.journal_records import (
     CONNECTIONS,
     CONNTRACK_ACCOUNTING,
     FILTER,

@@ -3,8 +3,7 @@
 import pytest
 from kit.classic_bpf import run_bpf
 
-from cedos.host.steer.kernel.egress_wall import program
-from cedos.host.steer.kernel.traffic_control import DROP, PASS
+from cedos.host.steer.kernel.egress_wall import DROP, PASS, program
 
 ETHERNET, OTHER = 1, 519
 ETHERTYPES = {4: 0x0800, 6: 0x86DD}

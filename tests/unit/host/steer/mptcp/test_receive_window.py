@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.host.steer.journal.records import TCP_RMEM
+from cedos.host.steer.journal_records import TCP_RMEM
 from cedos.host.steer.mptcp.receive_window import ReceiveWindow, receive_buffer_bytes, with_maximum
 
 rates = st.floats(1e3, 1e10)

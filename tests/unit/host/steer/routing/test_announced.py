@@ -6,8 +6,8 @@ from ipaddress import ip_network
 import pytest
 
 from cedos.controller.commands import NOWHERE
-from cedos.host.steer.routing.plan import Destination
-from cedos.host.steer.routing.routing import Routing
+from cedos.host.steer.routing_plan import Destination
+from cedos.host.steer.routing_rules import Routing
 
 SERVER = ip_network("198.51.100.1/32")
 TUNNEL = 9

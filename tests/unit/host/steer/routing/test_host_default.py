@@ -6,7 +6,7 @@ from ipaddress import ip_interface, ip_network
 import pytest
 
 from cedos.controller.events import HostDefault
-from cedos.host.steer.routing.host_default import examine
+from cedos.host.steer.default_route import examine
 from cedos.kernel.policy_routing import SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.model import Network, NetworkKind

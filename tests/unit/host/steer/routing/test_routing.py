@@ -11,7 +11,7 @@ from kit.steer_kernel import MemoryKernel
 
 from cedos.controller.commands import NOWHERE
 from cedos.controller.events import HostDefault
-from cedos.host.steer.routing.plan import (
+from cedos.host.steer.routing_plan import (
     FIRST_PREFERENCE,
     LAST_PREFERENCE,
     REFUSING_TABLE,
@@ -19,7 +19,7 @@ from cedos.host.steer.routing.plan import (
     plan,
     table_of,
 )
-from cedos.host.steer.routing.routing import Routing
+from cedos.host.steer.routing_rules import Routing
 from cedos.kernel.policy_routing import LOOPBACK_INDEX, SeenRule
 from cedos.model import FlowKey, Translator
 

@@ -8,7 +8,7 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.messages import MessageKind, Notice, pack_notice, pack_stale
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
-from emu.repository import ROOT
+from emu import ROOT
 from tests.unit.session.conftest import Book
 
 DOCUMENT = (ROOT / "docs" / "session-handshake.md").read_text()

@@ -3,9 +3,8 @@
 import pytest
 
 from cedos.model import NetworkKind, Strategy, StrategyKind
-from cedos.session.protocol.schedulers.decided import DecidedScheduler, permissions
 from cedos.session.protocol.schedulers.interface import SendGrant, allowed
-from cedos.session.protocol.schedulers.plain import LabelMapping
+from cedos.session.protocol.schedulers.plain import DecidedScheduler, LabelMapping, permissions
 
 CHUNK = 16_384
 

@@ -5,10 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cedos.session.protocol import schedulers
-from cedos.session.protocol.schedulers.decided import DecidedScheduler
-from cedos.session.protocol.schedulers.interface import ALL_RANKS, Backlog, SendGrant, rate_bps
+from cedos.session.protocol.schedulers.interface import (
+    ALL_RANKS,
+    Backlog,
+    SendGrant,
+    rate_bps,
+)
 from cedos.session.protocol.schedulers.plain import (
     Anticipatory,
+    DecidedScheduler,
     LabelMapping,
     LowestRtt,
     RedundantScheduler,

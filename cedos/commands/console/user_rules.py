@@ -1,0 +1,275 @@
+"""The user's rules (`cedos rule`) as the daemon reports them, for the proxy and for sessions."""
+
+import asyncio
+import socket
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from cedos.api.client import ControlClient
+from cedos.api.messages import RuleMessage
+from cedos.controller.decisions.user_rules import UserRules
+from cedos.controller.outbox import Outbox
+from cedos.controller.rule import MOST_ADDRESSES, is_host_name
+from cedos.errors import CedosError, ConfigError
+from cedos.model import Address, NetworkKind
+from cedos.proxy.local.direct import LookUp, RuleBook
+from cedos.session.io.links import Egress, EgressReader
+
+_ASK_S: Final = 2.0
+_TIMEOUT_S: Final = 1.0
+# The longest wait for a look-up. Without its addresses, no rule for a prefix applies to a name.
+_PATIENCE_S: Final = 1.0
+_NAME_S: Final = 60.0
+_NOT_FOUND_S: Final = 10.0
+_MOST_NAMES: Final = 512
+_MOST_LOOKUPS: Final = 32
+
+
+def applies(
+    rules: Iterable[RuleMessage],
+    host: str,
+    port: int | None,
+    looked_up: Callable[[str], Sequence[str]],
+) -> int | None:
+    """Return the number of the rule for a host, by its name or by one of its addresses."""
+    known = UserRules(Outbox(), {str(one.number): one.rule for one in rules})
+    host = host.strip().rstrip(".").lower()
+    if not is_host_name(host) and not is_address(host):
+        raise ConfigError(f'"{host}" is no name and no address; a port is given by --port')
+    return known.applies(host, port, looked_up)
+
+
+def is_address(text: str) -> bool:
+    try:
+        return bool(ip_address(text))
+    except ValueError:
+        return False
+
+
+def addresses(name: str) -> tuple[str, ...]:
+    """Return the addresses of a name by this host's resolver; none if it does not answer."""
+    try:
+        answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return ()
+    found = dict.fromkeys(str(answer[4][0]).partition("%")[0] for answer in answers)
+    return tuple(found)[:MOST_ADDRESSES]
+
+
+class RuledHosts(RuleBook):
+    """Hosts under the rules of the daemon behind a control socket; without a daemon there are none.
+
+    A session with a gateway carries everything over the best networks for all of it. Therefore
+    connections under a rule go direct, where the daemon applies the rule. Names are looked up only
+    if a rule has addresses. `changed` is called when the rules change, and every minute while
+    there are any.
+    """
+
+    def __init__(self, socket: Path, changed: Callable[[], Awaitable[None]] | None = None) -> None:
+        self._client = ControlClient(socket, _TIMEOUT_S)
+        self._changed = changed
+        self._rules: Sequence[RuleMessage] = ()
+        self._told_s = float("-inf")
+        self._due = False
+        self._telling: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._names: OrderedDict[str, tuple[tuple[str, ...], float]] = OrderedDict()
+        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._meant: OrderedDict[str, str] = OrderedDict()
+
+    async def follow(self) -> None:
+        """Read the rules and follow them in the background."""
+        await self._read()
+        self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    async def find(self, host: str, port: int, look_up: LookUp) -> bool:
+        """Return whether a rule applies, after a lookup of the name if needed."""
+        looking = self._look_up(host, port, look_up)
+        if looking is not None:
+            await asyncio.wait({looking}, timeout=_PATIENCE_S)
+        return self._covered(host, port)
+
+    def covers(self, host: str, port: int, look_up: LookUp) -> bool:
+        """Return whether a rule applies, by the addresses known so far."""
+        self._look_up(host, port, look_up)
+        return self._covered(host, port)
+
+    def names(self, name: str) -> bool:
+        """Return whether a rule is for this name, or for a parent domain."""
+        name = name.strip().rstrip(".").lower()
+        return any(
+            each.rule.prefix is None
+            and (name == each.rule.host or name.endswith(f".{each.rule.host}"))
+            for each in self._rules
+        )
+
+    def learn(self, name: str, addresses: Sequence[Address]) -> None:
+        """Note the addresses that a program got for a name."""
+        for address in addresses:
+            self._meant[str(address)] = name
+            self._meant.move_to_end(str(address))
+        while len(self._meant) > _MOST_NAMES:
+            self._meant.popitem(last=False)
+
+    async def close(self) -> None:
+        own = (self._following, self._telling)
+        tasks = [*self._looking.values(), *(each for each in own if each is not None)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _covered(self, host: str, port: int) -> bool:
+        def known(name: str) -> Sequence[str]:
+            return self._names.get(name, ((), 0.0))[0]
+
+        hosts = [host, *([self._meant[host]] if host in self._meant else [])]
+        return bool(self._rules) and any(
+            applies(self._rules, each, port, known) is not None for each in hosts
+        )
+
+    def _look_up(self, host: str, port: int, look_up: LookUp) -> asyncio.Task[None] | None:
+        """Return the task of the lookup; None: it is not needed, or too many run."""
+        name = host.strip().rstrip(".").lower()
+        if not any(
+            each.rule.prefix is not None and each.rule.port in (None, port) for each in self._rules
+        ):
+            return None
+        with suppress(ValueError):
+            ip_address(name)
+            return None
+        loop = asyncio.get_running_loop()
+        if name in self._names and loop.time() < self._names[name][1]:
+            return None
+        looking = self._looking.get(name)
+        if looking is None and len(self._looking) < _MOST_LOOKUPS:
+            looking = self._looking[name] = loop.create_task(self._learn(name, port, look_up))
+            looking.add_done_callback(lambda _done: self._looking.pop(name))
+        return looking
+
+    async def _learn(self, name: str, port: int, look_up: LookUp) -> None:
+        found = tuple(await look_up(name, port))
+        until_s = asyncio.get_running_loop().time() + (_NAME_S if found else _NOT_FOUND_S)
+        self._names[name] = found, until_s
+        self._names.move_to_end(name)
+        while len(self._names) > _MOST_NAMES:
+            self._names.popitem(last=False)
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(_ASK_S)
+            await self._read()
+
+    async def _read(self) -> None:
+        before, now = self._rules, asyncio.get_running_loop().time()
+        try:
+            self._rules = await asyncio.to_thread(self._client.rules)
+        except CedosError:  # none there, another version, not ours to ask
+            self._rules = ()
+        other = [each.rule for each in before] != [each.rule for each in self._rules]
+        old = bool(self._rules) and now - self._told_s > _NAME_S
+        self._due |= other or old
+        # The callee may look a name up, while there is no network yet.
+        free = self._telling is None or self._telling.done()
+        if self._changed is not None and self._due and free:
+            self._due, self._told_s = False, now
+            self._telling = asyncio.get_running_loop().create_task(self._tell(self._changed))
+
+    @staticmethod
+    async def _tell(changed: Callable[[], Awaitable[None]]) -> None:
+        await changed()
+
+
+class _Found(NamedTuple):
+    """A rule that applies to a server, with the server's addresses."""
+
+    rule: RuleMessage
+    addresses: Sequence[str]
+
+
+class RuledNetworks:
+    """The networks that rules allow for sessions. Without a daemon there are no rules."""
+
+    def __init__(
+        self,
+        socket: Path,
+        # Hosts and ports of the sessions; a rule for any of them holds for all.
+        *servers: tuple[str, int],
+        looked_up: Callable[[str], Sequence[str]] = addresses,  # returns the addresses of a name
+        # Returns the interfaces to an address, also those that the daemon does not know.
+        egresses: Callable[[str], Iterable[Egress]] | None = None,
+    ) -> None:
+        self._client = ControlClient(socket, _TIMEOUT_S)
+        self._servers = servers
+        self._looked_up = looked_up
+        self._egresses = egresses or _egresses
+        self._found: Sequence[_Found] = ()
+        self._networks: dict[str, tuple[str, NetworkKind, bool]] = {}
+
+    def read(self) -> None:
+        """Read the rules again in a thread, which may wait for the daemon and for DNS."""
+        found: Sequence[_Found] = ()
+        try:
+            rules = {one.number: one for one in self._client.rules()}
+            if rules and (found := list(self._applying(rules))):
+                self._networks = {
+                    each.egress: (each.name, each.kind, each.metered)
+                    for each in self._client.networks()
+                }
+        except CedosError:  # none there, another version, not ours to ask
+            found = ()
+        self._found = found
+
+    def may_use(self, interface: str) -> bool:
+        """Return whether the last rules allow an interface."""
+        if not self._found:
+            return True
+        if interface not in self._networks:
+            # The interface came up after the request.
+            there = [
+                each
+                for found in self._found
+                for address in found.addresses
+                for each in self._egresses(address)
+                if each.interface == interface
+            ]
+            if not there:
+                return False
+            metered = any(each.metered for each in there)
+            self._networks[interface] = interface, there[0].kind, metered
+        name, kind, metered = self._networks[interface]
+        return all(each.rule.rule.allows(name, kind, metered=metered) for each in self._found)
+
+    @property
+    def why(self) -> str:
+        """Return the reason why some networks are not used; "": no rule applies."""
+        rules = {each.rule.number: each.rule for each in self._found}
+        return ", ".join(
+            f"your rule {number} for {each.rule.host}: {each.rule.words}"
+            for number, each in rules.items()
+        )
+
+    def _applying(self, rules: Mapping[int, RuleMessage]) -> Iterator[_Found]:
+        for host, port in self._servers:
+            found = self._looked_up(host)
+            number = applies(rules.values(), host, port, partial(_same, found))
+            if number is not None:
+                yield _Found(rules[number], found)
+
+
+def _same(found: Sequence[str], _host: str) -> Sequence[str]:
+    return found
+
+
+def _egresses(address: str) -> Sequence[Egress]:
+    reader = EgressReader()
+    try:
+        return reader.egresses(ip_address(address))
+    except CedosError:
+        return ()
+    finally:
+        reader.close()

@@ -1,0 +1,182 @@
+"""Probes: when to ping which network, and a probe's result and cost. Pure."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cedos.model import Address, Direction, Network, NetworkKind
+
+TRAIN_PACKETS, TRAIN_PACKET_BYTES = 50, 1200
+# Bytes of IP and UDP headers by IP version.
+UDP_HEADERS = {4: 28, 6: 48}
+
+
+class ProbeSchedule:
+    """When each network that is up is pinged.
+
+    Every `in_use_s` while in use, every `idle_s` while idle, or `asleep_s` where it is cellular (each
+    ping wakes the radio for its tail), every `hurry_s` while it has fallen silent, and `away` times as
+    seldom as an idle one while no user is at the screen (Delphi, 5.2). One that did not answer last is
+    pinged like an idle one of any kind: that it is dead is believed for a minute only. What programs
+    receive tells as much as a ping: in use, none goes before the network was quiet for `quiet_s`.
+    """
+
+    def __init__(
+        self,
+        in_use_s: float = 1.0,
+        idle_s: float = 5.0,
+        hurry_s: float = 0.2,
+        away: float = 10.0,
+        asleep_s: float = 0.0,
+        quiet_s: float = 0.5,
+    ) -> None:
+        self._quiet_s = min(quiet_s, in_use_s)
+        self._heard_s: dict[str, float] = {}
+        self._in_use_s = in_use_s
+        self._idle_s = idle_s
+        self._asleep_s = max(asleep_s, idle_s)
+        self._hurry_s = hurry_s
+        self._away = away
+        self._user_present = True
+        self._unanswered: set[str] = set()
+        self._silent: frozenset[str] = frozenset()
+        self._cellular: frozenset[str] = frozenset()
+        self._up: dict[str, bool] = {}
+        self._in_use: frozenset[str] = frozenset()
+        self._last_s: dict[str, float] = {}
+
+    def networks_changed(self, networks: Iterable[Network]) -> None:
+        """Take all networks; one that is down pauses, one that came up is due at once."""
+        networks = list(networks)
+        self._cellular = frozenset(n.name for n in networks if n.kind is NetworkKind.CELLULAR)
+        up = {network.name: network.up for network in networks}
+        for name, is_up in up.items():
+            if is_up and not self._up.get(name, False):
+                self._last_s.pop(name, None)
+        self._up = up
+        self._last_s = {name: at_s for name, at_s in self._last_s.items() if name in up}
+        self._heard_s = {name: at_s for name, at_s in self._heard_s.items() if name in up}
+        self._unanswered.intersection_update(up)
+
+    def in_use(self, names: Iterable[str]) -> None:
+        self._in_use = frozenset(names)
+
+    def on_heard(self, name: str, at_s: float) -> None:
+        """Note that something came back from beyond the network's router."""
+        self._heard_s[name] = max(at_s, self._heard_s.get(name, at_s))
+
+    def silent(self, names: Iterable[str]) -> None:
+        self._silent = frozenset(names)
+
+    def user_present(self, present: bool) -> None:
+        """Note whether a user is at the screen; when a user comes back, overdue pings are due at once."""
+        self._user_present = present
+
+    def on_answer(self, name: str, answered: bool) -> None:
+        if answered:
+            self._unanswered.discard(name)
+        else:
+            self._unanswered.add(name)
+
+    def _due_s(self, name: str) -> float:
+        if name not in self._last_s:
+            return float("-inf")
+        rests = name not in self._unanswered
+        idle_s = self._asleep_s if rests and name in self._cellular else self._idle_s
+        idle_s *= self._away if rests and not self._user_present else 1.0
+        in_use_s = self._in_use_s if name in self._in_use else idle_s
+        if name in self._silent:
+            return self._last_s[name] + min(self._hurry_s, in_use_s)
+        heard_s = self._heard_s.get(name, float("-inf"))
+        if name in self._in_use:
+            return max(self._last_s[name] + in_use_s, heard_s + self._quiet_s)
+        return max(self._last_s[name], heard_s) + idle_s
+
+    def next_s(self) -> float | None:
+        """Return when the next ping is due; in the past if at once, None while no network is up."""
+        return min((self._due_s(name) for name, up in self._up.items() if up), default=None)
+
+    def take_due(self, now_s: float) -> list[str]:
+        """Return the networks whose ping is due now; each is then due again after its interval."""
+        due = [name for name, up in self._up.items() if up and self._due_s(name) <= now_s]
+        for name in due:
+            self._last_s[name] = now_s
+        return due
+
+
+class ProbeKind(StrEnum):
+    PING = "ping"
+    DNS = "dns"
+    UDP_TRAIN = "udp-train"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """The cost of a probe: bytes on the wire with IP headers, and seconds from first to last."""
+
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+    @property
+    def bytes(self) -> int:
+        return self.bytes_up + self.bytes_down
+
+
+# Return the joules of a probe on a kind of network, given the seconds since its radio was last
+# used.
+Price = Callable[[NetworkKind, Spent, float | None], float]
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOutcome:
+    """The outcome of a train or a transfer: indicators by name, or none and the problem in words.
+
+    `rtt_s` is the round trip of the train's own HELLO, None without an answer: no indicator, since
+    it is measured once and by the event loop.
+    """
+
+    indicators: Mapping[str, float]
+    spent: Spent
+    problem: str = ""
+    rtt_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """A probe of a network.
+
+    `indicators` are named as in a transfer data set, for the probe's direction, and absent where the
+    probe failed: then `problem` says why. `at_s` is the monotonic instant at which that was known.
+    `energy_j` includes the tail that the probe added, None if the radio is unknown.
+    """
+
+    network: str
+    kind: ProbeKind
+    at_s: float
+    indicators: Mapping[str, float]
+    spent: Spent
+    energy_j: float | None = None
+    problem: str = ""
+    direction: Direction = Direction.DOWN
+
+    @property
+    def named(self) -> dict[str, float]:
+        """Return the indicators as in a `Context`: of the uplink, `udp_bps` is `udp_up_bps` and so on."""
+        if self.direction is Direction.DOWN:
+            return dict(self.indicators)
+        return {
+            f"udp_up_{name[4:]}" if name.startswith("udp_") else name: value
+            for name, value in self.indicators.items()
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeServer:
+    """A `cedos probe-server`, and how large its trains are (payload bytes of a datagram)."""
+
+    address: Address
+    port: int
+    key: bytes
+    packets: int = TRAIN_PACKETS
+    packet_bytes: int = TRAIN_PACKET_BYTES

@@ -1,0 +1,201 @@
+"""Write every change to disk before it is made, so that it can be undone.
+
+One JSON object per line, each on the disk before the change that it undoes. A process that is killed
+in the middle of a write leaves a torn last line: its change was never made, so the line is no loss.
+"""
+
+import errno
+import fcntl
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Protocol
+
+from cedos.errors import AlreadyRunningError, PrivilegeError, SteeringError
+from cedos.host.steer.journal_records import (
+    NOT_NEEDED,
+    JournalReading,
+    Record,
+    journal_line,
+    read_records,
+)
+from cedos.kernel import own_file
+
+
+class JournalKeeper(Protocol):
+    """A journal for steering: `Journal`, or one that another process keeps. Errors as for `Journal`."""
+
+    @property
+    def appended(self) -> Sequence[Record]:
+        """Return what has been written since it was opened."""
+
+    def read(self) -> JournalReading: ...
+
+    def append(self, record: Record) -> None:
+        """Return when the record is on the disk."""
+
+    def remove(self) -> None: ...
+
+    def put_aside(self) -> Path | None: ...
+
+    def close(self) -> None: ...
+
+
+FILE_NAME: Final = "journal.jsonl"
+LOCK_NAME: Final = "journal.lock"
+_MOST_BYTES: Final = 16 << 20
+_ENDING_S: Final = 1.0
+_TAKES_NOTHING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
+
+
+class Journal:
+    """The journal of a state directory, which is made; locked while this object is open.
+
+    Raises AlreadyRunningError while another process has it open, PrivilegeError or SteeringError
+    where the directory cannot be used.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = directory / FILE_NAME
+        self._file: int | None = None
+        self._appended: list[Record] = []
+        try:
+            directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise _refused(directory, error) from error
+        lock = directory / LOCK_NAME
+        try:
+            # Whom the file is not open to cannot lock it; to lock a folder, one need only read it.
+            try:
+                own_file.ensure(lock)
+                self._lock = own_file.extend(lock)
+            except OSError as error:
+                if error.errno != errno.EROFS:
+                    raise
+                self._lock = own_file.opened(lock)  # what is there can still be undone
+        except OSError as error:
+            os.close(self._directory)
+            raise _refused(lock, error) from error
+        try:
+            _locked(self._lock)
+        except BlockingIOError:
+            os.close(self._lock)
+            os.close(self._directory)
+            raise AlreadyRunningError(
+                f"a cedos daemon is steering now (it holds {self.path}); it undoes everything when it"
+                " ends: stop that one first"
+            ) from None
+
+    def read(self) -> JournalReading:
+        """Return the content of the file; nothing without a file."""
+        try:
+            return read_records(own_file.read(self.path, _MOST_BYTES))
+        except FileNotFoundError:
+            return JournalReading()
+        except OSError as error:
+            return JournalReading((), [f"{self.path} cannot be read: {error.strerror}"], True)
+
+    @property
+    def appended(self) -> Sequence[Record]:
+        """Return what this process has written: whatever becomes of the file, it knows its way back."""
+        return self._appended
+
+    def append(self, record: Record) -> None:
+        """Return when the record is on the disk, or where a full one takes none that is not needed.
+
+        Raises:
+            SteeringError: it cannot be written: the change must not be made.
+        """
+        line = journal_line(record)
+        try:
+            if self._file is None:
+                self._file = self._open()
+            written = 0
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+            os.fsync(self._file)
+        except OSError as error:
+            # Half a line must not swallow the next one: that begins on a line of its own.
+            self._close_file()
+            if error.errno not in _TAKES_NOTHING or not isinstance(record, NOT_NEEDED):
+                raise _refused(self.path, error) from error
+        self._appended.append(record)
+
+    def remove(self) -> None:
+        """Remove the file once everything has been undone."""
+        self._close_file()
+        try:
+            if self.path.is_dir() and not self.path.is_symlink():
+                self.put_aside()
+            self.path.unlink(missing_ok=True)
+            os.fsync(self._directory)
+        except OSError as error:
+            raise _refused(self.path, error) from error
+
+    def put_aside(self) -> Path | None:
+        """Keep what could not be undone beside, and begins anew; where it is kept, None: nowhere."""
+        self._close_file()
+        number = 1
+        while os.path.lexists(aside := self.path.with_name(f"{FILE_NAME}.aside-{number}")):
+            number += 1
+        try:
+            self.path.rename(aside)
+            os.fsync(self._directory)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _refused(self.path, error) from error
+        return aside
+
+    def close(self) -> None:
+        """Give up the lock; the file stays."""
+        self._close_file()
+        if self._directory >= 0:
+            os.close(self._lock)
+            os.close(self._directory)
+            self._directory = -1
+
+    def _open(self) -> int:
+        try:
+            file = own_file.create(self.path)
+        except FileExistsError:
+            file = own_file.extend(self.path)
+        try:
+            size = os.fstat(file).st_size
+            if size and os.pread(file, 1, size - 1) != b"\n":
+                os.write(file, b"\n")
+            os.fsync(self._directory)
+        except OSError:
+            os.close(file)
+            raise
+        return file
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _locked(file: int) -> None:
+    """Lock the file; wait a moment, as a killed daemon's privileged part ends. BlockingIOError."""
+    until_s = time.monotonic() + _ENDING_S
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until_s:
+                raise
+            time.sleep(0.01)
+
+
+def _refused(path: Path, error: OSError) -> SteeringError | PrivilegeError:
+    if isinstance(error, PermissionError):
+        return PrivilegeError(
+            f"{path}: {error.strerror}; run as root, by the systemd unit, or with CEDOS_STATE_DIR"
+            " set to a folder of your own"
+        )
+    return SteeringError(
+        f"{path}: {error.strerror}; nothing is changed that could not be undone after a crash"
+    )

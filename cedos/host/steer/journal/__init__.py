@@ -1,1 +1,0 @@
-"""The journal: every change is on disk before it is made, so that it can be undone."""

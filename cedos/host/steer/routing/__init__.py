@@ -1,1 +1,0 @@
-"""Policy rules and routes: where new connections go."""

@@ -1,0 +1,376 @@
+"""Which rules and routes the networks, the default and the destinations ask for.
+
+A table per network holds its default route. The rules, in the order in which the kernel asks them:
+
+    32000  on-link destinations: of a network whose subnet another one shares, for its own addresses;
+           for what is bound to an interface, over that one, if destinations are under a user's rule
+    32001  destinations under a user's rule: they skip the next one (`announced.py`)
+    32017  everything more specific than a default route: local networks, VPNs, containers
+    32018  nothing: here go on what skips that
+    32020  what is bound to a network's interface, to that network
+    32025  flows that were rescued from a dead network, each to the one that it was rescued to
+    32030  what is bound to a network's address, to that network: living flows stay where they are
+    32031  ... and nowhere else, while that network has no route
+    32046  IPv6 sockets that were refused (below): what they send is refused as long as they live
+    32050  destinations under a user's rule, the more specific ones first; each is followed by one that
+           refuses what the network has no route for
+    32115  each network's own resolvers: the network names them, so they never count before a user's rule
+    32120  programs whose connections carry a mark (`cedos exec`)
+    32130  destinations known to be different, the more specific ones first
+    32190  the default: the network chosen for new connections
+    32191  ... and no other network, where the chosen one lacks the IP version and no other is named
+
+They stand behind what other programs put at lower numbers, and just before the host's own.
+
+What is refused (32050, 32191) is unreachable in IPv4. Of IPv6 the kernel would then choose an address
+for a socket that has none and look again, and 32030 would lead it to the network of that address. So
+the first look must find something: a route that gives it ::1, which leads nowhere. A program that has an
+address already asks 32030 first and goes on.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from ipaddress import IPv4Address, IPv6Address, ip_network
+from typing import Final
+
+from cedos.kernel.policy_routing import (
+    EVERYWHERE,
+    LOOPBACK_INDEX,
+    MAIN_TABLE,
+    Prefix,
+    Route,
+    Rule,
+)
+from cedos.model import Address, FlowKey, Network
+
+TABLE_BASE: Final = 7_300_000
+TABLE_COUNT: Final = 1 << 20
+FIRST_PREFERENCE: Final = 32000
+LAST_PREFERENCE: Final = 32199
+# Stands in place of a network's name if connections to a destination are refused.
+NOWHERE: Final = ""
+REFUSING_TABLE: Final = TABLE_BASE + LOOPBACK_INDEX
+_LOOPBACK: Final = IPv6Address("::1")
+# Gives an unbound IPv6 socket an address from which it reaches no host.
+REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, source=_LOOPBACK)
+_LAST_STEP: Final = 15
+
+
+class Preference(IntEnum):
+    """The preference of each kind of rule (see the module's docstring)."""
+
+    ON_LINK = 32000
+    PAST_ANNOUNCED = 32001
+    SPECIFIC = 32017
+    BEHIND = 32018
+    INTERFACE = 32020
+    RESCUE = 32025
+    SOURCE = 32030
+    SOURCE_ONLY = 32031
+    REFUSED = 32046
+    RULED = 32050
+    RESOLVER = 32115
+    MARK = 32120
+    DESTINATION = 32130
+    DEFAULT = 32190
+    DEFAULT_ONLY = 32191
+
+
+# They find nothing in a table without routes; what skips the main table goes on here.
+BEHIND_MAIN: Final = {v: Rule(v, Preference.BEHIND, TABLE_BASE, local=True) for v in (4, 6)}
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Whom a rule is about: a prefix, or one port and transport protocol there.
+
+    `ruled`: a rule of the user's, which nothing else overrides.
+    """
+
+    prefix: Prefix
+    port: int | None = None
+    protocol: str | None = None
+    ruled: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingPlan:
+    rules: frozenset[Rule] = frozenset()
+    routes: frozenset[Route] = frozenset()
+
+
+def table_of(network: Network) -> int:
+    """Return the table of a network: a fixed base and its interface's index."""
+    return TABLE_BASE + network.index % TABLE_COUNT
+
+
+def is_ours(preference: int) -> bool:
+    return FIRST_PREFERENCE <= preference <= LAST_PREFERENCE
+
+
+def default_rules(
+    network: Network, networks: Collection[Network], others: Mapping[int, str] | None = None
+) -> frozenset[Rule]:
+    """Return the rules that make a network the default, for each IP version.
+
+    `others`: an IP version that it lacks -> the name of the network that has that version's default.
+    """
+    rules = set()
+    named = {each.name: each for each in networks}
+    for version in (4, 6):
+        other = named.get((others or {}).get(version, network.name), network)
+        carrier = network if network.carries(version) else other
+        tcp_alone = is_second_choice(version, network, carrier)
+        if carrier.carries(version):
+            table, protocol = table_of(carrier), "tcp" if tcp_alone else None
+            rules.add(Rule(version, Preference.DEFAULT, table, local=True, protocol=protocol))
+        elif not network.up or not any(each.carries(version) for each in networks):
+            continue
+        if tcp_alone or not carrier.carries(version):
+            # Or what was to spare the cellular network would take it by its IPv6.
+            rules.add(Rule(version, Preference.DEFAULT_ONLY, _refusing(version), local=True))
+    return frozenset(rules)
+
+
+def is_second_choice(version: int, default: Network, carrier: Network) -> bool:
+    """Return whether programs are to prefer IPv4, as only a dearer network than the default has IPv6.
+
+    Where IPv6 works, programs prefer it, and nearly all that has it has IPv4, too. To order a name's
+    addresses they connect a datagram socket to each (RFC 6724). So IPv6 datagrams are refused, and TCP
+    gets through to what has IPv6 alone.
+    """
+    return version == 6 and carrier.metered and not default.metered
+
+
+def rescue_rule(key: FlowKey, network: Network) -> Rule | None:
+    """Return the rule that leads one flow to a network; None where that lacks the flow's IP version.
+
+    It is not restricted to what this host sends: the kernel looks at ports when it checks where an
+    answer may come from (rp_filter) only where a rule with ports is not.
+    """
+    version = key.local.version
+    if not network.leads_out(version):
+        return None
+    return Rule(
+        version,
+        Preference.RESCUE,
+        table_of(network),
+        source=ip_network(key.local),
+        destination=ip_network(key.remote),
+        protocol="tcp",
+        port=key.remote_port,
+        source_port=key.local_port,
+    )
+
+
+def plan(
+    networks: Sequence[Network],
+    default: str | None = None,
+    destinations: Mapping[Destination, str] | None = None,
+    *,
+    marks: Mapping[int, str] | None = None,
+    rescues: Mapping[FlowKey, str] | None = None,
+    left_alone: Mapping[int, bool] | None = None,
+    borrowing: Collection[int] = (),
+    metrics: Mapping[tuple[int, int], bytes] | None = None,
+    lost: Collection[tuple[int, int]] = (),
+    others: Mapping[int, str] | None = None,
+    overruled: Mapping[int, int] | None = None,
+) -> RoutingPlan:
+    """Return the rules and routes that are to be in place.
+
+    Args:
+        networks: all networks, also those that are down.
+        default: the name of the network for new connections; None: the host's own choice.
+        destinations: destination -> the name of its network, or `NOWHERE`.
+        marks: a program's mark (SO_MARK) -> the name of the network for what carries it.
+        rescues: a rescued flow -> the name of the network that it was rescued to.
+        left_alone: the IP versions whose default is the host's own -> whether a VPN has it. Of these only
+            what is bound is led to its network, and to a VPN even what is bound to an address alone.
+        borrowing: those of them where it leads over a network without an address: what is ruled is led
+            there, too.
+        metrics: (IP version, interface index) -> metrics of the host's own default route there.
+        lost: (IP version, interface index) that led out once: what is bound to addresses there waits
+            while it does not. One that never did is a local network, and none of our business.
+        others: an IP version that the default lacks -> the name of the network that has its default.
+        overruled: an IP version -> up to which length main's prefixes count no more than its default.
+    """
+    rules: set[Rule] = set()
+    routes: set[Route] = set()
+    by_name = {network.name: network for network in networks}
+    left_alone = left_alone or {}
+    for version in (4, 6):
+        tunnelled = left_alone.get(version, False)
+        ruled = any(each.ruled and each.prefix.version == version for each in destinations or ())
+        # (What is ruled is refused at once, and not once a network that comes has been noticed.)
+        if not ruled and not any(network.carries(version) for network in networks):
+            continue
+        least = (overruled or {}).get(version, 0)
+        rules.add(Rule(version, Preference.SPECIFIC, MAIN_TABLE, suppress_prefixlength=least))
+        for network in networks:
+            table = table_of(network)
+            if network.leads_out(version):
+                routes.add(_default_route(network, version, metrics or {}))
+                rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
+            elif network.carries(version) and (translator := network.translator) is not None:
+                routes.add(Route(table, EVERYWHERE[version], translator.index))
+                own = [each for each in translator.addresses if each.version == version]
+                if not tunnelled:
+                    sources = (ip_network(each.ip) for each in own)
+                    rules |= {Rule(version, Preference.SOURCE, table, source=s) for s in sources}
+            waits = not network.carries(version) and (version, network.index) in lost
+            if not tunnelled and (network.leads_out(version) or waits):
+                rules |= _source_rules(network, version, networks, routes)
+        left = version in left_alone
+        if left and version not in borrowing:
+            continue
+        if version == 6:
+            routes.add(REFUSING_ROUTE)
+            refused = ip_network(_LOOPBACK)
+            rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
+        steps = steps_of(
+            [each.prefix for each in destinations or () if each.prefix.version == version]
+        )
+        for destination, name in (destinations or {}).items():
+            if destination.prefix.version != version or (left and not destination.ruled):
+                continue
+            if name in by_name:
+                table = table_of(by_name[name])
+                rules.add(_destination_rule(destination, table, steps))
+            if name == NOWHERE or destination.ruled:
+                rules.add(_destination_rule(destination, _refusing(version), steps, last=True))
+        if left:
+            continue
+        rules |= _resolver_rules(networks, version)
+        for mark, name in (marks or {}).items():
+            if name in by_name and by_name[name].carries(version):
+                table = table_of(by_name[name])
+                rules.add(Rule(version, Preference.MARK, table, local=True, mark=mark))
+        if default in by_name:
+            wanted = default_rules(by_name[default], networks, others)
+            rules |= {rule for rule in wanted if rule.version == version}
+    for key, name in (rescues or {}).items():
+        if name in by_name and (rule := rescue_rule(key, by_name[name])) is not None:
+            rules.add(rule)
+    return RoutingPlan(frozenset(rules), frozenset(routes))
+
+
+def without_loopback(rules: Iterable[Rule]) -> frozenset[Rule]:
+    """Return the plan for hosts that cannot have `REFUSING_ROUTE`: unreachable routes instead."""
+    return frozenset(
+        replace(rule, table=None) if rule.table == REFUSING_TABLE else rule for rule in rules
+    )
+
+
+def _refusing(version: int) -> int | None:
+    return REFUSING_TABLE if version == 6 else None
+
+
+def _addresses(network: Network) -> list[Address]:
+    return [
+        interface.ip
+        for interface in network.addresses
+        if not interface.ip.is_link_local or isinstance(interface.ip, IPv4Address)
+    ]
+
+
+def _default_route(
+    network: Network, version: int, metrics: Mapping[tuple[int, int], bytes]
+) -> Route:
+    gateway = next((hop.gateway for hop in network.next_hops if hop.version == version), None)
+    own = metrics.get((version, network.index), b"")
+    return Route(table_of(network), EVERYWHERE[version], network.index, gateway, own)
+
+
+def _source_rules(
+    network: Network, version: int, networks: Sequence[Network], routes: set[Route]
+) -> set[Rule]:
+    rules = set()
+    table = table_of(network)
+    for interface in network.addresses:
+        if interface.version != version or interface.ip not in _addresses(network):
+            continue
+        source = ip_network(interface.ip)
+        rules.add(Rule(version, Preference.SOURCE, table, source=source))
+        rules.add(Rule(version, Preference.SOURCE_ONLY, None, source=source))
+        on_link = interface.network
+        shared = any(
+            other is not network
+            and any(on_link.overlaps(i.network) for i in other.addresses if i.version == version)
+            for other in networks
+        )
+        if shared and network.up and on_link.prefixlen < on_link.max_prefixlen:
+            routes.add(Route(table, on_link, network.index))
+            rules.add(
+                Rule(
+                    version,
+                    Preference.ON_LINK,
+                    table,
+                    source=source,
+                    suppress_prefixlength=0,
+                )
+            )
+    return rules
+
+
+def _resolver_rules(networks: Sequence[Network], version: int) -> set[Rule]:
+    leading = [network for network in networks if network.leads_out(version)]
+    claims = [resolver for network in leading for resolver in set(network.resolvers)]
+    return {
+        Rule(
+            version,
+            Preference.RESOLVER,
+            table_of(network),
+            destination=ip_network(resolver),
+            local=True,
+        )
+        for network in leading
+        for resolver in network.resolvers
+        if resolver.version == version
+        # A public resolver that two networks name belongs to neither.
+        and claims.count(resolver) == 1
+        and not (resolver.is_loopback or resolver.is_link_local or resolver.is_unspecified)
+    }
+
+
+def steps_of(prefixes: Iterable[Prefix]) -> dict[int, int]:
+    """Return a step for each length of these prefixes (of one version), the longest first.
+
+    Of rules with one preference the kernel asks the older one first. So up to 16 lengths have steps of
+    their own; of more, the longest ones share the first.
+    """
+    found: dict[int, int] = {}
+    last = -1
+    for length, most in sorted({(p.prefixlen, p.max_prefixlen) for p in prefixes}, reverse=True):
+        last = found[length] = max(last + 1, round((most - length) * _LAST_STEP / most))
+    bound = _LAST_STEP
+    for length in sorted(found):
+        found[length] = min(found[length], bound)
+        bound = max(found[length] - 1, 0)
+    return found
+
+
+def _destination_rule(
+    destination: Destination,
+    table: int | None,
+    steps: Mapping[int, int],
+    *,
+    last: bool = False,
+) -> Rule:
+    """Return a destination's rule; `last`: the kernel asks it after the other one of that destination."""
+    prefix = destination.prefix
+    # A port counts more than any prefix.
+    step = steps[prefix.prefixlen] + (0 if destination.port is not None else _LAST_STEP + 1)
+    preference = Preference.DESTINATION + step
+    if destination.ruled:
+        preference = Preference.RULED + 2 * step + last
+    return Rule(
+        prefix.version,
+        preference,
+        table,
+        destination=prefix if prefix.prefixlen else None,
+        local=True,
+        protocol=destination.protocol,
+        port=destination.port,
+    )

@@ -1,1 +1,0 @@
-"""Parts of the bench of the gateway beside downloads, a matter a file."""

@@ -1,1 +1,0 @@
-"""Budgets tried over whole months in seconds: people whose habits shift, and the product's keepers."""
