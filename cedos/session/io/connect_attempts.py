@@ -41,10 +41,6 @@ class Connected:
 
 
 class Caller(Protocol):
-    @property
-    def not_before_s(self) -> float:
-        """The time before which the server asked not to be tried."""
-
     def wanted(self, egress: str) -> bool:
         """Return whether a connection over the egress of this name is still needed."""
 
@@ -62,7 +58,8 @@ class ConnectAttempts:
     """The attempts over one interface to `endpoints`, which are tried in turn.
 
     After each pause a new attempt begins beside the unanswered ones. The first connection ends the rest.
-    `probing`: a connection is tried beside one that is silent, needed or not.
+    `probing`: a connection is tried beside one that is silent, needed or not. `not_before_s`: the server
+    asked, over this interface, not to be tried before this; a network may have forged it.
     """
 
     def __init__(self, driver: Driver, caller: Caller, egress: Egress) -> None:
@@ -71,6 +68,7 @@ class ConnectAttempts:
         self.egress = egress
         self.endpoints: list[Endpoint] = []
         self.probing = False
+        self.not_before_s = 0.0
         self._tries: list[Connected] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -88,7 +86,7 @@ class ConnectAttempts:
         if self._timer is not None or not self.endpoints:
             return
         now = self._driver.now()
-        not_before_s = max(self._caller.not_before_s, self.egress.came_s + _SETTLE_S)
+        not_before_s = max(self.not_before_s, self.egress.came_s + _SETTLE_S)
         if now < not_before_s:
             self._plan(not_before_s - now)
             return

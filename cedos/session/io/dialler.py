@@ -63,7 +63,6 @@ class Dialler:
     """The keeper of a session's connections over all local networks.
 
     Attributes:
-        not_before_s: the server asked not to be tried before this.
         last_why: why the last attempt failed, with `last_code`, an errno.
     """
 
@@ -103,7 +102,6 @@ class Dialler:
         self._timer: asyncio.TimerHandle | None = None
         self._resolving: asyncio.Task[None] | None = None
         self._closed = False
-        self.not_before_s = 0.0
         self.last_why, self.last_code = "", 0
 
     def start(self) -> None:
@@ -329,8 +327,8 @@ class Dialler:
             if self._is_final(failure):
                 self._failed(failure)
                 return
-            if failure.retry_after_s:
-                self.not_before_s = self._driver.now() + min(failure.retry_after_s, 60.0)
+            if failure.retry_after_s and attempts is not None:
+                attempts.not_before_s = self._driver.now() + min(failure.retry_after_s, 60.0)
         self.attempt_failed(f"{path.peer} over {path.egress}: {why}", 0)
         if not self._closed:
             if attempts is not None and self.wanted(path.egress):

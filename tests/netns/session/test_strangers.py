@@ -1,15 +1,20 @@
-"""Thousands of connections that never prove themselves, and an honest host among them."""
+"""Strangers prove nothing: thousands of half-open handshakes, and a network that forges an answer."""
 
+import asyncio
 import contextlib
 import resource
 import socket
 import time
 
 import pytest
+from kit.waiting import until
+
+from cedos.session.protocol.handshake.messages import MessageKind, Notice, framed, pack_notice
 
 ADDRESSES = 50
 STRANGERS = 10_000
 SERVER = ("10.99.0.1", 7100)
+FORGED = "-t nat -A PREROUTING -i wlan0 -p tcp --dport 7100 -j REDIRECT --to-ports 7101"
 
 
 @pytest.fixture
@@ -85,4 +90,33 @@ def test_ten_thousand_half_open_handshakes(world):
     finally:
         for one in strangers:
             one.close()
+        world.server.do(listener.close())
+
+
+async def forge(told):
+    async def on_connection(reader, writer):
+        told.append(await reader.read(1))
+        writer.write(framed(MessageKind.NOTICE, pack_notice(Notice.BUSY, 65.0)))
+        await writer.drain()
+        writer.close()
+
+    return await asyncio.start_server(on_connection, "0.0.0.0", 7101)
+
+
+def test_a_network_that_says_busy_holds_up_no_other_one(world):
+    """The honest network's path is back long before the forged minute is over."""
+    told = []
+    listener = world.listen()
+    near = world.client.do(world.connect())
+    world.client.do(until(lambda: len(near.paths()) == 2, 20))
+    forger = world.server.do(forge(told))
+    world.far.run("iptables", *FORGED.split())
+    try:
+        world.far.run("ss", "-K", "sport", "=", ":7100")
+        world.client.do(until(lambda: told, 20))
+        world.client.do(until(lambda: [each.network for each in near.paths()] == ["lte0"], 15))
+        assert len(told) < 3  # the network itself is left alone for the minute
+    finally:
+        world.client.loop.call_soon_threadsafe(near.abort)
+        world.server.loop.call_soon_threadsafe(forger.close)
         world.server.do(listener.close())
