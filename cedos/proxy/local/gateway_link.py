@@ -394,8 +394,9 @@ class GatewayLink:
         if not streams.connection.ended:
             with suppress(SessionError):
                 await streams.connection.close()
-        elif ended_by_gateway:
+        elif ended_by_gateway and self._loop.time() - self._dialled_at_s > AGAIN_S:
             # The gateway stops, or starts again: dial now, so that no connection has to wait for that.
+            # If it ends each session at once, the next connection dials.
             self.prepare()
 
     async def _end_unused(self, streams: Multiplexer) -> None:

@@ -457,6 +457,25 @@ async def test_without_files_for_more_connections_those_that_live_go_on(ends, mo
     other.close()
 
 
+async def test_a_gateway_that_ends_each_session_is_dialled_by_programs_alone(ends):
+    """The link dialled it twenty times a second by itself, also over metered networks."""
+    await ends.start(patience_s=0.5)
+    ended = []
+
+    def serve(session):
+        ended.append(session)
+        session.connection.abort("not now")
+
+    ends.gateway._serve = serve
+    reader, writer = await ends.forward(await ends.origin(echo))
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+    before = len(ended)
+    await asyncio.sleep(0.5)
+    assert len(ended) == before <= 3
+
+
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypatch):
     """It was killed: nobody says anything. What went direct since then shows that networks work."""
