@@ -45,15 +45,8 @@ def test_all_strategies_are_measured_from_one_instant(directory):
 def test_an_interrupted_collection_leaves_nothing_behind_and_goes_on(directory, tmp_path, registry):
     out = tmp_path / "mine.parquet"
     command = [
-        sys.executable,
-        "-m",
-        "emu",
-        "collect",
-        "--places",
-        str(directory),
-        "--out",
-        str(out),
-    ]
+        sys.executable, "-m", "emu", "collect", "--places", str(directory), "--out", str(out),
+    ]  # fmt: skip
     command += ["--starts", "1", "--size", "3000:down", "--size", "3000:up", "--jobs", "1"]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     partial = tmp_path / "mine.parquet.partial"

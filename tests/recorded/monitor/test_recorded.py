@@ -90,12 +90,8 @@ def test_connection_tracking_tells_openings_and_ends():
         some = [tracked for tracked in events() if tracked.ended is ended]
         ports = [(t.protocol, t.original.source_port) for t in some]
         assert sorted(ports) == [
-            ("tcp", 8001),
-            ("tcp", 8002),
-            ("tcp", 8003),
-            ("tcp", 8004),
-            ("udp", 5301),
-        ]
+            ("tcp", 8001), ("tcp", 8002), ("tcp", 8003), ("tcp", 8004), ("udp", 5301),
+        ]  # fmt: skip
     (udp,) = [t for t in events() if t.ended and t.protocol == "udp"]
     assert (udp.bytes_original, udp.bytes_reply) == (100 + 28, 300 + 28)
     assert all(t.bytes_original is None for t in events() if not t.ended)

@@ -35,16 +35,11 @@ def parse_endpoint(message):
 
 
 PARSERS = {
-    "endpoints": parse_endpoint,
-    "family": generic_netlink.parse_family,
-    "links": parse_link,
-    "lookup": policy_routing.parse_route,
-    "refusal": netlink.refusal,
-    "routes": policy_routing.parse_route,
-    "rules": routing_requests.parse_rule,
-    "sockets4": sock_diag.parse_tcp_socket,
-    "sockets6": sock_diag.parse_tcp_socket,
-}
+    "endpoints": parse_endpoint, "family": generic_netlink.parse_family, "links": parse_link,
+    "lookup": policy_routing.parse_route, "refusal": netlink.refusal,
+    "routes": policy_routing.parse_route, "rules": routing_requests.parse_rule,
+    "sockets4": sock_diag.parse_tcp_socket, "sockets6": sock_diag.parse_tcp_socket,
+}  # fmt: skip
 
 
 def datagrams(name):

@@ -147,7 +147,6 @@ def test_the_value_under_its_name():
 
 def test_a_connection_is_counted_by_this_kernel():
     before = active_opens()
-    assert before is not None
     with socket.create_server(("127.0.0.1", 0)) as server:
         socket.create_connection(server.getsockname()).close()
     after = active_opens()

@@ -19,16 +19,12 @@ def supply(folder, name, facts):
 @pytest.mark.parametrize(
     ("change", "found"),
     [
-        ({}, Charge(0.38, 9000)),
-        ({"status": "Charging"}, None),
-        ({"scope": "Device"}, None),
-        ({"type": "Mains"}, None),
-        ({"capacity": "much"}, None),
-        ({"capacity": "104"}, Charge(1.0, 9000)),
-        ({"power_now": "0"}, Charge(0.38)),
+        ({}, Charge(0.38, 9000)), ({"status": "Charging"}, None), ({"scope": "Device"}, None),
+        ({"type": "Mains"}, None), ({"capacity": "much"}, None),
+        ({"capacity": "104"}, Charge(1.0, 9000)), ({"power_now": "0"}, Charge(0.38)),
         ({"power_now": "x", "charge_now": "3000", "current_now": "-1500"}, Charge(0.38, 7200)),
     ],
-)
+)  # fmt: skip
 def test_the_charge_of_the_hosts_battery(tmp_path, change, found):
     supply(tmp_path, "AC", {"type": "Mains", "online": "0"})
     supply(tmp_path, "BAT0", LAPTOP | change)

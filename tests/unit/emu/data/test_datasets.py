@@ -48,26 +48,16 @@ def test_what_is_written_is_read_again(tmp_path, name):
     datasets.write(tmp_path / name, rows)
     assert datasets.read(tmp_path / name).to_rows() == rows
     assert rows[1] == {
-        "place": "a-2",
-        "group": "a-2",
-        "start_s": 1.0,
-        "size_bytes": 30000.0,
-        "direction": "up",
-        "t_wifi_s": 30.0,
-        "censored_wifi": 1.0,
-    }
+        "place": "a-2", "group": "a-2", "start_s": 1.0, "size_bytes": 30000.0, "direction": "up",
+        "t_wifi_s": 30.0, "censored_wifi": 1.0,
+    }  # fmt: skip
 
 
 def test_what_collect_hands_over_is_written_in_designs_order(tmp_path):
     row = {
-        "speed_mps": 1.5,
-        "mood": "calm",
-        "t_wifi_s": 0.25,
-        "censored_wifi": False,
-        "direction": "down",
-        "size_bytes": 3000,
-        "place": "p",
-    }
+        "speed_mps": 1.5, "mood": "calm", "t_wifi_s": 0.25, "censored_wifi": False,
+        "direction": "down", "size_bytes": 3000, "place": "p",
+    }  # fmt: skip
     datasets.write(tmp_path / "a.csv", [row, {**row, "speed_mps": float("nan")}])
     lines = (tmp_path / "a.csv").read_text().splitlines()
     assert lines[0] == "place,size_bytes,direction,t_wifi_s,censored_wifi,speed_mps,mood"

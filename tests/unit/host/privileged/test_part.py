@@ -98,15 +98,11 @@ def test_what_the_journal_does_not_know_is_not_begun(asked):
 @pytest.mark.parametrize(
     "rule",
     [
-        replace(RULE, preference=0),
-        replace(RULE, preference=32_766),
-        replace(RULE, table=255),
-        replace(RULE, table=100),
-        replace(RULE, interface="a b"),
-        replace(RULE, interface="a/b"),
+        replace(RULE, preference=0), replace(RULE, preference=32_766), replace(RULE, table=255),
+        replace(RULE, table=100), replace(RULE, interface="a b"), replace(RULE, interface="a/b"),
         replace(RULE, preference=0, table=None),
     ],
-)
+)  # fmt: skip
 def test_rules_of_others_stay(asked, rule):
     asked.knows(ROUTING)
     assert asked.refuses("add_rules", (rule,))

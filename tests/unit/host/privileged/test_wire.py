@@ -46,16 +46,12 @@ def test_values_come_back_as_they_were(kind, value):
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
-        (int, True),
-        (int, "1"),
-        (str, b"a"),
-        (tuple[Rule, ...], [["Route", 1, 2, 3, 4, 5]]),
+        (int, True), (int, "1"), (str, b"a"), (tuple[Rule, ...], [["Route", 1, 2, 3, 4, 5]]),
         (tuple[Rule, ...], [["Rule", 4]]),
         (FlowKey, ["FlowKey", "192.0.2.1", -1, "nonsense", 1, "tcp"]),
-        (PathManagerCommand, ["Rule", 1]),
-        (dict[str, int], {}),
+        (PathManagerCommand, ["Rule", 1]), (dict[str, int], {}),
     ],
-)
+)  # fmt: skip
 def test_what_is_not_of_its_type_is_refused(kind, value):
     with pytest.raises(ValueError, match=r"type|none of|wire|address"):
         wire.typed(kind, value)

@@ -11,15 +11,10 @@ from cedos.selector.budgets.prices import Prices, amount, note, worth_s
 @pytest.mark.parametrize(
     ("seconds", "message"),
     [
-        (2.5e-6, "less than 1 ms"),
-        (0.0421, "42 ms"),
-        (0.3, "0.3 s"),
-        (41.0, "41 s"),
-        (2592.0, "43 minutes"),
-        (82_800.0, "23 hours"),
-        (7.9e5, "9 days"),
+        (2.5e-6, "less than 1 ms"), (0.0421, "42 ms"), (0.3, "0.3 s"), (41.0, "41 s"),
+        (2592.0, "43 minutes"), (82_800.0, "23 hours"), (7.9e5, "9 days"),
     ],
-)
+)  # fmt: skip
 def test_a_price_is_told_in_its_own_unit(seconds, message):
     assert worth_s(seconds) == message
 

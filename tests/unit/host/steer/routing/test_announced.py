@@ -62,13 +62,9 @@ def test_a_rule_for_a_port_leaves_subnets_and_vpns_within_it_alone(world, routin
         world.kernel.add_main_route(prefix, index)
     rule(routing, "0.0.0.0/0", "lte0", 443)
     ways = {
-        "10.2.0.1": "tun0",
-        "10.1.2.1": "lte0",
-        "10.1.1.1": "tun0",
-        "198.51.100.1": "lte0",
-        "192.168.43.7": "wlan0",
-        "192.168.44.7": "lte0",
-    }
+        "10.2.0.1": "tun0", "10.1.2.1": "lte0", "10.1.1.1": "tun0", "198.51.100.1": "lte0",
+        "192.168.43.7": "wlan0", "192.168.44.7": "lte0",
+    }  # fmt: skip
     assert {each: world.carrier(remote=each, port=443) for each in ways} == ways
     assert world.carrier(remote="198.51.100.1", port=80) == "wlan0"
 
