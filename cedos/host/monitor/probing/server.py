@@ -115,6 +115,7 @@ class ProbeServing:
         self._used: OrderedDict[bytes, float] = OrderedDict()
         self._upward: OrderedDict[bytes, _UpTrain] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turn = asyncio.Lock()
         self._told_s = 0.0
         self._told: Counter[str] = Counter()
 
@@ -278,15 +279,25 @@ class ProbeServing:
         await self._datagrams.send(wire.encode(message, self._key), source)
 
     def _begin(self, sending: Coroutine[Any, Any, None]) -> None:
+        if len(self._tasks) >= _MOST_SESSIONS:
+            sending.close()
+            self._note("not sent, too many wait")
+            return
         task = asyncio.get_running_loop().create_task(self._guarded(sending))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _guarded(self, sending: Coroutine[Any, Any, None]) -> None:
+        """Send in turn: of two that wait for room in one socket, the event loop forgets the first."""
         try:
-            await sending
+            async with asyncio.timeout(_SESSION_LIFE_S), self._turn:
+                await sending
+        except TimeoutError:
+            self._note("not sent in time")
         except OSError as error:
             self._note(f"not sent, {error.strerror}")
+        finally:
+            sending.close()
 
 
 def _address(source: Source) -> Address:

@@ -1,9 +1,11 @@
 """Trains over loopback, with a server that serves: measured, paid for, limited."""
 
+import asyncio
 from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
+from kit.waiting import until
 
 from cedos.host.monitor.probing import udp_train
 from cedos.host.monitor.probing.probes import ProbeServer
@@ -45,6 +47,31 @@ async def test_another_key_gets_no_answer_and_no_figures(direction, serving, mea
         assert outcome.problem == "no answer in time (greeting)"
         assert outcome.spent.bytes_down == 0
         assert running.counts["datagrams without the key"] >= 1
+
+
+class Crowded:
+    """A socket whose buffer is full each second time."""
+
+    def __init__(self, real):
+        self._real, self._full = real, False
+
+    def __getattr__(self, name):
+        return getattr(self._real, name)
+
+    def sendto(self, *datagram):
+        self._full = not self._full
+        if self._full:
+            raise BlockingIOError
+        return self._real.sendto(*datagram)
+
+
+async def test_trains_that_wait_for_room_at_once_all_end(serving, measured):
+    """Of two the event loop forgot one, with its train: 4 MB stayed of each twenty on a slow line."""
+    async with serving() as (running, server):
+        running._datagrams.socket = Crowded(running._datagrams.socket)
+        outcomes = await asyncio.gather(*(measured(server) for _ in range(4)))
+        assert [each.problem for each in outcomes] == [""] * 4
+        await until(lambda: not running._tasks, 2)
 
 
 async def test_a_server_that_is_gone(serving, measured):
