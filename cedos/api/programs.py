@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from cedos.api.messages import ControlMessage, NetworkMessage
-from cedos.controller.prefetch_report import PrefetchReport
+from cedos.controller.hint import PrefetchReport
 from cedos.model import Bulk, Direction, Label, SizeEstimate, Transfer, Urgency
 
 

@@ -16,7 +16,6 @@ from typing import Final
 
 from cedos.controller import commands as give
 from cedos.controller import events as on
-from cedos.controller.beat import next_beat_s
 from cedos.controller.budgets.hard_budgets import HardBudgets
 from cedos.controller.budgets.keepers import BudgetKeepers
 from cedos.controller.budgets.opportunities import Opportunities
@@ -44,7 +43,7 @@ from cedos.controller.held_answers import HeldAnswers
 from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.networks.portals import Portals
-from cedos.controller.outbox import Outbox
+from cedos.controller.outbox import Outbox, next_beat_s
 from cedos.controller.probing import Probing
 from cedos.controller.rule import RuleRequest
 from cedos.model import (

@@ -10,11 +10,10 @@ from typing import Any, Final
 
 import msgspec
 
-from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import KeepAwake, KeepTransfers, SetAlarm, Tell, TurnsChanged
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.events import BatteryRead, TransferEnded, TransferReported
-from cedos.controller.outbox import Outbox
+from cedos.controller.outbox import Outbox, next_beat_s
 from cedos.model import Context
 from cedos.selector.deadlines.network_state import METERED_S, SeenNetwork
 from cedos.selector.deadlines.plan import EPOCH_S

@@ -14,8 +14,7 @@ from cedos.controller.commands import (
     RescueFlow,
     SetRuled,
 )
-from cedos.controller.hint import HintRequest
-from cedos.controller.prefetch_report import PrefetchReport
+from cedos.controller.hint import HintRequest, PrefetchReport
 from cedos.controller.rule import RuleRequest
 from cedos.model import (
     Address,

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from math import exp, inf
 from typing import Final, NamedTuple
 
-from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import SendProbe
 from cedos.controller.config import ProbingConfig
-from cedos.controller.outbox import Outbox
+from cedos.controller.outbox import Outbox, next_beat_s
 from cedos.model import Direction, Network, NetworkKind
 from cedos.selector.budgets.prices import FREE, Prices
 from cedos.selector.energy import PowerModel

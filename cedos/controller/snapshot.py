@@ -29,8 +29,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from cedos.controller.codec import Hider, without_names
 from cedos.controller.controller import Controller
-from cedos.controller.hiding import Hider, without_names
 
 _ROOMS: Final = (
     *("cedos.controller.", "cedos.selector.", "predictors."),

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import AnswerChoice, Command
 from cedos.controller.controller import Controller
 from cedos.controller.events import ChoiceAsked, ClockRead, Event, HostSlept, TimerFired
+from cedos.controller.outbox import next_beat_s
 from cedos.daemon.event_log import EventLog
 from cedos.model import Context
 

@@ -26,6 +26,7 @@ import structlog
 from cedos.controller.codec import (
     LARGEST_BYTES,
     LOG_FORMAT,
+    Hider,
     encode_commands,
     encode_event,
 )
@@ -33,7 +34,6 @@ from cedos.controller.commands import Command
 from cedos.controller.controller import Controller
 from cedos.controller.events import Event
 from cedos.controller.flows.learning import Learning
-from cedos.controller.hiding import Hider
 from cedos.controller.snapshot import snapshot
 from cedos.errors import HistoryError
 from cedos.kernel import own_file

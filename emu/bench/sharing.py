@@ -23,8 +23,8 @@ from emu.places.traces import TCP_GOODPUT_SHARE, Trace
 from emu.testbed.access import Access
 from emu.testbed.counters import processor_s
 from emu.testbed.neighbours import LINK, Neighbourhood
+from emu.testbed.programs.gateway import Download, SharingHosts
 from emu.testbed.programs.servers import Servers
-from emu.testbed.programs.sharing import Download, SharingHosts
 from emu.testbed.services import Service
 
 _HELPERS: Final = 3

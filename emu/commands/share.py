@@ -57,8 +57,8 @@ def command(
     from emu.places.traces import Trace  # noqa: PLC0415
     from emu.testbed.access import Access  # noqa: PLC0415
     from emu.testbed.neighbours import Neighbourhood  # noqa: PLC0415
+    from emu.testbed.programs.gateway import SharingHosts  # noqa: PLC0415
     from emu.testbed.programs.servers import Servers  # noqa: PLC0415
-    from emu.testbed.programs.sharing import SharingHosts  # noqa: PLC0415
     from emu.workloads.web import video  # noqa: PLC0415
 
     media = video.make((_VIDEO_BPS,), duration_s=_VIDEO_S, segment_s=2.0)

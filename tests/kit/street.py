@@ -9,7 +9,7 @@ from cedos.model import NetworkKind
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.neighbours import Neighbourhood
-from emu.testbed.programs.sharing import Download, SharingHosts
+from emu.testbed.programs.gateway import Download, SharingHosts
 from emu.testbed.services import Service
 
 RATE_BPS = 4e6

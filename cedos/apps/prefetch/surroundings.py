@@ -21,7 +21,7 @@ from cedos.api.messages import NetworkMessage
 from cedos.api.programs import ItemMessage, PrefetchingRequest, PriceMessage, RadioMessage
 from cedos.budget_kinds import Resource
 from cedos.config.directories import directories
-from cedos.controller.prefetch_report import MOST_ITEMS, StartedMessage, TakingMessage
+from cedos.controller.hint import MOST_ITEMS, StartedMessage, TakingMessage
 from cedos.errors import CedosError
 from cedos.model import Label, NetworkKind, Urgency
 from cedos.selector.budgets.controller import PROHIBITIVE, Step, SteppedQuote

@@ -7,7 +7,7 @@ from typing import Final, TypeVar
 from cedos.budget_kinds import Resource
 from cedos.controller.budgets.keepers import BudgetKeepers
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.prefetch_report import PrefetchReport, TakingMessage
+from cedos.controller.hint import PrefetchReport, TakingMessage
 from cedos.model import Budget
 from cedos.selector.budgets.controller import Option
 

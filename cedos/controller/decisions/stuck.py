@@ -21,7 +21,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.controller.beat import next_beat_s
 from cedos.controller.commands import AskNetwork, CloseConnection
 from cedos.controller.config import ControllerConfig
 from cedos.controller.decisions.decider import Decider
@@ -31,7 +30,7 @@ from cedos.controller.events import ESTABLISHED
 from cedos.controller.flows.living_flow import FlowPath, LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
-from cedos.controller.outbox import Outbox
+from cedos.controller.outbox import Outbox, next_beat_s
 from cedos.model import Context, Network
 from cedos.selector.decision.liveness import silent_s, why_dead
 

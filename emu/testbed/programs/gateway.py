@@ -1,22 +1,33 @@
 """The gateway beside the server, and its proxy in the client, for programs whose environment names it."""
 
+import itertools
+import json
+import math
+import os
+import subprocess
 import sys
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from cedos.errors import EmulationError
+from cedos.storage.sharing_status import STATUS_FILES, read_status
+from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import Laptop
 from emu.testbed.services import Service, Started, accepts
-from emu.testbed.wiring import SERVER_ADDRESSES
+from emu.testbed.wiring import SERVER, SERVER_ADDRESSES
 
 PORT: Final = 7009
 # Another address than those of origins, since packets to the gateway's own address go past it.
 GATEWAY: Final = SERVER_ADDRESSES[-1]
-
 PROXY_PORT: Final = 1080
 _PROXY: Final = "127.0.0.1"
 _START_TIMEOUT_S: Final = 15.0
 _WITH_RESOLVER: Final = 'mount --bind "$0" "$(readlink -f /etc/resolv.conf)" && exec "$@"'
+_CEDOS: Final = (sys.executable, "-m", "cedos")
+_START_S: Final = 20.0
 
 
 class Gatewayed(Started):
@@ -94,3 +105,182 @@ def resolving(resolver: Path | None) -> tuple[str, ...]:
     if resolver is None:
         return ()
     return ("unshare", "--mount", "sh", "-c", _WITH_RESOLVER, str(resolver))
+
+
+@dataclass
+class Download:
+    """A program's download through the proxy, as it came."""
+
+    process: "subprocess.Popen[bytes]"
+    times_s: list[float] = field(default_factory=list)
+    received_bytes: int = 0
+    wrong_bytes: int = 0
+
+    def read_until(self, count: int) -> None:
+        """Read until so many bytes have come in all, or it ends."""
+        assert self.process.stdout is not None
+        while self.received_bytes < count:
+            data = os.read(self.process.stdout.fileno(), 1 << 16)
+            if not data:
+                break
+            self.received_bytes += len(data)
+            self.wrong_bytes += len(data) - data.count(0)  # the server's files are holes
+            self.times_s.append(time.monotonic())
+
+    def end(self) -> int:
+        """Read the rest; return the program's exit code."""
+        self.read_until(1 << 60)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return self.process.wait()
+
+    def longest_pause_s(self, after_s: float, until_s: float = math.inf) -> float:
+        """Return the longest time without data that begins after an instant, and before another one."""
+        times = [each for each in self.times_s if each >= after_s]
+        found = (after - each for each, after in itertools.pairwise(times) if each < until_s)
+        return max(found)
+
+
+class SharingHosts(Started):
+    """The gateway in the server; helpers and requestor have joined it, and are registered.
+
+    Nothing is shared until `help`, `request` and `forward` are called. `gateway` is the gateway that
+    `serve` began last.
+    """
+
+    def __init__(self, there: Neighbourhood) -> None:
+        self._there = there
+        self._services: list[Service] = []
+        self.gateway: Service
+
+    def variables(self, host: str) -> dict[str, str]:
+        """Return the environment of a host's programs: `requestor`, `helper-0`, ..."""
+        folder = self._there.directory / f"cedos-{host}"
+        return {
+            "CEDOS_USER_DIR": str(folder / "user"),
+            "CEDOS_STATE_DIR": str(folder / "state"),
+            "CEDOS_RUNTIME_DIR": str(folder / "run"),
+        }
+
+    def namespace(self, host: str) -> Namespace:
+        """Return the namespace of a host: `gateway`, `requestor`, `helper-0`, ..."""
+        if host == "gateway":
+            return self._there.server
+        if host == "requestor":
+            return self._there.requestor
+        return self._there.helpers[int(host.removeprefix("helper-"))].namespace
+
+    def cedos(self, host: str, *arguments: str) -> str:
+        """Run a command of cedos on a host to its end; return what it printed."""
+        return self.namespace(host).run(*self._line(host, *arguments)).stdout
+
+    def begin(
+        self, host: str, *arguments: str, name: str = "", resolver: Path | None = None
+    ) -> Service:
+        """Begin a command of cedos that goes on; `resolver`: its resolv.conf, None: the host's."""
+        log = self._there.directory / f"{host}-{name or arguments[-1]}.log"
+        line = (*resolving(resolver), *self._line(host, *arguments))
+        service = Service(self.namespace(host), *line, output=log)
+        self._services.append(service)
+        return service
+
+    def serve(self) -> Service:
+        """Begin the gateway, again if it has ended; return once it listens.
+
+        It looks names up at the emulated server.
+        """
+        resolver = self._there.directory / "gateway-resolv.conf"
+        resolver.write_text(f"nameserver {SERVER}\n")
+        options = ("--name", GATEWAY, "--allow-local", "--no-cache")
+        self.gateway = self.begin("gateway", "gateway", *options, name="gateway", resolver=resolver)
+        self.gateway.wait_for(lambda: accepts(self._there.server, GATEWAY, PORT), _START_S)
+        return self.gateway
+
+    def help(self, number: int, *options: str, rate: str = "4Mbit") -> Service:
+        """Begin `cedos share help` on a helper; return once it listens."""
+        given = options or ("--price", "0.50EUR/GB", "--limit", "500MB")
+        return self._share(f"helper-{number}", "help", "--rate", rate, *given)
+
+    def request(self, *options: str) -> Service:
+        """Begin `cedos share request` on the requestor; return once it looks for helpers."""
+        return self._share(
+            "requestor", "request", *(options or ("--rate", "12Mbit", "--budget", "2EUR"))
+        )
+
+    def forward(self) -> Service:
+        """Begin `cedos forward` on the requestor; return once it accepts programs."""
+        service = self.begin(
+            "requestor", "forward", "--fail", "closed", "--proxy", str(PROXY_PORT), name="forward"
+        )
+        service.wait_for(lambda: accepts(self._there.requestor, _PROXY, PROXY_PORT), _START_S)
+        return service
+
+    def download(self, count: int, server: str = SERVER) -> Download:
+        """Begin a download of a program on the requestor, through its proxy."""
+        proxy = f"socks5h://{_PROXY}:{PROXY_PORT}"
+        url = f"http://{server}/bytes/{count}"
+        command = ("curl", "-sS", "-g", "-x", proxy, url)
+        return Download(self._there.requestor.popen(*command, stdout=subprocess.PIPE))
+
+    def status(self) -> dict[str, Any]:
+        """Return what `cedos share` says on the requestor; nothing while it requests nothing."""
+        found = json.loads(self.cedos("requestor", "share", "--json"))
+        return dict(found[0]) if found else {}
+
+    def active(self) -> int:
+        """Return how many helpers the requestor has."""
+        helpers = self.status().get("helpers", [])
+        return sum(each["state"] in ("active", "silent") for each in helpers)
+
+    def wait_for_helpers(self, count: int, within_s: float = 30.0) -> None:
+        """Wait until the requestor has so many. EmulationError: not in time."""
+        until_s = time.monotonic() + within_s
+        while self.active() != count:
+            if time.monotonic() > until_s:
+                raise EmulationError(f"there are not {count} helpers: {self.status()}")
+            time.sleep(0.3)
+
+    def receipts(self, host: str) -> dict[str, list[dict[str, Any]]]:
+        """Return the receipts that a host has: each, and what is owed by pairs."""
+        return dict(json.loads(self.cedos(host, "share", "receipts", "--json")))
+
+    def stop_sharing(self) -> None:
+        """End all programs but the gateway."""
+        for service in reversed(self._services):
+            if service is not self.gateway:
+                service.close()
+        self._services = [self.gateway]
+
+    def _start(self) -> None:
+        there = self._there
+        self.serve()
+        for number, _ in enumerate(there.helpers):
+            self._register(f"helper-{number}")
+        with there.at_home():
+            self._register("requestor")
+
+    def _share(self, host: str, side: str, *options: str) -> Service:
+        """Begin a side; return once it has written its status: a killed one leaves its own behind."""
+        service = self.begin(host, "share", side, *options, name=side)
+        status = Path(self.variables(host)["CEDOS_RUNTIME_DIR"]) / STATUS_FILES[side]
+
+        def writes() -> bool:
+            found = read_status(status)
+            return found is not None and found["pid"] == service.pid
+
+        service.wait_for(writes, _START_S)
+        return service
+
+    def _register(self, host: str) -> None:
+        line = self.cedos("gateway", "gateway", "--name", GATEWAY, "--invite", host)
+        self.cedos(host, "join", line.strip().removeprefix("cedos join "))
+        self.cedos(host, "share", "register", "--name", host)
+
+    def _line(self, host: str, *arguments: str) -> tuple[str, ...]:
+        settings = [f"{name}={value}" for name, value in self.variables(host).items()]
+        return ("env", *settings, *_CEDOS, *arguments)
+
+    def close(self) -> None:
+        for service in reversed(self._services):
+            service.close()
+        self._services.clear()

@@ -4,8 +4,8 @@ import pytest
 from kit.street import HELPERS, RATE_BPS, Street, uplinks
 
 from emu.testbed.neighbours import Neighbourhood
+from emu.testbed.programs.gateway import SharingHosts
 from emu.testbed.programs.servers import Servers
-from emu.testbed.programs.sharing import SharingHosts
 
 
 @pytest.fixture(scope="module")

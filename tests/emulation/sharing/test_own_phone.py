@@ -7,8 +7,8 @@ from kit.street import HELPERS, RATE_BPS, Street, uplinks
 
 from emu.places.traces import TCP_GOODPUT_SHARE
 from emu.testbed.neighbours import Neighbourhood
+from emu.testbed.programs.gateway import SharingHosts
 from emu.testbed.programs.servers import Servers
-from emu.testbed.programs.sharing import SharingHosts
 
 # Several of these at once are too much for two cores: they run one after the other.
 pytestmark = pytest.mark.xdist_group("sharing")

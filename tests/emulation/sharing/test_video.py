@@ -8,9 +8,8 @@ from kit.street import HELPERS, Street, uplinks
 from kit.waiting import wait_until
 
 from emu.testbed.neighbours import Neighbourhood
-from emu.testbed.programs.gateway import PROXY_PORT
+from emu.testbed.programs.gateway import PROXY_PORT, SharingHosts
 from emu.testbed.programs.servers import Servers
-from emu.testbed.programs.sharing import SharingHosts
 from emu.workloads.web import video
 from emu.workloads.web.browser import Browser
 from emu.workloads.web.video import PlannedVideo, watch

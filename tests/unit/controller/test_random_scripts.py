@@ -18,8 +18,7 @@ from cedos.controller.codec import encode_commands
 from cedos.controller.commands import NOWHERE
 from cedos.controller.config import ProbingConfig
 from cedos.controller.events import Event, FlowSample, Witness
-from cedos.controller.hint import HintRequest
-from cedos.controller.prefetch_report import PrefetchReport, StartedMessage, TakingMessage
+from cedos.controller.hint import HintRequest, PrefetchReport, StartedMessage, TakingMessage
 from cedos.controller.rule import RuleRequest
 from cedos.controller.snapshot import restore, snapshot
 from cedos.model import (

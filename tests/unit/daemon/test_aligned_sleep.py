@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cedos.controller.beat import LATE_S
+from cedos.controller.outbox import LATE_S
 from cedos.daemon.driver import aligned_sleep
 
 

@@ -48,7 +48,7 @@ from cedos.controller.events import (
     Witness,
     Witnessed,
 )
-from cedos.controller.prefetch_report import PrefetchReport, TakingMessage
+from cedos.controller.hint import PrefetchReport, TakingMessage
 from cedos.controller.rule import RuleRequest
 from cedos.daemon import event_log
 from cedos.daemon.event_log import EventLog

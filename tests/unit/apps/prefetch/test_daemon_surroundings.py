@@ -11,7 +11,7 @@ from cedos.apps.prefetch.surroundings import (
     PrefetchVerdict,
     prices_of,
 )
-from cedos.controller.prefetch_report import MOST_ITEMS
+from cedos.controller.hint import MOST_ITEMS
 from cedos.model import NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.prefetch import queue

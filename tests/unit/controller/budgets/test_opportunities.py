@@ -9,7 +9,7 @@ from kit.controller import KEY, MONTH, Script
 from cedos.budget_kinds import Resource
 from cedos.controller.budgets.opportunities import LEAST_BYTES
 from cedos.controller.events import BudgetSet, FlowClosed, FlowOpened, PrefetchingChanged
-from cedos.controller.prefetch_report import PrefetchReport
+from cedos.controller.hint import PrefetchReport
 from cedos.model import Budget
 from cedos.selector.budgets.keeper import Keeper
 

@@ -8,7 +8,7 @@ from kit.controller import Script
 from cedos.budget_kinds import Resource
 from cedos.controller.budgets.prefetching import MOST_WAYS
 from cedos.controller.events import BudgetsCounted, BudgetSet, BudgetUse, PrefetchingChanged
-from cedos.controller.prefetch_report import PrefetchReport, StartedMessage, TakingMessage
+from cedos.controller.hint import PrefetchReport, StartedMessage, TakingMessage
 from cedos.model import Budget
 from cedos.selector.budgets.keeper import Period
 from cedos.selector.budgets.pacer import Pacer

@@ -9,7 +9,7 @@ import pytest
 from cedos.errors import ConfigError, DataSetError
 from cedos.model import Direction
 from emu.runs import page as report_page
-from emu.runs import runs, scenario, timeline
+from emu.runs import runs, scenario
 from emu.runs.calibration import by_network_and_age
 from emu.runs.summary import PolicyRun, summarise
 
@@ -84,7 +84,7 @@ def test_the_page_and_the_picture_show_every_policy(tmp_path):
     assert ".svg'" not in page, "the page holds its pictures"
     assert (tmp_path / "run" / "timeline.png").stat().st_size > 10_000
     assert (tmp_path / "run" / "reliability.png").stat().st_size > 5_000
-    figure = timeline.draw(runs.read(tmp_path / "run"))
+    figure = report_page.draw_timeline(runs.read(tmp_path / "run"))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert any(title.startswith("cedos:") for title in titles)
     assert figure.axes[2].lines  # what cedos carried is drawn
