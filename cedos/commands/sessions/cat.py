@@ -9,7 +9,7 @@ import click
 from click.core import ParameterSource
 
 from cedos.api.asking import DaemonChooser
-from cedos.commands.console.manual import DURATION, Parsed, Program
+from cedos.commands.console.manual import DURATION, Program
 from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo
@@ -42,23 +42,8 @@ from cedos.session.sockets.sockets import connect, listen
 _ALL_NETWORKS = "swtc"
 
 
-def _label(text: str) -> Label:
-    """Parse a label. The default is foreground and large, a stream of unknown length."""
-    urgency, bulk = Urgency.FOREGROUND, Bulk.LARGE
-    for word in text.split(","):
-        if word in tuple(Urgency):
-            urgency = Urgency(word)
-        elif word in tuple(Bulk):
-            bulk = Bulk(word)
-        else:
-            raise ValueError(f"{word!r} is none of foreground, background, small, large")
-    return Label(urgency, bulk)
-
-
-# `foreground`, `background,large`.
-LABEL: Final = Parsed("label", _label)
-
-
+# A stream of unknown length.
+_LABEL: Final = Label(Urgency.FOREGROUND, Bulk.LARGE)
 _LOOK_S: Final = 0.2
 _WAITS_S: Final = 2.0  # shorter waits are not reported
 
@@ -98,7 +83,7 @@ async def _report(connection: Connection) -> None:
             "The laptop: goes on over whatever network there is. The key is remembered.",
         ),
         (
-            "cedos-cat --deadline 8h --label background server.example 9000 < backup.img",
+            "cedos-cat --deadline 8h server.example 9000 < backup.img",
             "Over a night without a network.",
         ),
         (
@@ -132,17 +117,9 @@ async def _report(connection: Connection) -> None:
     "packet, or from when the network went down.",
 )  # fmt: skip
 @click.option(
-    "--label", type=LABEL, default="foreground,large", show_default=True,
-    help="foreground or background, small or large: decides order and network.",
-)  # fmt: skip
-@click.option(
     "-n", "--network", "networks", metavar="INTERFACE", multiple=True,
     help="Use only this interface; may be repeated.  [default: all that lead to the server]",
 )  # fmt: skip
-@click.option(
-    "--timeout", type=DURATION, default="30s", show_default=True, help="For the first connection."
-)
-@click.option("-q", "--quiet", is_flag=True, help="No messages while waiting.")
 def main(
     host: str | None,
     port: int | None,
@@ -153,10 +130,7 @@ def main(
     print_key: bool,
     allow: tuple[bytes, ...],
     deadline: float,
-    label: Label,
     networks: tuple[str, ...],
-    timeout: float,
-    quiet: bool,
 ) -> None:
     """Connect standard input and output with another host over all networks.
 
@@ -178,28 +152,27 @@ def main(
         if host is not None:
             raise click.UsageError("either --listen, or HOST and PORT")
         _refuse_callers_options(click.get_current_context())
-        asyncio.run(_serve(listen_at, me, allow, label, quiet=quiet))
+        asyncio.run(_serve(listen_at, me, allow))
         return
     if host is None:
         raise click.UsageError("HOST and PORT are needed, or --listen")
     if allow:
         raise click.UsageError("--allow goes with --listen")
     interfaces(networks)
-    if not quiet:
-        say_if_closed("cedos-cat")
+    say_if_closed("cedos-cat")
     server = known(host, port, given_key)
     check_save(alias, given_key, server)
 
     async def call() -> None:
-        connection = await _call(server, me, deadline, label, networks, timeout, quiet=quiet)
+        connection = await _call(server, me, deadline, networks)
         remember(server, alias, given_key)
-        await _join(connection, quiet=quiet)
+        await _join(connection)
 
     asyncio.run(call())
 
 
 def _refuse_callers_options(context: click.Context) -> None:
-    for name in ("given_key", "alias", "deadline", "networks", "timeout"):
+    for name in ("given_key", "alias", "deadline", "networks"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = {"networks": "network", "given_key": "key", "alias": "save"}.get(name, name)
             raise click.UsageError(
@@ -211,11 +184,7 @@ async def _call(
     server: KnownServer,
     me: KeyPair,
     deadline_s: float,
-    label: Label,
     networks: tuple[str, ...],
-    timeout_s: float,
-    *,
-    quiet: bool,
 ) -> Connection:
     ruled = RuledNetworks(directories().socket, (server.host, server.port))
     await asyncio.to_thread(ruled.read)
@@ -224,27 +193,23 @@ async def _call(
         return (not networks or interface in networks) and ruled.may_use(interface)
 
     waits = f"still connecting with {shown(server.host, server.port)}"
-    timer = None if quiet else asyncio.get_running_loop().call_later(_WAITS_S, _say, waits)
+    timer = asyncio.get_running_loop().call_later(_WAITS_S, _say, waits)
     try:
         return await connect(
             (server.host, server.port),
             server_key=server.key,
             key=me,
-            label=label,
+            label=_LABEL,
             deadline=deadline_s,
             scheduler=_ALL_NETWORKS,
-            timeout_s=timeout_s,
             networks=usable,
             chooser=DaemonChooser(directories().socket),
         )
     finally:
-        if timer is not None:
-            timer.cancel()
+        timer.cancel()
 
 
-async def _serve(
-    address: tuple[str, int], me: KeyPair, allow: tuple[bytes, ...], label: Label, *, quiet: bool
-) -> None:
+async def _serve(address: tuple[str, int], me: KeyPair, allow: tuple[bytes, ...]) -> None:
     listener = await listen(
         address, key=me, allow=allow.__contains__ if allow else None, scheduler=_ALL_NETWORKS
     )
@@ -252,20 +217,19 @@ async def _serve(
         host, port = listener.address
         _say(f"listens at {host} port {port}; its key is {keys.to_text(me.public)}")
         connection = await listener.accept()
-        connection.label = label
+        connection.label = _LABEL
         listener.only_known()
-        await _join(connection, quiet=quiet)
+        await _join(connection)
     finally:
         await listener.close()
 
 
-async def _join(connection: Connection, *, quiet: bool) -> None:
-    reporting = None if quiet else asyncio.create_task(_report(connection))
+async def _join(connection: Connection) -> None:
+    reporting = asyncio.create_task(_report(connection))
     try:
         await _both_ways(connection)
     finally:
-        if reporting is not None:
-            reporting.cancel()
+        reporting.cancel()
 
 
 async def _both_ways(connection: Connection) -> None:
