@@ -9,7 +9,7 @@ import tracemalloc
 import pytest
 
 from cedos.errors import ProtocolError
-from cedos.session.protocol import packing
+from cedos.session.protocol import packing, receiver
 from cedos.session.protocol.frames import (
     Abandon,
     Ack,
@@ -245,6 +245,28 @@ def test_ids_that_are_waited_for_cost_the_same_however_many_there_are(cores):
         assert took_s(589_824) < 6 * took_s(0)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("kind", ["parts", "whole"])
+def test_lists_of_others_have_a_limit_of_memory_at_both_ends(cores, kind, monkeypatch):
+    """A server of 65 MB made a client hold 750 MB; an accepting end looks once a second."""
+    monkeypatch.setattr(receiver, "MOST_EXTRA_BYTES", 8 << 20)
+    core = cores.session(limits=SessionLimits(stream_window=1 << 18, irob_window=1 << 24))
+    cores.up(core)
+
+    def wait(irob):
+        after = tuple(range(irob - 256, irob))
+        if kind == "parts":
+            return packing.extent_header(irob, 3, Order.LISTED, after, 0, 1, False) + b"x"
+        return packing.messages_header(irob, 3, Order.LISTED, after, [0])
+
+    def flood():
+        for irob in range(300, 65_000):
+            core.receive(1, wait(irob), 0.0)
+
+    with pytest.raises(ProtocolError, match="wait for others hold more"):
+        flood()
+    assert 8 << 20 < core.unread_bytes < 48 << 20
 
 
 def test_what_lies_in_parts_or_waits_for_others_counts_with_its_real_memory(cores):
