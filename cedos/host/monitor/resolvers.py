@@ -94,11 +94,11 @@ def parse_resolved(dns: Any) -> dict[int, tuple[Address, ...]]:
         if not isinstance(entry, list | tuple) or len(entry) != 3:
             continue
         index, _, octets = entry
-        try:
-            address = ip_address(bytes(octets))
-        except (TypeError, ValueError):
+        # (`bytes` of a number is that many zeros, and `ip_address` takes numbers.)
+        if not isinstance(index, int) or index <= 0 or not isinstance(octets, bytes):
             continue
-        if isinstance(index, int) and index > 0:
+        with contextlib.suppress(ValueError):
+            address = ip_address(octets)
             servers[index] = (*servers.get(index, ()), address)
     return servers
 

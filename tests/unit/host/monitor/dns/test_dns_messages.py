@@ -186,7 +186,8 @@ def test_resolv_conf():
 def test_resolved():
     dns = [
         [2, 2, b"\x0a\x00\x01\x01"], [2, 10, bytes(V6.packed)], [0, 2, b"\x09\x09\x09\x09"],
-        [3, 2, b"\x08\x08"], [3, 2], "nonsense", [3, 2, list(b"\x08\x08\x08\x08")],
+        [3, 2, b"\x08\x08"], [3, 2], "nonsense", [3, 2, b"\x08\x08\x08\x08"],
+        [4, 2, 4], [4, 2, 2**33], [4, 2, 2**64 - 1],  # these ended the watch of networks
     ]  # fmt: skip
     assert parse_resolved(dns) == {2: (HOME, V6), 3: (GOOGLE,)}
     assert parse_resolved(None) == {}
