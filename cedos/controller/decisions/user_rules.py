@@ -45,6 +45,9 @@ from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
 
 MOST: Final = 64
+# The most addresses of all rules for names. Each is three rules of the kernel, which goes through all of
+# them for each that comes or goes.
+MOST_OF_ALL: Final = 1024
 # The most names that a rule's names are known to be aliases of. The latest stay.
 MOST_ALIASES: Final = 64
 
@@ -65,7 +68,7 @@ class UserRules:
         # The rules of names by address, and those of prefixes.
         self._by_address: dict[str, list[int]] = {}
         self._prefixes: list[tuple[IPv4Network | IPv6Network, int]] = []
-        for number, rule in kept.items() if isinstance(kept, dict) else ():
+        for number, rule in islice(kept.items(), MOST) if isinstance(kept, dict) else ():
             with suppress(ValueError, msgspec.ValidationError):
                 kept_rule = msgspec.convert(rule, RuleRequest)
                 if int(number) > 0:  # (those of portals are not kept)
@@ -179,7 +182,7 @@ class UserRules:
             matched, rule = True, self._rules[number]
             # The host's own addresses go last: others may have names below it.
             told = (*addresses, *self._names.of(rule.host))
-            known = youngest(rule.addresses, told, MOST_ADDRESSES)
+            known = youngest(rule.addresses, told, self._most)
             news = news or set(known) != set(rule.addresses)
             self._rules[number] = msgspec.structs.replace(rule, addresses=known)
         if news:
@@ -270,7 +273,18 @@ class UserRules:
         self._index()
         self._outbox.give(KeepRules(self.state()))
 
+    @property
+    def _most(self) -> int:
+        """Return how many addresses each rule for a name may have."""
+        names = sum(rule.prefix is None for rule in self._rules.values())
+        return min(MOST_ADDRESSES, MOST_OF_ALL // max(names, 1))
+
     def _index(self) -> None:
+        most = self._most
+        for number, rule in self._rules.items():
+            if len(rule.addresses) > most:
+                few = msgspec.structs.replace(rule, addresses=rule.addresses[-most:])
+                self._rules[number] = few
         self._by_address, self._prefixes = {}, []
         for number, rule in self._rules.items():
             if (prefix := rule.prefix) is not None:

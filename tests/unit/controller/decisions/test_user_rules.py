@@ -18,7 +18,7 @@ from cedos.controller.commands import (
     SetDestinations,
     SetRuled,
 )
-from cedos.controller.decisions.user_rules import MOST, UserRules
+from cedos.controller.decisions.user_rules import MOST, MOST_OF_ALL, UserRules
 from cedos.controller.events import (
     AnswersRead,
     CommandDone,
@@ -102,6 +102,29 @@ def test_a_rule_covers_what_resolvers_say_of_its_name():
     assert len(rules.rules[1].addresses) == MOST_ADDRESSES
     assert rules.of(ip_address("192.0.2.2"), 443) == 1
     assert rules.of(ip_address("198.51.2.255"), 443) == 1
+
+
+def test_the_addresses_of_all_rules_have_a_limit():
+    """With 25 rules of 250 addresses the daemon followed a lost network after 33 s."""
+    addresses = tuple(f"10.0.0.{n}" for n in range(MOST_ADDRESSES))
+    asked = [
+        RuleRequest(host=f"{n}.example", never=("lte0",), addresses=addresses) for n in range(399)
+    ]
+    read = UserRules(
+        Outbox(), {str(n): msgspec.to_builtins(each) for n, each in enumerate(asked, 1)}
+    )
+    rules = rules_of(*asked[:MOST])
+    for found in (rules, read):
+        assert len(found.rules) == MOST
+        assert sum(len(each.addresses) for each in found.rules.values()) <= MOST_OF_ALL
+    told_now = [f"192.0.2.{n}" for n in range(100)]
+    assert rules.on_answer(told("0.example", *told_now))
+    assert sum(len(each.addresses) for each in rules.rules.values()) <= MOST_OF_ALL
+    assert rules.of(ip_address(told_now[-1]), 443) == 1
+    for number in range(5, MOST + 1):
+        rules.remove(number)
+    rules.on_answer(told("0.example", *told_now))
+    assert set(told_now) == set(rules.rules[1].addresses), "a few rules have room for more"
 
 
 def test_aliases_are_followed_in_one_answer_and_in_several():
