@@ -30,6 +30,8 @@ from cedos.session.sockets.connection import Connection
 from emu.testbed.counters import processor_s
 
 _HOST, _GATEWAY_PORT, _ORIGIN_PORT = "127.0.0.1", 17_909, 17_910
+# The origins of the other measurement may still hold their ports.
+_IDLE_GATEWAY_PORT, _IDLE_ORIGIN_PORT = 17_911, 17_912
 _EACH_ORIGIN: Final = 20_000  # as many ports as the gateway has for connections to one origin
 _CLIENTS: Final = 10
 _WANTED, _SPARE_FILES = 20_000, 500
@@ -185,11 +187,11 @@ def idle_clients(progress: Callable[[str], None], count: int = _COUNT) -> dict[s
 async def _measure_idle(count: int, gateway: int) -> tuple[float, float, float]:
     loop = asyncio.get_running_loop()
     gone: set[int] = set()
-    origin = await loop.create_server(Echo, _HOST, _ORIGIN_PORT, backlog=4_096)
+    origin = await loop.create_server(Echo, _HOST, _IDLE_ORIGIN_PORT, backlog=4_096)
     links = [
         GatewayLink(
             JoinedGateway(
-                _HOST, _GATEWAY_PORT, key("gateway").public, key(f"client {number % _KEYS}")
+                _HOST, _IDLE_GATEWAY_PORT, key("gateway").public, key(f"client {number % _KEYS}")
             ),
             networks=lambda _interface, own=number: own not in gone,  # type: ignore[misc]
             patience_s=_ANSWER_S,
@@ -199,7 +201,7 @@ async def _measure_idle(count: int, gateway: int) -> tuple[float, float, float]:
 
     async def one(link: GatewayLink) -> float:
         began_s = time.monotonic()
-        stream = await link.open(_HOST, _ORIGIN_PORT)
+        stream = await link.open(_HOST, _IDLE_ORIGIN_PORT)
         await answered_s(stream)
         took_s = time.monotonic() - began_s
         stream.finish()
@@ -242,7 +244,7 @@ def _connection(link: GatewayLink) -> Connection:
 async def _serve_idle(file: Path) -> None:
     clients = {key(f"client {number}").public: str(number) for number in range(_KEYS)}
     settings = GatewaySettings(
-        (_HOST, _GATEWAY_PORT), local=True, idle=file, sessions_per_client=10_000
+        (_HOST, _IDLE_GATEWAY_PORT), local=True, idle=file, sessions_per_client=10_000
     )
     gateway = Gateway(settings, key("gateway"), clients.get)
     await gateway.open()
