@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.measure import Measurement
@@ -17,6 +17,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from cedos.plain_text import plain
 
@@ -25,9 +26,16 @@ _WIDTH = 120
 _WIDEST = 500
 
 
+class PlainConsole(Console):
+    """A console on which text from elsewhere, as the names of a stranger's run, moves no cursor."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str("\n".join(map(plain, text.split("\n"))), **options)
+
+
 def console() -> Console:
     """Return a console on stdout, as wide as its terminal."""
-    found = Console()
+    found = PlainConsole()
     if not found.is_terminal:
         found.width = _WIDTH
     return found
