@@ -187,8 +187,9 @@ class RandomNetwork(Cedos):
     def start(self, stage: Stage) -> None:
         laptop = stage.laptop
         use_kernel_path_manager(laptop)
-        laptop.client.ip("rule", "add", "pref", _BEFORE_THE_DAEMONS, "iif", "lo", "lookup", "main")
         super().start(with_settings(stage, "steering", _ONLY_STARTS))
+        # Once the daemon steers: one that finds the rule at its start leaves the default to the host.
+        laptop.client.ip("rule", "add", "pref", _BEFORE_THE_DAEMONS, "iif", "lo", "lookup", "main")
         # Of another seed, or an instant would show the same network in every run.
         draw = random.Random(f"{stage.seed}/{stage.place.name}/{stage.offset_s}")
 

@@ -65,11 +65,8 @@ _HANDLES: Final = (_CLSACT_IS_OURS, _CLSACT_WAS_THERE)
 _ETHERNET, _ETHERNET_HEADER_BYTES = 1, 14
 _SOURCE_AT, _HARDWARE_ADDRESS_BYTES = 6, 6
 _IPV4, _IPV6 = 0x0800, 0x86DD
-_LINK_PROTOCOLS: Final = (
-    0x0806,
-    0x888E,
-    0x88C7,
-)  # ARP; IEEE 802.1X, and that of the next access point
+# ARP; IEEE 802.1X, and that of the next access point.
+_LINK_PROTOCOLS: Final = (0x0806, 0x888E, 0x88C7)
 _TCP, _UDP, _ICMP, _ICMPV6, _HOP_BY_HOP = 6, 17, 1, 58, 0
 _RESET: Final = 0x04
 _UNREACHABLE: Final = 3
@@ -96,7 +93,7 @@ class TrafficControl:
 
 
 def clsact_request(index: int) -> bytes:
-    """Add or deletes an interface's `clsact` (RTM_NEWQDISC, RTM_DELQDISC), with all its filters."""
+    """Add or delete an interface's `clsact` (RTM_NEWQDISC, RTM_DELQDISC), with all its filters."""
     head = _MESSAGE.pack(0, index, _CLSACT_HANDLE, _CLSACT_PARENT, 0)
     return head + attribute(_KIND, CLSACT.encode() + b"\0")
 
