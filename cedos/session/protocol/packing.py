@@ -22,6 +22,9 @@ RECORD_BYTES: Final = 262_144
 MAX_POSITION: Final = 1 << 62
 
 MAX_FRAMES: Final = 16_384  # of a record; the shortest frames with data have 16 bytes
+# Beyond the first ones a record's frames have so many bytes on average. Those of one byte cost as much
+# time as others, and a sender queues at most 64 of them.
+FIRST_FRAMES, LEAST_FRAME_BYTES = 128, 8
 MAX_DEPENDENCIES: Final = 256
 MAX_MESSAGES: Final = 8_192
 MAX_RANGES: Final = 1_024

@@ -36,6 +36,7 @@ def unpack(record: bytes | memoryview) -> list[Frame]:
     size = len(view)
     if not 0 < size <= packing.RECORD_BYTES:
         raise ProtocolError(f"a record of {size} bytes; allowed are 1 to {packing.RECORD_BYTES}")
+    most = min(packing.MAX_FRAMES, packing.FIRST_FRAMES + size // packing.LEAST_FRAME_BYTES)
     # Each reader checks its frame and returns where the next one begins.
     frames: list[Frame] = []
     at = 0
@@ -46,8 +47,8 @@ def unpack(record: bytes | memoryview) -> list[Frame]:
                 raise ProtocolError(f"a record with an unknown frame type {view[at]} at byte {at}")
             frame, at = reader(view, at)
             frames.append(frame)
-            if len(frames) > packing.MAX_FRAMES:
-                raise ProtocolError(f"a record with more than {packing.MAX_FRAMES} frames")
+            if len(frames) > most:
+                raise ProtocolError(f"a record of {size} bytes with more than {most} frames")
     # `unpack_from` fails where the record is shorter than the frame's fixed part.
     except struct.error:
         raise ProtocolError(f"a record that ends within its frame at byte {at}") from None

@@ -67,6 +67,8 @@ def test_every_frame_has_a_vector_and_a_row():
     [
         ("1 to {:,} bytes: **frames", packing.RECORD_BYTES),
         ("**frames**, {:,} at most", packing.MAX_FRAMES),
+        ("(and at most {:,}, and one", packing.FIRST_FRAMES),
+        ("one for each {:,} bytes", packing.LEAST_FRAME_BYTES),
         ("there 1 to {:,}", packing.MAX_DEPENDENCIES),
         ("count 1 to {:,}", packing.MAX_MESSAGES),
         ("at most {:,} ranges", packing.MAX_RANGES),
