@@ -46,7 +46,12 @@ _INTERFACES: Final = frozenset({IPv4Interface, IPv6Interface})
 
 
 class Hider:
-    """Replaces the names of hosts in texts; who lacks the key cannot tell which they were."""
+    """A replacer of hosts' names in texts. A reader without the key cannot tell which they were.
+
+    The labels of a name are replaced one by one, so that a name below another one stays below it; a
+    page's address is replaced whole. Addresses of hosts stay, or a log would say nothing. The names of
+    networks, access points and budgets stay, and a host's name of one word, which looks like any word.
+    """
 
     def __init__(self, key: bytes) -> None:
         self._key = key

@@ -41,6 +41,9 @@ class Outbox:
 
 
 def next_beat_s(now_s: float, interval_s: float) -> float:
-    """Return the next beat, which is later than now, however the division is rounded."""
+    """Return the next beat, which is later than now, however the division is rounded.
+
+    Equal intervals end at the same instants, so that an idle host wakes once for all of them.
+    """
     beat_s = (math.floor((now_s - LATE_S) / interval_s) + 1) * interval_s + LATE_S
     return beat_s if beat_s > now_s else beat_s + interval_s

@@ -250,7 +250,7 @@ class Usage:
 
 
 def _copy(path: Path, into: sqlite3.Connection) -> None:
-    """Copy a file that nobody writes. SQLite itself would write beside it, which a full disk refuses.
+    """Copy a file that no process writes. SQLite itself would write beside it, which a full disk refuses.
 
     A daemon that was killed has left its last writes beside the file, and what SQLite reads them with.
     """

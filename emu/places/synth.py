@@ -175,7 +175,13 @@ def staying(rng: random.Random, level_dbm: float) -> WifiPlace:
 
 
 def wifi_series(rng: random.Random, place: WifiPlace, level_dbm: list[float]) -> Wifi:
-    """Draw the seconds of one place, whose access point is heard at `level_dbm` in the mean."""
+    """Draw the seconds of one place, whose access point is heard at `level_dbm` in the mean.
+
+    The relations are those of the real collection (a client that moves past access points): the median
+    PHY rate and the share of it by level, an RSSI that moves by 2.6 to 3.7 dB a second, a residual of
+    about 0.7 in the rate's logarithm, the last RSSI before an outage at -78 dBm in the median. The RSSI
+    does not show part of the fading: no indicator correlates with the rate better than a real one.
+    """
     count = len(level_dbm)
     shadow = autoregressive(rng, count, _SHADOW_TAU_S)
     hidden = autoregressive(rng, count, _HIDDEN_TAU_S)
@@ -251,6 +257,11 @@ def cellular_series(
     rng: random.Random, kind: CellularKind, other: Sequence[float], coupling: float
 ) -> Cellular:
     """Draw the seconds of one place.
+
+    The rate and all indicators share one radio factor; the rest of each is its own noise. The weights
+    give the rank correlations of the real drives with the rate (RSRP 0.37 to 0.48, RSRQ 0.35 to 0.61,
+    SINR 0.43 to 0.49, CQI 0.40 to 0.50), the time constants their autocorrelations (RSRP 0.93, 0.76 and
+    0.64 after 1, 5 and 10 s). Walks and rests correlate less, as in the walking loops (0.26 to 0.38).
 
     `other` is the standardized signal of the Wi-Fi network, `coupling` the radio factor's
     correlation with it: leaving a building changes both networks, in the same direction or in

@@ -210,7 +210,12 @@ def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:
 
 
 class ProgramRequests:
-    """The answers to programs' plain HTTP requests (`cedos.proxy.gateway.gateway_session`)."""
+    """The answers to programs' plain HTTP requests (`cedos.proxy.gateway.gateway_session`).
+
+    The gateway answers only with what every user of the client would get: a GET whose fields say nothing
+    of a user; of stored objects also a range, or "not modified". Other requests go to their origins as
+    they are, and so do those that the gateway has no room for.
+    """
 
     def __init__(self, fetcher: ObjectFetcher) -> None:
         self._fetcher = fetcher

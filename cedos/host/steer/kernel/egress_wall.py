@@ -41,6 +41,8 @@ from cedos.kernel.netlink import (
 )
 from cedos.kernel.rtnetlink import Link
 
+# rtnetlink's messages on filters of what leaves an interface (linux/pkt_cls.h). Ours stand at the qdisc
+# `clsact`, which queues nothing; they are classic BPF and decide by themselves (`direct-action`).
 RTM_NEWQDISC, RTM_DELQDISC, RTM_GETQDISC = 36, 37, 38
 RTM_NEWTFILTER, RTM_DELTFILTER, RTM_GETTFILTER = 44, 45, 46
 GROUP_TRAFFIC_CONTROL: Final = 4

@@ -261,7 +261,15 @@ class LabelMapping:
 
 
 class DecidedScheduler:
-    """A scheduler under a decision; `copies`: some data is sent twice now."""
+    """A scheduler that keeps to the daemon's decision for each label.
+
+    `copies`: some data is sent twice now.
+
+    Masks on the paths (`Session.allow`) say which networks a label may use, in both directions:
+    `single(n)` leaves one, `mptcp(primary=n)` all that it names, `defer` none. Two things are left to the
+    scheduler. It carries out `redundant(n, m)`: it sends data in flight again on the other path. And it
+    counts the bytes that waited under each label, which tell the daemon what there is to decide about.
+    """
 
     prompt = False  # it must see all data that is sent
 

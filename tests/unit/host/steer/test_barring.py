@@ -61,7 +61,7 @@ async def test_a_disk_that_takes_nothing_any_more_opens_no_barred_network(
 async def test_a_disk_that_is_full_from_the_start_opens_no_barred_network(
     world, tmp_path, monkeypatch
 ):
-    """No daemon could start, so that whoever filled the disk was under no budget and no rule."""
+    """The daemon could not start, and the user who filled the disk was under no budget and no rule."""
     Journal(tmp_path).close()
 
     def refuse(path):

@@ -66,7 +66,7 @@ class Crowded:
 
 
 async def test_trains_that_wait_for_room_at_once_all_end(serving, measured):
-    """Of two the event loop forgot one, with its train: 4 MB stayed of each twenty on a slow line."""
+    """The event loop forgot one of two waiting trains: 4 MB stayed of each twenty on a slow line."""
     async with serving() as (running, server):
         running._datagrams.socket = Crowded(running._datagrams.socket)
         outcomes = await asyncio.gather(*(measured(server) for _ in range(4)))
