@@ -40,7 +40,7 @@ from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.daemon import RescueDaemon, put_on_time, through_gateway
 from emu.testbed.programs.gateway import Gatewayed
 from emu.testbed.programs.servers import Servers
-from emu.workloads import call, gateway_connections
+from emu.workloads import gateway_calls, gateway_connections
 from emu.workloads.downloads import (
     HalfWay,
     Watched,
@@ -382,7 +382,7 @@ def _first_bytes(progress: Progress) -> dict[str, float]:
 
 def _call(progress: Progress) -> dict[str, float]:
     with emulated(daemon=True) as laptop, _redirected(laptop) as daemon:
-        return call.measure(laptop, daemon, _PROGRAM_USER, progress)
+        return gateway_calls.measure(laptop, daemon, _PROGRAM_USER, progress)
 
 
 def _first_byte_s(laptop: Laptop, user: int) -> float:

@@ -10,20 +10,11 @@ import os
 import select
 import socket
 import struct
-import subprocess
-import sys
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
-
-from cedos.errors import EmulationError
-from emu.statistics import percentile
-from emu.testbed.access import WLAN
-from emu.testbed.phones import SERVER, Laptop, Silence
-from emu.testbed.programs.daemon import RescueDaemon
 
 EVERY_S: Final = 0.020
 TIMELY_S: Final = 0.400
@@ -34,8 +25,6 @@ _HEAD: Final = struct.Struct("!Id")
 _AFTER_S: Final = 1.0
 _GIVE_UP_S: Final = 60.0
 _SOCKS_ANSWER: Final = 12  # to greeting and request, with an IPv4 address
-_CALL_S, _DIES_S, _ROUNDS = 12.0, 6.0, 4
-_PROGRAM: Final = (sys.executable, "-m", "emu.workloads.call")
 
 
 def associated(
@@ -157,52 +146,3 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-
-
-def measure(
-    laptop: Laptop, daemon: RescueDaemon, user: int, progress: Callable[[str], None]
-) -> dict[str, float]:
-    """Call as a user whose programs are redirected to the gateway.
-
-    Returns:
-        `call_loss_share`, `call_gap_ms`, `call_delay_p95_ms`: of both directions of all calls together,
-        the gap the longest of all.
-    """
-    found: list[Heard] = []
-    for number in range(_ROUNDS):
-        up, down = _one_call(laptop, user, back_only=bool(number % 2))
-        found += [up, down]
-        progress(f"call {number + 1}/{_ROUNDS}: up {_shown(up)}; down {_shown(down)}")
-        daemon.until_both_live()
-        time.sleep(1.0)
-    delays = sorted(delay_s for each in found for delay_s in each.delays_s)
-    return {
-        "call_loss_share": sum(each.lost for each in found) / sum(each.sent for each in found),
-        "call_gap_ms": 1e3 * max(each.gap_s for each in found),
-        "call_delay_p95_ms": 1e3 * percentile(delays, 0.95),
-    }
-
-
-def _shown(one: Heard) -> str:
-    return f"{one.lost} of {one.sent} lost, gap {1e3 * one.gap_s:.0f} ms"
-
-
-def _one_call(laptop: Laptop, user: int, *, back_only: bool) -> tuple[Heard, Heard]:
-    """Return what each end of one call has heard of the other: up, down."""
-    up, down = (laptop.directory / f"{end}.json" for end in ("caller", "callee"))
-    common = (SERVER, str(_CALL_S))
-    with Silence(laptop, WLAN, back_only=back_only).when_told() as cut:
-        callee: subprocess.Popen[bytes] = laptop.server.popen(
-            *_PROGRAM, "callee", *common, str(down), stdout=subprocess.PIPE
-        )
-        with callee:
-            assert callee.stdout is not None
-            callee.stdout.readline()
-            caller: subprocess.Popen[bytes] = laptop.client.popen(
-                *_PROGRAM, "caller", *common, str(up), "--user", str(user)
-            )
-            time.sleep(_DIES_S)
-            cut()
-            if caller.wait(60) or callee.wait(60):
-                raise EmulationError("an end of a call failed")
-    return heard(up, down), heard(down, up)

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
+from math import inf
 from typing import Final, TypeVar
 
 import structlog
@@ -63,7 +64,7 @@ class GatewayLink:
     | no session | dialling | a connection needs it (`prepare`, `_session`) |
     | dialling | session, or away | the gateway answers, or not in time |
     | session | away | all its paths are silent for longer than the patience (`_note_away`) |
-    | session | no session | unused for long, or the gateway ended it; then it is dialled at once |
+    | session | no session | unused for long, or the gateway ended it: dialled at once, but seldom |
     | away (`is_away`) | session | a path answers again (`_watch`) |
     | away | no session | `AGAIN_S` after dialling failed, the next connection dials again |
     | away | no session | silent for `GONE_S` while direct connections succeed: its streams break |
@@ -96,6 +97,7 @@ class GatewayLink:
         self._running: asyncio.Task[None] | None = None
         self._dialling: asyncio.Task[Multiplexer] | None = None
         self._dialled_at_s = 0.0
+        self._dialled_again_at_s = -inf
         self._away_at_s: float | None = None
         self._away_why = ""
         self.problem = ""
@@ -394,9 +396,10 @@ class GatewayLink:
         if not streams.connection.ended:
             with suppress(SessionError):
                 await streams.connection.close()
-        elif ended_by_gateway and self._loop.time() - self._dialled_at_s > AGAIN_S:
+        elif ended_by_gateway and self._loop.time() - self._dialled_again_at_s > AGAIN_S:
             # The gateway stops, or starts again: dial now, so that no connection has to wait for that.
-            # If it ends each session at once, the next connection dials.
+            # If it ends the new session at once, too, the next connection dials.
+            self._dialled_again_at_s = self._loop.time()
             self.prepare()
 
     async def _end_unused(self, streams: Multiplexer) -> None:
