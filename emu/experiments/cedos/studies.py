@@ -402,7 +402,7 @@ def figure8(seeds: int = 20) -> dict[str, Any]:
     return found
 
 
-def _case_world(case: str) -> World:
+def figure6_world(case: str) -> World:
     flows = {
         "a": [Wanted(0, _CASES_SIZE_BYTES, 300.0)],
         "b": [Wanted(0, _CASES_SIZE_BYTES, 1800.0)] * 10,
@@ -419,10 +419,10 @@ def _case_world(case: str) -> World:
     )
 
 
-def _run_case(case: str, *, keep_parts: bool = False) -> dict[str, list[Carried]]:
+def run_figure6(case: str, *, keep_parts: bool = False) -> dict[str, list[Carried]]:
     """Run a case under each scheduler."""
     return {
-        each.name: simulate(_case_world(case), each, keep_parts=keep_parts)
+        each.name: simulate(figure6_world(case), each, keep_parts=keep_parts)
         for each in _CASES_SCHEDULERS
     }
 
@@ -431,7 +431,7 @@ def figure6() -> dict[str, Mapping[str, object]]:
     """Return by case and scheduler: deadlines met, share over Wi-Fi, when each was done."""
     found: dict[str, Mapping[str, object]] = {}
     for case in "abc":
-        of = _case_world(case)
+        of = figure6_world(case)
         total = sum(flow.size_bytes for flow in of.flows)
         by: dict[str, object] = {
             name: {
@@ -441,7 +441,7 @@ def figure6() -> dict[str, Mapping[str, object]]:
                 "wifi_share": sum(one.wifi_bytes for one in done) / total,
                 "done_s": [round(one.done_s, 1) for one in done],
             }
-            for name, done in _run_case(case).items()
+            for name, done in run_figure6(case).items()
         }
         found[case] = by | {
             "flows": len(of.flows),
