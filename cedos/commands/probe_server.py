@@ -92,7 +92,7 @@ def command(
     source and all together have a rate limit. Therefore the server amplifies nothing, and its
     memory is bounded. It needs no privilege. It logs to standard error, at most every ten seconds.
     """
-    from cedos.host.monitor.probing.wire import read_key, write_new_key  # noqa: PLC0415
+    from cedos.host.monitor.probing.keyfile import read_key, write_new_key  # noqa: PLC0415
 
     if new_key is not None:
         write_new_key(new_key)

@@ -35,9 +35,9 @@ from cedos.daemon.budgets.metering import radios_of
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.links import InterfaceCounters
 from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
+from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.probes import Price, ProbeKind, ProbeSchedule, ProbeServer, Spent
-from cedos.host.monitor.probing.wire import read_key
 from cedos.host.monitor.providers.cellular import CellularProvider
 from cedos.host.monitor.providers.networkmanager import NetworkManager
 from cedos.host.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each

@@ -21,9 +21,9 @@ from typing import Any, TypeVar
 
 from cedos.errors import EmulationError
 from cedos.host.monitor.probing import dns_probe, udp_train
+from cedos.host.monitor.probing.keyfile import read_key, write_new_key
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.probes import ProbeOutcome, ProbeServer
-from cedos.host.monitor.probing.wire import read_key, write_new_key
 from cedos.model import Direction, Network, NetworkKind
 from emu.data import side_by_side
 from emu.data.collect import Row, resolve_hardware_address

@@ -12,7 +12,7 @@ import socket, sys
 from pathlib import Path
 from cedos.model import Direction
 from cedos.host.monitor.probing import wire
-from cedos.host.monitor.probing.wire import read_key
+from cedos.host.monitor.probing.keyfile import read_key
 
 address, port, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 key = read_key(Path(sys.argv[4]))

@@ -10,8 +10,8 @@ from ipaddress import ip_address
 import pytest
 
 from cedos.host.monitor.probing import udp_train
+from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.probes import ProbeServer
-from cedos.host.monitor.probing.wire import read_key
 
 
 def test_a_key_is_made_and_kept(cedos, tmp_path):

@@ -106,7 +106,7 @@ def test_flows_that_send_nothing_are_not_looked_at_and_wait_for_a_decision(scrip
 
 
 def test_a_flow_is_looked_at_until_nothing_has_come_for_a_second(script):
-    """What it was seen to carry counts as competition until a look shows that it rests."""
+    """The bytes that it carried count as competition until a look shows that it rests."""
     known = script.controller
     script.tell(FlowOpened(KEY, 8.9, 1.0), CountersRead("wlan0", 0, 600), at_s=9.0)
     worth = []

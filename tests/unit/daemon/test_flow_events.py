@@ -256,7 +256,7 @@ def test_a_message_on_any_subflow_is_of_the_connection():
 
 
 def test_what_goes_over_loopback_is_not_followed():
-    """Each request to a proxy of this host left two flows, until 8192 stood there (16 MB)."""
+    """Two flows stayed of each request to a proxy of this host, up to 8192 (16 MB)."""
     wire = Wire()
     far = Packet(PLAIN, outgoing=True)
     wire.brings(Packet(FlowKey(HOME, 4004, HOME, 1080), outgoing=True, interface="lo"), far)

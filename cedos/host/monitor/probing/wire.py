@@ -1,4 +1,4 @@
-"""The messages between probes and `cedos probe-server`, and the file of the key that both share.
+"""The messages between probes and `cedos probe-server`. Pure.
 
 Every datagram ends with a tag: HMAC-SHA256 of all bytes before it, under a key that both ends hold, cut
 to 16 bytes. A train begins with a round trip for which the server remembers nothing:
@@ -22,17 +22,12 @@ types, so that no attacker can send a message back to its sender.
 """
 
 import hmac
-import os
-import secrets
-import stat
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
-from pathlib import Path
 
-from cedos.errors import ConfigError
 from cedos.model import Direction
 
 KEY_BYTES = 32
@@ -271,36 +266,3 @@ def cookie_holds(
         for each in (period, period - 1)
         if each >= 0
     )
-
-
-def read_key(path: Path) -> bytes:
-    """Return the key. ConfigError: no such file, no key in it, or others than its owner may read it."""
-    try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not text"
-        raise ConfigError(
-            f"{path}: {why}; a key is made with `cedos probe-server --new-key {path}`"
-        ) from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ConfigError(f"{path}: other users can read this key; run `chmod 600 {path}`")
-    try:
-        key = bytes.fromhex(text)
-    except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise ConfigError(f"{path}: {2 * KEY_BYTES} hexadecimal digits would be right")
-    return key
-
-
-def write_new_key(path: Path) -> None:
-    """Make a key that only its owner may read; ConfigError where it is there or cannot be written."""
-    try:
-        number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError as error:
-        raise ConfigError(f"{path} exists; a key in use is not replaced") from error
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from error
-    with os.fdopen(number, "w", encoding="ascii") as file:
-        file.write(secrets.token_hex(KEY_BYTES) + "\n")

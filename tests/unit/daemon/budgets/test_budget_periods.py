@@ -93,7 +93,7 @@ async def test_a_battery_lasts_until_it_is_charged(host):
 
 
 async def test_a_battery_that_was_charged_in_sleep_begins_anew(host):
-    """Both before and after it was being used up."""
+    """The battery was being used up both before and after the sleep."""
     await host.budgets.set(BATTERY)
     host.power.now = BatteryRead(True, 0.8, True, 1.6e5)
     await host.budgets._read_battery()

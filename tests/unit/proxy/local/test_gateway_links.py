@@ -153,7 +153,7 @@ async def echo(reader, writer):
 
 
 async def test_short_connections_keep_their_session(ends, monkeypatch):
-    """Each ten minutes one in constant use was ended, where nothing happened to be open just then."""
+    """A session in constant use ended every ten minutes, if no connection was open at that instant."""
     monkeypatch.setattr(gateway_link, "UNUSED_S", UNUSED_S)
     await ends.start()
     ends.proxy.open([Listening("127.0.0.1", 0, ("127.0.0.1", await ends.origin(echo)))])

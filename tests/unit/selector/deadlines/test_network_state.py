@@ -194,7 +194,7 @@ def test_an_end_is_when_the_networks_have_carried_all(bits, free, paid, begin_s)
 
 
 def test_it_is_found_in_few_steps():
-    """It took 99 for each answer to a report, and hundreds for a decision that is recorded."""
+    """The search took 99 steps for an answer to a report, and hundreds for a recorded decision."""
     supply = Steady(2e7, 1.0, 0.0)
     for bits in (1e4, 1e7, 1e10, 1e13):
         supply.asked = 0

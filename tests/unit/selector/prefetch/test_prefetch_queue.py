@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.apps.prefetch.surroundings import verdicts
 from cedos.selector.prefetch.queue import Plan, Queue, State
+from cedos.selector.prefetch.reason import verdicts
 from cedos.selector.prefetch.value import ASSUMED, best_batch
 
 

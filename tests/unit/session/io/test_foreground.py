@@ -117,7 +117,7 @@ PHONE = Link(5, "enx0a1b2c3d4e5f", "", 1, 0x11043, HARDWARE_ADDRESS)
 
 
 def sysfs(root, driver):
-    """Of a USB interface with this driver."""
+    """Build the sysfs entries of a USB interface with this driver."""
     entry, behind = root / "net" / PHONE.name, root / "drivers" / driver
     behind.mkdir(parents=True)
     (entry / "device").mkdir(parents=True)

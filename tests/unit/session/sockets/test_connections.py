@@ -346,7 +346,7 @@ MB = 1_000_000
 
 
 class Laptop:
-    """Its clock, and a table that knows an LTE of 8 Mbit/s."""
+    """A laptop's clock, and its table, which knows an LTE of 8 Mbit/s."""
 
     def __init__(self):
         self.at_s = 1000.0

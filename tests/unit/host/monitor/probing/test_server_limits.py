@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from cedos.errors import ConfigError
 from cedos.host.monitor.probing import server as limits_module
+from cedos.host.monitor.probing.keyfile import read_key, write_new_key
 from cedos.host.monitor.probing.server import ProbeLimits
-from cedos.host.monitor.probing.wire import RefusalReason, read_key, write_new_key
+from cedos.host.monitor.probing.wire import RefusalReason
 
 A, B = ip_address("192.0.2.1"), ip_address("192.0.2.2")
 

@@ -89,8 +89,8 @@ async def test_roaming_is_seen_at_the_next_look(monkeypatch):
 
 NAME = bytes.fromhex("0005") + b"Phone"
 RATES = bytes.fromhex("010882848b960c121824")
+# Hotspots of Samsung's phones send this, from Windows Phone on.
 SAMSUNG = bytes.fromhex("dd080050f21102000000")
-"""As hotspots of Samsung's phones send it, from Windows Phone on."""
 WMM = bytes.fromhex("dd180050f2020101810003a4000027a4000042435e0062322f00")
 ANDROID = bytes.fromhex("6b0112")
 
