@@ -335,6 +335,8 @@ class Replay:
     # All decisions, with their time in s since the beginning.
     decisions: list[tuple[float, Decision]] = field(default_factory=list)
     flows: int = 0
+    # Of each flow that followed a decision: its key, the server's name, and the decision's number.
+    followed: list[tuple[FlowKey, str | None, int]] = field(default_factory=list)
     took_us: list[float] = field(default_factory=list)
 
     def event_us(self, share: float) -> float:
@@ -344,16 +346,23 @@ class Replay:
         return sorted(self.took_us)[min(int(share * len(self.took_us)), len(self.took_us) - 1)]
 
     def about(self, flow: str) -> list[tuple[float, Decision]]:
-        """Return the decisions about a flow, or about its server."""
+        """Return the decisions about a flow or its server, and those that its connections followed."""
+        followed = {number for key, name, number in self.followed if flow_matches(flow, key, name)}
         return [
             (at_s, each)
             for at_s, each in self.decisions
-            if (
+            if each.number in followed
+            or (
                 (key := each.transfer.flow) is not None
                 and flow_matches(flow, key, each.transfer.server_name)
             )
             or each.transfer.server_name == flow
         ]
+
+    def note_flow(self, key: FlowKey, server_name: str | None, decision: int | None) -> None:
+        """Note the decision that a flow followed; None: it followed none."""
+        if decision is not None:
+            self.followed.append((key, server_name, decision))
 
 
 def replay(
@@ -390,6 +399,8 @@ def replay(
         if checksum != each.checksum:
             found.different.append(found.events)
         _note(found, commands)
+    for flow in controller.flows:
+        found.note_flow(flow.key, flow.server_name, flow.decision)
     return found
 
 
@@ -398,3 +409,6 @@ def _note(found: Replay, commands: list[Command]) -> None:
         found.commands[type(command).__name__] += 1
         if isinstance(command, RecordDecision):
             found.decisions.append((found.seconds, command.decision))
+        elif isinstance(command, RecordFlow):
+            record = command.record
+            found.note_flow(record.subflows[0].key, record.server_name, record.decision)

@@ -33,7 +33,10 @@ _SHOWN = 20
     help="The predictors that the daemon used.  [default: the shipped ones]",
 )
 @click.option(
-    "--explain", "flow", metavar="FLOW", help="Tell all decisions about a flow, by address or name."
+    "--explain",
+    "flow",
+    metavar="FLOW",
+    help="Tell all decisions about a flow, by address or name: those that it followed, too.",
 )
 @click.option(
     "--policy",
@@ -118,7 +121,10 @@ def _figures(found: "Replay") -> dict[str, Any]:
 def _explain(found: "Replay", flow: str) -> None:
     about = found.about(flow)
     if not about:
-        echo(f"nothing was decided about {flow}; the names of hosts are replaced in most logs")
+        echo(
+            f"no decision about {flow} is in the log. Most logs have other names for hosts; an address"
+            " finds them. What was decided before the log began is not in it either"
+        )
         raise SystemExit(1)
     for at_s, decision in about[-_SHOWN:]:
         echo(f"{at_s:9.3f} s  {decision.choice}: {decision.reason}")

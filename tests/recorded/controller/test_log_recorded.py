@@ -31,6 +31,15 @@ def test_a_recorded_log_replays_to_the_same_commands(name):
         assert found.commands[each] >= 1, each
 
 
+def test_a_replay_explains_a_server_by_the_decisions_that_its_connections_followed():
+    header, events = open_log(HERE / "walk.log")
+    found = replay(controller_of(header, None), events)
+    server, numbers = "198.51.100.2", {each.number for _, each in found.about("198.51.100.2")}
+    assert not any(str(each.transfer.flow).count(server) for _, each in found.decisions)
+    assert numbers == {number for key, _, number in found.followed if str(key.remote) == server}
+    assert len(numbers) == 3
+
+
 def test_a_replay_tells_the_time_of_an_event():
     header, events = open_log(HERE / "walk.log")
     found = replay(controller_of(header, None), events)
