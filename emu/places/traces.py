@@ -26,11 +26,12 @@ _MOST_BYTES = 256 << 20
 # TCP payload per full packet: 1500 bytes less IPv4, TCP and timestamp headers.
 TCP_GOODPUT_SHARE = 1448 / 1500
 
-# A number of up to 15 digits: 31,000 years in milliseconds, and within every integer type.
-_NUMBER = rb"[ \t]*\+?[0-9]{1,15}"
-_LINE = re.compile(_NUMBER + rb"[ \t\r]*")
-_READ = re.compile(rb"(?:" + _LINE.pattern + rb"\n)*" + _NUMBER)
-_READ_BY_MM_LINK = re.compile(rb"(?:" + _NUMBER + rb"\n)*" + _NUMBER + rb"\n?")
+# A number of up to 15 digits: 31,000 years in milliseconds, and within every integer type. No repetition
+# gives back what it took (`+`), so that a file of megabytes is matched in milliseconds.
+_NUMBER = rb"[ \t]*+\+?[0-9]{1,15}+"
+_LINE = re.compile(_NUMBER + rb"[ \t\r]*+")
+_READ = re.compile(rb"(?:" + _LINE.pattern + rb"\n)*+" + _NUMBER)
+_READ_BY_MM_LINK = re.compile(rb"(?:" + _NUMBER + rb"(?:\n|\Z))++")
 
 
 class Trace:
