@@ -1,7 +1,8 @@
 """A network of the simulated laptop: Mahimahi's link and delay, as events in simulated time.
 
 A direction of a link holds packets in a drop-tail queue and delivers them at the trace's opportunities,
-in the order in which they came (Mahimahi, mm-link(1)). All packets of one millisecond leave in one event.
+in the order in which they came (Mahimahi, mm-link(1)). All packets of one millisecond leave in one event,
+and those that leave together arrive together, in one event, too.
 """
 
 import gc
@@ -100,15 +101,23 @@ class Parcel:
 
 
 class Direction:
-    """A direction of a link: a drop-tail queue in front of the trace's delivery opportunities."""
+    """A direction of a link: a drop-tail queue in front of the trace's delivery opportunities.
 
-    def __init__(self, clock: Clock, trace: Trace, limit_packets: int) -> None:
+    Args:
+        limit_packets: the room of the queue.
+        delay_s: the delay behind the opportunities.
+    """
+
+    def __init__(
+        self, clock: Clock, trace: Trace, limit_packets: int, delay_s: float = 0.0
+    ) -> None:
         times_ms, counts = np.unique(trace.times_ms, return_counts=True)
         self._clock = clock
         self._times_ms: list[int] = times_ms.tolist()
         self._counts: list[int] = counts.tolist()
         self._period_ms = trace.period_ms
         self._limit = limit_packets
+        self._delay_s = delay_s
         self._queue: deque[Parcel] = deque()
         self._queued = 0
         self._awake = False
@@ -159,6 +168,7 @@ class Direction:
         queue = self._queue
         left = self._counts[index]
         carried = 0
+        served = []
         while queue:
             parcel = queue[0]
             taken = parcel.packets
@@ -174,7 +184,12 @@ class Direction:
             left -= taken
             self._queued -= taken or 1
             carried += OPPORTUNITY_BYTES * taken or _SMALL_BYTES
-            parcel.deliver(parcel, taken)
+            if self._delay_s:
+                served.append((parcel, taken))
+            else:
+                parcel.deliver(parcel, taken)
+        if served:
+            self._clock.after(self._delay_s, _deliver, served)
         sample = int(self._clock.now_s / SAMPLE_S)
         self.bytes_by_sample[sample] = self.bytes_by_sample.get(sample, 0) + carried
         self.delivered_bytes += carried
@@ -182,6 +197,11 @@ class Direction:
             self._await(index + 1, periods)
         else:
             self._awake = False
+
+
+def _deliver(served: list[tuple[Parcel, int]]) -> None:
+    for parcel, packets in served:
+        parcel.deliver(parcel, packets)
 
 
 class Network:
@@ -194,16 +214,19 @@ class Network:
 
     def __init__(self, clock: Clock, access: Access, losses: Random | None = None) -> None:
         self.kind = access.kind
-        self.down = Direction(clock, access.down, access.queue_down_packets)
-        self.up = Direction(clock, access.up, access.queue_up_packets)
         # Seconds between the phone and the server, one way. Mahimahi knows whole milliseconds.
         self.delay_s = math.floor(access.rtt_s * 500 + 1e-6) / 1000 + _SHELL_S
+        self.down = Direction(clock, access.down, access.queue_down_packets)
+        self.up = Direction(clock, access.up, access.queue_up_packets, self.delay_s)
         # Packets towards the client are lost at random.
         self.lossy = losses is not None and access.loss > 0
         self.barred = False  # what programs send is dropped
         self._loss = access.loss
         self._losses = losses
         self._clock = clock
+        # What the server sent last, and when.
+        self._sent: list[Parcel] = []
+        self._sent_s = -math.inf
 
     def fail(self) -> None:
         """Carry nothing any more, without a word to either end."""
@@ -219,15 +242,19 @@ class Network:
         if parcel.packets and self._losses is not None and self._losses.random() < self._loss:
             parcel.dropped, parcel.packets = parcel.packets, 0
             return
-        self._clock.after(self.delay_s, self.down.put, parcel)
+        if self._sent_s != self._clock.now_s:
+            self._sent, self._sent_s = [], self._clock.now_s
+            self._clock.after(self.delay_s, self._queue, self._sent)
+        self._sent.append(parcel)
+
+    def _queue(self, parcels: list[Parcel]) -> None:
+        for parcel in parcels:
+            self.down.put(parcel)
 
     def to_server(self, parcel: Parcel, *, own: bool = False) -> None:
         """Send a parcel from the client: queued in front of the radio, then delayed.
 
         `own`: the daemon sends it, which no bar holds back.
         """
-        if self.barred and not own:
-            return
-        deliver, after, delay_s = parcel.deliver, self._clock.after, self.delay_s
-        parcel.deliver = lambda parcel, packets: after(delay_s, deliver, parcel, packets)
-        self.up.put(parcel)
+        if own or not self.barred:
+            self.up.put(parcel)
