@@ -59,6 +59,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | programs that report connections; connections | {daemon.told_connections:_MOST_OF_A_USER} of one, {daemon.told_connections:_MOST_PROGRAMS} of all; {daemon.told_connections:_MOST_CONNECTIONS} of all | not believed |
 | hints; transfers with deadlines | {controller.decisions.hints:MOST_OF_A_USER} of one, {controller.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all | refused |
 | rules; budgets that commands set | {controller.decisions.user_rules:MOST}; {daemon.budgets.host_budgets:MOST} | refused |
+| TCP connections that are followed | {kernel.sock_diag:MOST_OF_USER} of one, {kernel.sock_diag:MOST} of all | as without the daemon, by the routes that it has set |
 | first packets that are watched; connections that are rescued; openings that wait to be handled | {controller.decisions.rescue:_MOST_WATCHED_OF_ONE} of one, {controller.decisions.rescue:_MOST_WATCHED} of all; {controller.decisions.rescue:_MOST_RESCUED_OF_ONE} of one, {controller.decisions.rescue:_MOST_RESCUED} of all; {host.monitor.flow_monitor:_MOST_WAITING} of all | not rescued; nor recorded |
 | **A neighbour, by packets** | | |
 | look-ups that are watched; asked again at once | {controller.lookups:_MOST_LOOKUPS}; {controller.lookups:_MOST_REPEATED} | the oldest goes; it stays as it is |

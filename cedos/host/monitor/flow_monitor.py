@@ -72,6 +72,8 @@ _GRACE_S = 0.05
 _EVENT_S = 1.0
 # The most flows from outside that wait for a socket, and the most known UDP flows of this host.
 _MOST_CALLERS, _MOST_UDP = 1024, 2048
+# The most flows that are followed. Beyond them a comparison finds those of each user that are.
+_MOST_LIVING = sock_diag.MOST + _MOST_UDP
 # A program can open flows faster than they are handled. Beyond so many waiting events openings are not
 # told, as if the kernel had dropped them; a comparison finds the flows that live on.
 _MOST_WAITING = 1024
@@ -221,8 +223,9 @@ class FlowMonitor:
             known.opened_unix_s is not None or time.monotonic() - known.seen_at_s > _EVENT_S
         ):
             return
-        if len(self._mailbox) >= _MOST_WAITING:
-            if key.protocol == "tcp":  # only its socket shows that a flow still lives
+        full = known is None and len(self._living) >= _MOST_LIVING
+        if full or len(self._mailbox) >= _MOST_WAITING:
+            if key.protocol == "tcp" and not full:  # only its socket shows that a flow still lives
                 self._living.setdefault(key, _Living(None)).untold = True
             self._doubt.set()
             return

@@ -19,6 +19,7 @@ from cedos.kernel.netlink import (
     NETLINK_NETFILTER,
     NETLINK_SOCK_DIAG,
     AsyncRequester,
+    Keeps,
     NetlinkListener,
     NetlinkMessage,
     messages,
@@ -131,7 +132,8 @@ class KernelFlows:
         )
 
     async def sockets(self) -> list[sock_diag.SocketFacts]:
-        answers = await self._diag.dump(sock_diag.TCP_SOCKETS, sock_diag.flows_request())
+        request, keeps = sock_diag.flows_request(), sock_diag.some_of_each_user()
+        answers = await self._diag.dump(sock_diag.TCP_SOCKETS, request, keeps=keeps)
         return [facts for answer in answers if (facts := sock_diag.parse(answer)) is not None]
 
     async def mark(self, key: FlowKey) -> int | None:
@@ -218,9 +220,10 @@ async def open_sockets() -> OpenSockets:
     diag = AsyncRequester(NETLINK_SOCK_DIAG)
     try:
         udp = [sock_diag.udp_sockets_request(each) for each in (socket.AF_INET, socket.AF_INET6)]
+        some, every = sock_diag.some_of_each_user(), lambda _: True
         return OpenSockets(
-            await _all(diag, sock_diag.TCP_SOCKETS, [sock_diag.flows_request()], _flow),
-            await _all(diag, sock_diag.SOCK_DIAG_BY_FAMILY, udp, sock_diag.local_port),
+            await _all(diag, sock_diag.TCP_SOCKETS, [sock_diag.flows_request()], _flow, some),
+            await _all(diag, sock_diag.SOCK_DIAG_BY_FAMILY, udp, sock_diag.local_port, every),
         )
     finally:
         diag.close()
@@ -231,13 +234,23 @@ async def _all(
     kind: int,
     requests: Iterable[bytes],
     parse: Callable[[NetlinkMessage], _Known | None],
+    counts: Keeps,
 ) -> frozenset[_Known] | None:
-    """Return the facts of each socket; None if the kernel has no such dump (no module udp_diag)."""
+    """Return the facts of each socket that counts; None if the kernel has no such dump (udp_diag)."""
+    found: set[_Known] = set()
+
+    def take(answer: NetlinkMessage) -> bool:
+        # Keep no answer: a user may have hundreds of thousands of sockets at one port.
+        if counts(answer) and (known := parse(answer)) is not None:
+            found.add(known)
+        return False
+
     try:
-        answers = [each for request in requests for each in await diag.dump(kind, request)]
+        for request in requests:
+            await diag.dump(kind, request, keeps=take)
     except (OSError, TimeoutError):
         return None
-    return frozenset(known for answer in answers if (known := parse(answer)))
+    return frozenset(found)
 
 
 def _flow(answer: NetlinkMessage) -> FlowKey | None:

@@ -289,8 +289,8 @@ class LinuxKernel:
         return self._diag
 
     def sockets(self) -> list[TcpSocket]:
-        request = sock_diag.tcp_sockets_request()
-        answers = self._sock_diag().dump(sock_diag.TCP_SOCKETS, request)
+        request, keeps = sock_diag.tcp_sockets_request(), sock_diag.some_of_each_user()
+        answers = self._sock_diag().dump(sock_diag.TCP_SOCKETS, request, keeps)
         return list(filter(None, map(sock_diag.parse_tcp_socket, answers)))
 
     # -- the rest -----------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from kit.waiting import until
 from cedos.controller.events import FlowClosed, FlowOpened
 from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.kernel.conntrack import Tracked, Tuple
-from cedos.kernel.sock_diag import SocketFacts
+from cedos.kernel.sock_diag import MOST, MOST_OF_USER, SocketFacts
 from cedos.model import FlowKey
 
 OWN, PEER = ip_address("10.0.1.2"), ip_address("198.51.100.1")
@@ -316,3 +316,24 @@ async def test_of_many_flows_that_live_on_all_are_told_in_the_end():
         events = await take(flows, 2_000)
         assert {each.key for each in events if isinstance(each, FlowOpened)} == set(keys)
         assert await quiet(flows)
+
+
+async def test_beyond_a_bound_only_what_a_comparison_finds_is_followed():
+    """The daemon grew from 81 to 460 MB by 36,000 connections that a user opened within a second."""
+    source = PlayedSource()
+    keys = [replace(KEY, local_port=number) for number in range(10_000)]
+    others = replace(KEY, local_port=20_000)
+    async with FlowMonitor(is_own, source=source) as flows:
+        # The kernel's dump has some sockets of each user (`some_of_each_user`).
+        source.there = [replace(SOCKET, key=key) for key in (*keys[:MOST_OF_USER], others)]
+        for key in (*keys, others):
+            source.track(tracked(key))
+            while len(flows._mailbox) > 1_000:
+                await take(flows, 1_000)
+            assert len(flows._living) <= MOST + 2_048
+        living = set(flows._living)
+        while others not in living or len(living) > MOST_OF_USER + 1:
+            for event in await take(flows, 1):
+                living ^= {event.key} if isinstance(event, FlowClosed) else set()
+                living |= {event.key} if isinstance(event, FlowOpened) else set()
+        assert living == set(flows._living)
