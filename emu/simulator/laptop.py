@@ -114,7 +114,7 @@ class SimulatedLaptop:
         )
         self._pending: dict[str, float] = {}
         self._waiting: deque[Event] = deque()
-        self._busy = False
+        self._busy = self._closed = False
         self._wakes_s = math.inf
         # The rules in the kernel.
         self._default = ""
@@ -135,6 +135,10 @@ class SimulatedLaptop:
         self._schedule.networks_changed(self._facts)
         self._ping()
         clock.after(_COUNTERS_S, self._count)
+
+    def close(self) -> None:
+        """Tell the daemon nothing more."""
+        self._closed = True
 
     def set_up(self, kind: NetworkKind, up: bool) -> None:
         """Bring an interface up or down; a network without one carries nothing."""
@@ -272,6 +276,8 @@ class SimulatedLaptop:
 
     def _ping(self) -> None:
         """Ping what is due, as the daemon's schedule says."""
+        if self._closed:
+            return
         now_s = self._now_s()
         for name, at_s in self.controller.networks.heard_at_s.items():
             self._schedule.on_heard(name, at_s)
@@ -325,6 +331,8 @@ class SimulatedLaptop:
         self._clock.after(command.timeout_s, late)
 
     def _count(self) -> None:
+        if self._closed:
+            return
         for name, link in self._links.items():
             self._post(CountersRead(name, link.down.delivered_bytes, link.up.delivered_bytes))
         self._post(ProvidersRead())
@@ -391,7 +399,7 @@ class SimulatedLaptop:
 
     def _post(self, event: Event) -> None:
         self._waiting.append(event)
-        if self._busy:
+        if self._busy or self._closed:
             return
         self._busy = True
         while self._waiting:

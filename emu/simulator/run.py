@@ -69,10 +69,18 @@ def simulate(
         transfers[planned.number] = transfer
         clock.after(limit_s, transfer.stop)
 
+    # A second after the last transfer the daemon is told nothing more. What is under way still arrives.
+    def end_daemon(ended: bool) -> None:
+        if not ended:
+            clock.after(1.0, end_daemon, all(each.stopped for each in transfers.values()))
+        elif laptop is not None:
+            laptop.close()
+
     # Begin each transfer at its time, and let the last one reach its limit.
     for planned in plan:
         clock.at(warm_up_s + planned.at_s, begin, planned)
     last_s = max((planned.at_s for planned in plan), default=0.0)
+    clock.at(warm_up_s + last_s, end_daemon, False)
     clock.run(warm_up_s + last_s + limit_s)
     completed = [
         _completed(planned, transfers[planned.number], warm_up_s, limit_s) for planned in plan

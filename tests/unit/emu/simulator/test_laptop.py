@@ -109,3 +109,15 @@ def test_a_budget_has_its_price_and_keeps_transfers_off_the_metered_network(monk
         assert not laptop.of(BarNetworks), "it is not hard"
     assert carried[1e12] > 20e6
     assert carried[4e6] < 4e6
+
+
+def test_a_daemon_that_is_told_nothing_more_commands_nothing_and_transfers_go_on(monkeypatch):
+    laptop = Laptop(monkeypatch)
+    laptop.clock.run(5.0)
+    transfer = laptop.begin(1_000_000)
+    laptop.daemon.close()
+    commanded, sent_bytes = len(laptop.given), laptop.networks[CELLULAR].up.delivered_bytes
+    laptop.clock.run(15.0)
+    assert transfer.ended_s is not None
+    assert len(laptop.given) == commanded
+    assert laptop.networks[CELLULAR].up.delivered_bytes == sent_bytes  # no ping either
