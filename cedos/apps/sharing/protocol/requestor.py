@@ -21,9 +21,9 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 | LEAVING | nothing more comes, or the while is over | none; Leave, RemovePath |
 | any | any other Leave, its certificate ends, the requestor stops | none; RemovePath |
 
-A helper that failed or refused is not chosen again for 5 s, and for twice as long each further time: the
-link or the gateway may have failed. A helper that drops data yet answers each Hello is left by the last
-but one row, which does not ask the helper.
+A helper that failed or refused, or for the second time left before it had carried a byte, is not chosen
+again for 5 s, and for twice as long each further time: the link or the gateway may have failed. A helper
+that drops data yet answers each Hello is left by the last but one row, which does not ask the helper.
 """
 
 import math
@@ -662,15 +662,19 @@ class RequestorMachine:
             self._commands.append(RemovePath(helper, reason, by_helper))
         if reason in _FAULTS:
             self._avoid(helper, now_s)
+        elif by_helper and not found.carried_bytes and found.state is not HelperState.OFFERED:
+            # It was restarted. One that comes and goes would take all of the driver's time, which needs
+            # 0.3 s for each address.
+            self._avoid(helper, now_s, once_free=True)
         self._check_rate(now_s)
 
-    def _avoid(self, helper: bytes, now_s: float) -> None:
+    def _avoid(self, helper: bytes, now_s: float, *, once_free: bool = False) -> None:
         timing = self._timing
         until_s, pause_s = self._avoided.get(helper, (-math.inf, 0.0))
         # One that has done well for long begins anew.
         again = now_s - until_s < timing.most_avoid_s
         pause_s = min(2 * pause_s, timing.most_avoid_s) if again else timing.avoid_s
-        self._avoided[helper] = now_s + pause_s, pause_s
+        self._avoided[helper] = now_s + (pause_s if again or not once_free else 0.0), pause_s
         self._avoided.move_to_end(helper)
         if len(self._avoided) > _MOST_AVOIDED:
             self._avoided.popitem(last=False)

@@ -23,7 +23,13 @@ from cedos.apps.sharing.protocol.certificates import (
     UntrustedError,
     sealed,
 )
-from cedos.apps.sharing.protocol.commands import AddPath, RemovePath, SendDatagram, StartForwarding
+from cedos.apps.sharing.protocol.commands import (
+    AddPath,
+    RemovePath,
+    SendDatagram,
+    StartForwarding,
+    TakeAddress,
+)
 from cedos.apps.sharing.protocol.messages import (
     ConfirmMessage,
     HelloMessage,
@@ -377,6 +383,29 @@ def test_a_member_cannot_fill_the_requestors_memory_with_offers():
         data = pack(identity(f"m{number}"), told)
         asker.receive_datagram(data, WHERE, START_S + number / 40)
     assert len(asker.helpers()) == 64
+
+
+@pytest.mark.parametrize("stays_s", [0.0, 0.4])
+def test_a_member_that_comes_and_goes_takes_no_helpers_place(stays_s):
+    """Its Joins and Leaves, 18 a second, kept the driver from others for as long again as they came."""
+    link = Link(requestor(rate_bps=20_000_000), {"bob": helper("bob", 1)})
+    link.asker.start(link.now)
+    link.run(0.01)
+    message = unpack(datagram(link, JoinMessage)).message
+    assert isinstance(message, JoinMessage)
+    eve = key_of("eve").public
+    for _ in range(int(60 / (0.05 + stays_s))):
+        head = int(link.now * 1e6), b"n" * 16, ANN
+        told = msgspec.structs.replace(
+            message, answers=link.asker._invites[-1], sent_us=head[0], price=0
+        )
+        link.asker.receive_datagram(pack(identity("eve"), told), WHERE, link.now)
+        link.run(0.05 + stays_s)
+        gone = LeaveMessage(head[0] + 1, b"n" * 16, ANN, LeaveReason.UNKNOWN)
+        link.asker.receive_datagram(pack(identity("eve"), gone), WHERE, link.now)
+    taken = [each.helper for each in link.asked if isinstance(each, TakeAddress)]
+    assert 1 <= taken.count(eve) <= 5
+    assert "bob" in link.paths()
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
