@@ -216,8 +216,10 @@ async def waiting_head(stream: ProxiedStream, most_bytes: int, within_s: float) 
     stream.watch(changed.set)
     try:
         async with asyncio.timeout(within_s):
+            pieces = 0
             while _HEAD_END not in (come := b"".join(stream.waiting)):
-                many = len(come) > most_bytes or len(stream.waiting) > _MOST_PIECES
+                pieces += 1
+                many = len(come) > most_bytes or pieces > _MOST_PIECES
                 if stream.broken is not None or stream.peer_ended or many:
                     return None
                 changed.clear()

@@ -31,6 +31,7 @@ from cedos.proxy.streams.frames import (
     StreamWindow,
 )
 from cedos.proxy.streams.unread import CHUNK_BYTES, Reading, Share
+from cedos.session.protocol.delivery import append
 
 # The first window of each end (docs/stream-protocol.md), and the most bytes that wait for a
 # program that never reads. It doubles when a whole window was read, or half of one while the
@@ -325,7 +326,7 @@ class ProxiedStream:
         if self.received_bytes > self._granted:
             raise ValueError("a stream brought more than its window")
         if frame.data:
-            self._waiting.append(frame.data)
+            append(self._waiting, frame.data)
             self._waiting_bytes += len(frame.data)
             self._account()
 

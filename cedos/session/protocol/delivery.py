@@ -23,6 +23,16 @@ _SMALL_BYTES: Final = 512
 _JOINED_BYTES: Final = 4_096
 
 
+def append(chunks: deque[Chunk], chunk: Chunk) -> None:
+    """Append a chunk; join small ones: a sender of single bytes must not cost fifty times the memory."""
+    if len(chunk) >= _SMALL_BYTES:
+        chunks.append(chunk)
+    elif chunks and chunk and len(chunks[-1]) < _JOINED_BYTES:
+        chunks[-1] = b"".join((chunks[-1], chunk))
+    elif chunk:
+        chunks.append(chunk)
+
+
 class StreamReassembly:
     """The received bytes of one stream: `ready` in order and unread, others behind a gap.
 
@@ -73,10 +83,7 @@ class StreamReassembly:
             received.floor = stop + end
             self._top = self._next = stop
             self.ready_bytes += len(payload)
-            if len(payload) < _SMALL_BYTES:
-                self._append_small(payload)
-            else:
-                self.ready.append(payload)
+            append(self.ready, payload)
             return len(payload)
         return self._add_late(offset, stop, payload, end)
 
@@ -97,20 +104,10 @@ class StreamReassembly:
             self._next += len(chunk)
             self.waiting_bytes -= len(chunk)
             self.ready_bytes += len(chunk)
-            if len(chunk) < _SMALL_BYTES:
-                self._append_small(chunk)
-            else:
-                self.ready.append(chunk)
+            append(self.ready, chunk)
         if len(self._ahead) > MAX_GAPS:
             raise ProtocolError(f"a stream arrives in more than {MAX_GAPS} separate pieces")
         return new
-
-    def _append_small(self, chunk: Chunk) -> None:
-        """Join small chunks: a sender of single bytes must not cost fifty times the memory."""
-        if self.ready and chunk and len(self.ready[-1]) < _JOINED_BYTES:
-            self.ready[-1] = b"".join((self.ready[-1], chunk))
-        elif chunk:
-            self.ready.append(chunk)
 
     def _check_end(self, stop: int, end: bool) -> None:
         if end and self.end is None:
