@@ -28,7 +28,7 @@ from emu.testbed.access import LTE, WLAN
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import Laptop
 from emu.testbed.programs.bulk import Transfer, server
-from emu.workloads.line_process import LineProcess
+from emu.testbed.services import LineProcess
 
 _TRANSFERS = 3
 _RUN_S = 3.0

@@ -13,12 +13,15 @@ told nothing but pings twice a second; programs are redirected by the kernel and
 - first-bytes: of a small answer on healthy networks
 - flows: 20,000 connections on one process
 - idle-clients: what clients cost that are away and have no connections
-- call: while Wi-Fi dies
+- call: two ways, 50 packets/s each, while Wi-Fi dies in both directions, or towards the laptop alone;
+  what is later than 400 ms is lost
 - loopback: throughput and processor time of proxy and gateway on one host, with encryption
 """
 
 import os
 import statistics
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,13 +37,14 @@ from emu.runs import gateway_pages
 from emu.runs.gateway_pages import WARM_S, at_place, bench_places
 from emu.statistics import percentile
 from emu.testbed import phones
-from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, Access
+from emu.testbed.access import ADDRESSES, GATEWAYS, INTERFACES, WLAN, Access
 from emu.testbed.counters import processor_s
 from emu.testbed.phones import SERVER, Laptop, Silence
 from emu.testbed.programs.daemon import RescueDaemon, put_on_time, through_gateway
 from emu.testbed.programs.gateway import Gatewayed
 from emu.testbed.programs.servers import Servers
-from emu.workloads import gateway_calls, gateway_connections
+from emu.workloads import gateway_connections
+from emu.workloads.call import Heard, heard
 from emu.workloads.downloads import (
     HalfWay,
     Watched,
@@ -61,6 +65,7 @@ _FIRST_BYTES: Final = 60
 _LOOPBACK_BYTES, _LOOPBACK_ROUNDS = 400_000_000, 5
 _PROGRAM_USER: Final = 65_534
 _PAUSE_S = 1.0
+_CALL_S, _CALLS = 12.0, 4
 
 Progress = Callable[[str], None]
 Contender = Callable[[int, HalfWay | None, float | None], Watched]
@@ -382,7 +387,44 @@ def _first_bytes(progress: Progress) -> dict[str, float]:
 
 def _call(progress: Progress) -> dict[str, float]:
     with emulated(daemon=True) as laptop, _redirected(laptop) as daemon:
-        return gateway_calls.measure(laptop, daemon, _PROGRAM_USER, progress)
+        found: list[Heard] = []
+        for number in range(_CALLS):
+            up, down = _one_call(laptop, back_only=bool(number % 2))
+            found += [up, down]
+            progress(f"call {number + 1}/{_CALLS}: up {_shown(up)}; down {_shown(down)}")
+            daemon.until_both_live()
+            time.sleep(_PAUSE_S)
+    delays = sorted(delay_s for each in found for delay_s in each.delays_s)
+    return {
+        "call_loss_share": sum(each.lost for each in found) / sum(each.sent for each in found),
+        "call_gap_ms": 1e3 * max(each.gap_s for each in found),
+        "call_delay_p95_ms": 1e3 * percentile(delays, 0.95),
+    }
+
+
+def _shown(one: Heard) -> str:
+    return f"{one.lost} of {one.sent} lost, gap {1e3 * one.gap_s:.0f} ms"
+
+
+def _one_call(laptop: Laptop, *, back_only: bool) -> tuple[Heard, Heard]:
+    """Return what each end of one call has heard of the other: up, down."""
+    up, down = (laptop.directory / f"{end}.json" for end in ("caller", "callee"))
+    program, common = (sys.executable, "-m", "emu.workloads.call"), (SERVER, str(_CALL_S))
+    with Silence(laptop, WLAN, back_only=back_only).when_told() as cut:
+        callee: subprocess.Popen[bytes] = laptop.server.popen(
+            *program, "callee", *common, str(down), stdout=subprocess.PIPE
+        )
+        with callee:
+            assert callee.stdout is not None
+            callee.stdout.readline()
+            caller: subprocess.Popen[bytes] = laptop.client.popen(
+                *program, "caller", *common, str(up), "--user", str(_PROGRAM_USER)
+            )
+            time.sleep(_CALL_S / 2)
+            cut()
+            if caller.wait(60) or callee.wait(60):
+                raise EmulationError("an end of a call failed")
+    return heard(up, down), heard(down, up)
 
 
 def _first_byte_s(laptop: Laptop, user: int) -> float:

@@ -101,10 +101,14 @@ def title(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """A policy as the simulator runs it: fixed networks, that of first SYNs first, or a daemon."""
+    """A policy as the simulator runs it: fixed networks, that of first SYNs first, or a daemon.
+
+    `gateway`: programs connect through the proxy, beside the daemon.
+    """
 
     networks: Sequence[NetworkKind] = ()
     daemon: Config | None = None
+    gateway: bool = False
 
 
 def simulated(name: str, settings: Mapping[str, object] | None = None) -> Simulated:
@@ -114,7 +118,8 @@ def simulated(name: str, settings: Mapping[str, object] | None = None) -> Simula
     """
     policy = make(name)
     if "simulated" in vars(type(policy)):
-        return Simulated(daemon=vars(type(policy))["simulated"](policy, settings or {}))
+        daemon = vars(type(policy))["simulated"](policy, settings or {})
+        return Simulated(daemon=daemon, gateway="gateway" in vars(type(policy)))
     if not (networks := _kinds(policy)):
         able = [
             each for each in names() if vars(type(make(each))).keys() & {"networks", "simulated"}

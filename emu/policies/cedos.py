@@ -153,6 +153,8 @@ class CedosGateway(Cedos):
 
     name = "cedos-gateway"
     title = "cedos with a gateway"
+    simulated = Cedos.simulated
+    gateway = True  # the simulator's programs use it, too
 
     def __init__(self) -> None:
         super().__init__()

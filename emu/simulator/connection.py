@@ -14,6 +14,7 @@ from typing import Protocol
 
 from emu.simulator.link import Clock, Network, Parcel
 from emu.simulator.tcp import MOST_RTO_S, PAYLOAD_BYTES, Sender, TcpSettings
+from emu.testbed.access import ADDRESSES
 
 # The wait after each SYN. Linux 6.5 and newer wait 1 s five times, then twice as long each time.
 _SYN_WAITS_S = (1.0, 1.0, 1.0, 1.0, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -169,6 +170,10 @@ class Transfer:
         if self._down:
             return bool(self.joined) and self._missing == self._total
         return any(sender.inflight for sender in self._given)
+
+    @property
+    def local_ip(self) -> str:
+        return ADDRESSES[self.first.kind]
 
     def sender_over(self, network: Network) -> Sender | None:
         return next((each for each in self._given if each.network is network), None)

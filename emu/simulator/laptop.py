@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from ipaddress import ip_address, ip_interface
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from cedos.config import Config
 from cedos.config.sections import ProbesConfig
@@ -26,6 +26,7 @@ from cedos.controller.events import (
     BudgetsCounted,
     BudgetSet,
     BudgetUse,
+    ChoiceAsked,
     ClockRead,
     CommandDone,
     CountersRead,
@@ -52,7 +53,7 @@ from cedos.daemon.flows import sizes_known
 from cedos.daemon.startup import choices, controller_config
 from cedos.host.monitor.probing.probes import ProbeSchedule
 from cedos.host.profiler.profiler import Profiler
-from cedos.model import Budget, Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
+from cedos.model import Budget, Decision, Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
 from cedos.model import Network as Facts
 from cedos.selector.budgets.keeper import Period
 from cedos.selector.decision.liveness import dead_networks
@@ -82,6 +83,17 @@ _MONTH: Final = Period(_BOOT_UNIX_S, _BOOT_UNIX_S + 30 * 86_400.0)
 _load = lru_cache(maxsize=4)(model_files.load)
 
 
+class Watched(Protocol):
+    """A connection of a program that chooses its network by itself."""
+
+    @property
+    def key(self) -> FlowKey:
+        """Its addresses and ports."""
+
+    def sample(self, now_s: float) -> FlowSample:
+        """Return what a look at the sockets shows of it; `now_s`: the daemon's time."""
+
+
 class SimulatedLaptop:
     """The daemon's shell in simulated time (`connection.Steering`)."""
 
@@ -100,7 +112,7 @@ class SimulatedLaptop:
         self._clock = clock
         self._links = {INTERFACES[kind]: network for kind, network in networks.items()}
         self._names = {network: name for name, network in self._links.items()}
-        self._facts = [_facts(kind, number) for number, kind in enumerate(networks, 2)]
+        self.facts = [_facts(kind, number) for number, kind in enumerate(networks, 2)]
         choice = adapt(choices(config, _NOWHERE, [], _load))
         self.controller = Controller(controller_config(config, choice, 1, dry_run=False))
         self._budget = budget
@@ -126,13 +138,16 @@ class SimulatedLaptop:
         self._planned: dict[Transfer, PlannedTransfer] = {}
         self._keys: dict[Transfer, dict[Network, FlowKey]] = {}
         self._sockets = 0
+        # The connections of other programs, which the daemon only sees.
+        self._watched: dict[FlowKey, Watched] = {}
+        self._answer: do.AnswerChoice | None = None
         # The packets of a transfer that its network had carried when the path was opened.
         self._before: dict[FlowKey, int] = {}
         self._post(ClockRead(_BOOT_UNIX_S))
-        self._post(NetworksChanged(tuple(self._facts)))
+        self._post(NetworksChanged(tuple(self.facts)))
         if budget is not None:
             self._post(BudgetSet(_BOOT_UNIX_S, budget, _MONTH))
-        self._schedule.networks_changed(self._facts)
+        self._schedule.networks_changed(self.facts)
         self._ping()
         clock.after(_COUNTERS_S, self._count)
 
@@ -144,8 +159,8 @@ class SimulatedLaptop:
         """Bring an interface up or down; a network without one carries nothing."""
         name = INTERFACES[kind]
         self._links[name].up_again() if up else self._links[name].fail()
-        self._facts = [replace(each, up=up) if each.name == name else each for each in self._facts]
-        self._later(NetworksChanged(tuple(self._facts)))
+        self.facts = [replace(each, up=up) if each.name == name else each for each in self.facts]
+        self._later(NetworksChanged(tuple(self.facts)))
 
     def usable(self) -> set[str]:
         """Return the networks that are up, as the daemon knows, and not barred."""
@@ -272,6 +287,38 @@ class SimulatedLaptop:
         if known is not None:
             self._later(known)
 
+    # -- programs that choose networks by themselves ------------------------------------------
+
+    def choose(self, asked: ChoiceAsked) -> Decision:
+        """Return the controller's answer to a program."""
+        self._post(asked)
+        assert self._answer is not None, "the controller answers at once"
+        return self._answer.decision
+
+    def watch(self, opened: "Watched") -> None:
+        """Tell the daemon of a program's connection, which is bound to its network."""
+        now_s = self._now_s()
+        self._watched[opened.key] = opened
+        self._later(FlowOpened(opened.key, now_s, now_s))
+
+    def unwatch(self, closed: "Watched") -> None:
+        now_s, last = self._now_s(), closed.sample(self._now_s())
+        del self._watched[closed.key]
+        self._later(
+            FlowClosed(
+                last.key,
+                now_s,
+                last.bytes_down,
+                last.bytes_up,
+                rtt_s=last.rtt_s,
+                rtt_min_s=last.rtt_min_s,
+                at_s=now_s,
+                started_unix_s=now_s,
+                idle_down_s=last.idle_down_s,
+                idle_ack_s=last.idle_ack_s,
+            )
+        )
+
     # -- facts --------------------------------------------------------------------------------
 
     def _ping(self) -> None:
@@ -357,6 +404,7 @@ class SimulatedLaptop:
 
     def _samples(self) -> Iterator[FlowSample]:
         now_s = self._now_s()
+        yield from (each.sample(now_s) for each in self._watched.values())
         for transfer, keys in self._keys.items():
             planned = self._planned[transfer]
             down = planned.direction is Direction.DOWN
@@ -464,6 +512,8 @@ class SimulatedLaptop:
                 if (transfer := self._transfers.get(key)) is not None and not transfer.joined:
                     transfer.rescue(self._links[name])
                     self._waiting.append(CommandDone(command))
+            case do.AnswerChoice():
+                self._answer = command
             case do.CloseConnection(key, _):
                 if (transfer := self._transfers.get(key)) is not None:
                     self._waiting.append(CommandDone(command))

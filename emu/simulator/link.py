@@ -29,12 +29,13 @@ SAMPLE_S = 0.1
 class Clock:
     """Simulated time in seconds, and what happens when. Events of one instant keep their order."""
 
-    __slots__ = ("_events", "_number", "now_s")
+    __slots__ = ("_events", "_interrupted", "_number", "now_s")
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
+        self._interrupted = False
 
     def at(self, time_s: float, call: Callable[..., None], *arguments: Any) -> None:
         """Call `call` at `time_s`; what lies in the past happens next."""
@@ -45,20 +46,26 @@ class Clock:
         self._number += 1
         heapq.heappush(self._events, (self.now_s + delay_s, self._number, call, arguments))
 
+    def interrupt(self) -> None:
+        """End `run` behind the event that happens now."""
+        self._interrupted = True
+
     def run(self, until_s: float) -> None:
-        """Let everything happen up to `until_s`."""
+        """Let everything happen up to `until_s`, or until an event interrupts."""
         events, pop = self._events, heapq.heappop
         # Millions of events are made and dropped at once; looking for cycles would cost a quarter.
         collecting = gc.isenabled()
         gc.disable()
+        self._interrupted = False
         try:
-            while events and events[0][0] <= until_s:
+            while events and events[0][0] <= until_s and not self._interrupted:
                 self.now_s, _, call, arguments = pop(events)
                 call(*arguments)
         finally:
             if collecting:
                 gc.enable()
-        self.now_s = until_s
+        if not self._interrupted:
+            self.now_s = until_s
 
 
 class Parcel:

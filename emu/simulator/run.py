@@ -7,10 +7,11 @@ from cedos.model import Direction, NetworkKind
 from emu.places.places import Place
 from emu.policies import Simulated
 from emu.simulator.connection import Transfer
+from emu.simulator.gateway import ProxiedTransfer, SimulatedGateway
 from emu.simulator.laptop import SimulatedLaptop
 from emu.simulator.link import SAMPLE_S, Clock, Network
 from emu.simulator.tcp import PAYLOAD_BYTES
-from emu.testbed.access import ADDRESSES, INTERFACES, Access
+from emu.testbed.access import INTERFACES, Access
 from emu.testbed.counters import CarriedBytes, Connection, Sample
 from emu.workloads.mixed import Completed, PlannedTransfer
 
@@ -52,12 +53,19 @@ def simulate(
         )
         for name, each in place.networks.items()
     }
-    transfers: dict[int, Transfer] = {}
+    transfers: dict[int, Transfer | ProxiedTransfer] = {}
     daemon, kinds = policy.daemon, policy.networks
     laptop = SimulatedLaptop(clock, networks, daemon) if daemon is not None else None
+    gateway = None
+    if laptop is not None and policy.gateway:
+        gateway = SimulatedGateway(clock, networks, laptop)
 
     # A program that speaks MPTCP uses all networks of the policy, others the first.
     def begin(planned: PlannedTransfer) -> None:
+        if gateway is not None:
+            carried = transfers[planned.number] = gateway.begin(planned)
+            clock.after(limit_s, gateway.stop, carried)
+            return
         if laptop is not None:
             steered = transfers[planned.number] = laptop.begin(planned)
             clock.after(limit_s, laptop.stop, steered)
@@ -69,11 +77,12 @@ def simulate(
         transfers[planned.number] = transfer
         clock.after(limit_s, transfer.stop)
 
-    # A second after the last transfer the daemon is told nothing more. What is under way still arrives.
+    # A second after the last transfer the daemon is told nothing more, unless a session may ask it. What
+    # is under way still arrives.
     def end_daemon(ended: bool) -> None:
         if not ended:
             clock.after(1.0, end_daemon, all(each.stopped for each in transfers.values()))
-        elif laptop is not None:
+        elif laptop is not None and gateway is None:
             laptop.close()
 
     # Begin each transfer at its time, and let the last one reach its limit.
@@ -81,7 +90,7 @@ def simulate(
         clock.at(warm_up_s + planned.at_s, begin, planned)
     last_s = max((planned.at_s for planned in plan), default=0.0)
     clock.at(warm_up_s + last_s, end_daemon, False)
-    clock.run(warm_up_s + last_s + limit_s)
+    (clock if gateway is None else gateway).run(warm_up_s + last_s + limit_s)
     completed = [
         _completed(planned, transfers[planned.number], warm_up_s, limit_s) for planned in plan
     ]
@@ -105,7 +114,10 @@ def simulate(
 
 
 def _completed(
-    planned: PlannedTransfer, transfer: Transfer, warm_up_s: float, limit_s: float
+    planned: PlannedTransfer,
+    transfer: Transfer | ProxiedTransfer,
+    warm_up_s: float,
+    limit_s: float,
 ) -> Completed:
     started_s = warm_up_s + planned.at_s
     censored = transfer.ended_s is None
@@ -114,13 +126,13 @@ def _completed(
         started_at_s=started_s,
         time_s=limit_s if transfer.ended_s is None else transfer.ended_s - started_s,
         censored=censored,
-        local_ip=ADDRESSES[transfer.first.kind],
+        local_ip=transfer.local_ip,
         local_port=_FIRST_PORT + planned.number,
         problem=f"not complete after {limit_s:g} s" if censored else None,
     )
 
 
-def _carried(transfer: Transfer) -> CarriedBytes:
+def _carried(transfer: Transfer | ProxiedTransfer) -> CarriedBytes:
     moved = {network.kind: PAYLOAD_BYTES * count for network, count in transfer.packets.items()}
     return CarriedBytes(moved.get(NetworkKind.WIFI, 0), moved.get(NetworkKind.CELLULAR, 0))
 

@@ -77,7 +77,7 @@ class Sender:
         cwnd: the congestion window in packets.
         ssthresh: the window at which slow start ends, in packets.
         inflight: packets sent and neither acknowledged nor lost.
-        srtt_s: the smoothed round-trip time.
+        srtt_s, rttvar_s: the smoothed round-trip time and its variation.
         rtt_min_s: the shortest round-trip time.
         sent_packets, lost_packets: of data, repetitions included.
         restarts: how often the window began again after an idle time.
@@ -116,7 +116,7 @@ class Sender:
         self._lost: deque[tuple[int, int]] = deque()
         self._number = 0
         self._recovery_number = 0
-        self._rttvar_s = rtt_s / 2
+        self.rttvar_s = rtt_s / 2
         # A round of HyStart. It ends when a parcel is acknowledged that was sent after it began.
         self._round_number = 0
         self._round_min_s = inf
@@ -229,7 +229,7 @@ class Sender:
 
     def _measure(self, rtt_s: float) -> None:
         # The smoothed round trip and its variation (RFC 6298, 2.3).
-        self._rttvar_s += (abs(self.srtt_s - rtt_s) - self._rttvar_s) / 4
+        self.rttvar_s += (abs(self.srtt_s - rtt_s) - self.rttvar_s) / 4
         self.srtt_s += (rtt_s - self.srtt_s) / 8
         self.rtt_min_s = min(self.rtt_min_s, rtt_s)
         self._round_min_s = min(self._round_min_s, rtt_s)
@@ -303,7 +303,7 @@ class Sender:
             self._clock.at(self._expires_s, self._on_timer)
 
     def _time_out_s(self) -> float:
-        return self.srtt_s + max(4 * self._rttvar_s, _LEAST_RTO_S)
+        return self.srtt_s + max(4 * self.rttvar_s, _LEAST_RTO_S)
 
     def _may_probe(self) -> bool:
         return not self._probed and self.backoff == 0

@@ -18,14 +18,13 @@ from typing import Any, Final
 from cedos.errors import EmulationError
 from cedos.session.protocol.crypto import KeyPair
 from emu.data.evaluate import Progress
-from emu.experiments.sessions.world import Scripted, World
+from emu.experiments.sessions.world import Program, Scripted, World
 from emu.places.places import Places
 from emu.places.traces import Trace
 from emu.statistics import student_ci95
 from emu.testbed.access import LTE, WLAN
 from emu.testbed.hosts import SERVER
 from emu.testbed.netns import Namespace
-from emu.workloads.line_process import Program
 from emu.workloads.sessions.pair import SERVER as CABLE_SERVER
 from emu.workloads.sessions.pair import Pair, cable, pair
 from emu.workloads.sessions.throughput import jain

@@ -20,14 +20,13 @@ from cedos.selector.energy import PowerModel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.storage.model_files import radios
 from emu.data.evaluate import Progress
-from emu.experiments.sessions.world import Ready, Scripted, World, in_batches
+from emu.experiments.sessions.world import Program, Ready, Scripted, World, in_batches
 from emu.places.places import Places
 from emu.places.traces import Trace
 from emu.runs.summary import run_energy_j
 from emu.statistics import student_ci95
 from emu.testbed.counters import Sample, Sampler
 from emu.testbed.hosts import SERVER
-from emu.workloads.line_process import Program
 
 CONNECTED_S: Final = 6.6 * 60
 GAP_S: Final = 7.8 * 60

@@ -21,13 +21,21 @@ from cedos.errors import ConfigError, EmulationError
 from cedos.model import NetworkKind
 from cedos.session.protocol.crypto import KeyPair
 from emu.data.evaluate import Progress
-from emu.experiments.sessions.world import IDEALS, Ready, Scripted, World, ideal, in_batches, real
+from emu.experiments.sessions.world import (
+    IDEALS,
+    Program,
+    Ready,
+    Scripted,
+    World,
+    ideal,
+    in_batches,
+    real,
+)
 from emu.places.places import Place, Places
 from emu.places.traces import Trace
 from emu.statistics import student_ci95
 from emu.testbed.access import INTERFACES, Access
 from emu.testbed.hosts import SERVER
-from emu.workloads.line_process import Program
 
 OURS: Final = "cedos"
 UNLABELLED: Final = "unlabelled"

@@ -18,7 +18,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +31,10 @@ from emu.testbed import hosts, netns
 from emu.testbed.access import Access
 from emu.testbed.hosts import SERVER, End, Hosts
 from emu.testbed.netns import Namespace
-from emu.testbed.services import Started
-from emu.workloads.line_process import LineProcess
+from emu.testbed.services import LineProcess, Started
 
+_PROGRAM_END_S: Final = 3.0
+_START_S: Final = 60.0
 VIRTUAL: Final = "virt0"
 IDEALS: Final = ("lowest-latency", "highest-bandwidth", "aggregate")
 
@@ -304,3 +305,40 @@ def _gather(
         for each in ended:
             done[running[each]] = each.result()
             progress(len(done) / all_tasks, str(running[each]))
+
+
+class Program:
+    """A process of an application, as a `with` block.
+
+    Args:
+        role: `client` or `server`.
+        name: the module of the application.
+    """
+
+    def __init__(self, where: Namespace, role: str, name: str, **options: Any) -> None:
+        self._where, self._role, self._name, self._options = where, role, name, options
+
+    def __enter__(self) -> Self:
+        process: subprocess.Popen[str] = self._where.popen(
+            sys.executable, "-m", "emu.experiments.sessions.applications", self._role, self._name,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._process = LineProcess(process, f"the {self._role} of {self._name}")
+        self._process.tell(self._options)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.close(_PROGRAM_END_S)
+
+    def ready(self) -> Self:
+        """Return once it has loaded what it needs and waits to be told to `go`."""
+        if self.answer(_START_S) is None:
+            raise EmulationError(f"the {self._role} of {self._name} does not get ready")
+        return self
+
+    def go(self) -> None:
+        self._process.tell("go")
+
+    def answer(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next answer; None where there is none in time. EmulationError: it failed."""
+        return self._process.answer(max(0.0, timeout_s))

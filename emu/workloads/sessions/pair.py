@@ -14,7 +14,7 @@ from cedos.session.protocol.crypto import KeyPair
 from emu.testbed import stale
 from emu.testbed.hosts import End, Hosts, add_address, connect, limit_rate
 from emu.testbed.netns import Namespace
-from emu.workloads.line_process import LineProcess
+from emu.testbed.services import LineProcess
 
 _END_S = 3.0
 

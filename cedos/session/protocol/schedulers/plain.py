@@ -5,7 +5,7 @@ Anticipatory scheduling (dissertation, 2.3.2): background data never fills the q
 While foreground data was sent lately, no more background data may wait than the path carries in 40 ms;
 otherwise one second's worth, so that the network never runs dry. What waits is what this host's kernel
 has not sent (`SIOCOUTQNSD`) and, lately, what is under way beyond what fills the shortest round trip
-(docs/decisions/anticipatory-bound.md).
+(docs/decisions/schedulers.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -13,7 +13,7 @@ piece is bound to a path before it is sent. When a path joins, nothing has to be
 one leaves, the session puts what it carried back at the head of the queue (the paper's rescheduling).
 
 The round trip that TCP measures contains the queue: r is the shortest one, q what the measured one
-exceeds it by, but no more than what is in flight takes at the path's rate (docs/decisions/swtc.md).
+exceeds it by, but no more than what is in flight takes at the path's rate (docs/decisions/schedulers.md).
 TCP's report gives rate and loss (`PathFacts`); the paper's filter, TCP Westwood's, is in
 `emu.simulator.stream`.
 """

@@ -224,7 +224,7 @@ def run_folder(made, out, *, seed=1):
         load=(LOAD,),
         duration_s=8.0,
         engine="simulator",
-        policies=("wifi-first", "mptcp-cellular", "cedos"),
+        policies=("wifi-first", "mptcp-cellular", "cedos", "cedos-gateway"),
         seed=seed,
     )
     known = places.load(made)
@@ -256,5 +256,5 @@ def test_a_run_that_was_as_simulated_is_wholly_faithful(made, tmp_path):
     assert together["n"] == len(recorded.flows)
     assert (together["mean_ratio"], together["near_share"]) == (1.0, 1.0)
     assert together["means_within_share"] == 1.0
-    assert set(found["policies"]) == {"wifi-first", "mptcp-cellular", "cedos"}
+    assert set(found["policies"]) == {"wifi-first", "mptcp-cellular", "cedos", "cedos-gateway"}
     assert found["speed"]["core"] > 0.0
