@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
@@ -58,12 +59,42 @@ _LATE_S, _LATE = 0.4, 2.0
 _ABOUT_S = 0.4
 # A packet behind one segment in transmission waits for half of it on average.
 _HALF_SEGMENT_BITS = 6_000
+_MOST_RTTS = 256
+
+
+class _Rtts:
+    """The last round trips of a network, in the order of their instants.
+
+    Attributes:
+        at_s, rtt_s: when each ended, and how long it took.
+        active: whether the newest one is a ping's.
+    """
+
+    def __init__(self) -> None:
+        self.at_s: list[float] = []
+        self.rtt_s: list[float] = []
+        self.active = False
+
+    def add(self, at_s: float, rtt_s: float, window_s: float, *, active: bool) -> None:
+        """Add a round trip; those that are older by `window_s`, or too many, go."""
+        index = bisect_right(self.at_s, at_s)
+        self.at_s.insert(index, at_s)
+        self.rtt_s.insert(index, rtt_s)
+        if at_s == self.at_s[-1]:
+            self.active = active
+        # The newest stays, however old: better an old value with its age than none.
+        old = max(bisect_left(self.at_s, self.at_s[-1] - window_s), len(self.at_s) - _MOST_RTTS)
+        del self.at_s[:old], self.rtt_s[:old]
+
+    def since(self, since_s: float) -> list[float]:
+        """Return the round trips since an instant, or else the newest one."""
+        return self.rtt_s[bisect_left(self.at_s, since_s) :] or self.rtt_s[-1:]
 
 
 class _NetworkState:
     def __init__(self, pings: int) -> None:
         self.given: dict[str, Indicator] = {}
-        self.rtts: deque[tuple[float, float, bool]] = deque(maxlen=256)  # at, RTT, active
+        self.rtts = _Rtts()
         self.liveness = Liveness(pings)
         self.rates = {direction: RateEstimator(direction) for direction in Direction}
         self.losses = Losses()
@@ -157,12 +188,9 @@ class ContextKeeper:
     def _observe_rtt(self, network: str, rtt_s: float, at_s: float, *, active: bool) -> None:
         if not (math.isfinite(rtt_s) and rtt_s > 0):
             return
-        rtts = self._network(network).rtts
         # Also those that an outage held back (docs/decisions/passive-rates.md).
-        rtts.append((at_s, rtt_s, active))
-        # The newest stays, however old: better an old value with its age than none.
-        while len(rtts) > 1 and rtts[0][0] < at_s - self._rtt_min_window_s:
-            rtts.popleft()
+        rtts = self._network(network).rtts
+        rtts.add(at_s, rtt_s, self._rtt_min_window_s, active=active)
 
     def observe_bytes(
         self, network: str, received_bytes: int, sent_bytes: int, at_s: float
@@ -225,8 +253,7 @@ class ContextKeeper:
                 name: replace(given, measured_at_s=given.measured_at_s - seconds)
                 for name, given in known.given.items()
             }
-            older = [(at_s - seconds, rtt_s, active) for at_s, rtt_s, active in known.rtts]
-            known.rtts = deque(older, maxlen=known.rtts.maxlen)
+            known.rtts.at_s = [at_s - seconds for at_s in known.rtts.at_s]
             known.liveness.slept(seconds)
             for rates in known.rates.values():
                 rates.slept(seconds)
@@ -308,20 +335,16 @@ class ContextKeeper:
         return derived
 
     def _round_trips(self, known: _NetworkState, now_s: float) -> dict[str, Indicator]:
-        if not known.rtts:
+        rtts = known.rtts
+        if not rtts.at_s:
             return {}
-        at_s, _, active = known.rtts[-1]
-        late = statistics.median(self._since(known, now_s - self._rtt_window_s))
-        least = min(self._since(known, now_s - self._rtt_min_window_s))
+        at_s = rtts.at_s[-1]
+        late = statistics.median(rtts.since(now_s - self._rtt_window_s))
+        least = min(rtts.since(now_s - self._rtt_min_window_s))
         return {
-            "rtt_s": Indicator(late, at_s, active),
-            "rtt_min_s": Indicator(least, at_s, active),
+            "rtt_s": Indicator(late, at_s, rtts.active),
+            "rtt_min_s": Indicator(least, at_s, rtts.active),
         }
-
-    @staticmethod
-    def _since(known: _NetworkState, since_s: float) -> list[float]:
-        values = [rtt_s for at_s, rtt_s, _ in known.rtts if at_s >= since_s]
-        return values or [known.rtts[-1][1]]
 
 
 def _queue_empty(known: _NetworkState, stretch: RateSample) -> bool:
@@ -330,9 +353,10 @@ def _queue_empty(known: _NetworkState, stretch: RateSample) -> bool:
     A network that does no more than the stretch's rate makes others wait for what a segment takes at it:
     whose round trips are longer by less than that has none, however unsteady they are.
     """
+    rtts = known.rtts
     from_s = stretch.begin_s - _ABOUT_S
-    then = [rtt_s for at_s, rtt_s, _ in known.rtts if from_s <= at_s <= stretch.end_s]
+    then = rtts.rtt_s[bisect_left(rtts.at_s, from_s) : bisect_right(rtts.at_s, stretch.end_s)]
     if not then or stretch.end_s <= stretch.begin_s or not stretch.carried_bytes:
         return False
-    least_s = min(rtt_s for _, rtt_s, _ in known.rtts)
+    least_s = min(rtts.rtt_s)
     return max(then) <= max(QUEUE_EMPTY * least_s, least_s + _HALF_SEGMENT_BITS / stretch.rate_bps)

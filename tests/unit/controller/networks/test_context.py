@@ -23,6 +23,15 @@ def test_rtt_is_the_median_of_the_last_moments_and_its_minimum_of_a_longer_windo
     assert (found.measured_at_s, found.active) == (9.5, True)
 
 
+def test_a_round_trip_that_is_told_late_counts_at_its_instant_and_is_not_the_newest():
+    keeper = ContextKeeper(rtt_window_s=2.0, rtt_min_window_s=10.0)
+    for at_s, rtt_s in ((9.0, 0.030), (9.5, 0.040), (7.0, 0.020)):
+        keeper.observe_rtt("wlan0", rtt_s, at_s)
+    assert value(keeper, "rtt_s", 10.0) == 0.035
+    assert value(keeper, "rtt_min_s", 10.0) == 0.020
+    assert keeper.snapshot(10.0).networks["wlan0"]["rtt_s"].measured_at_s == 9.5
+
+
 @pytest.mark.parametrize("nonsense", [0.0, -1.0, math.nan, math.inf])
 def test_an_impossible_rtt_is_ignored(nonsense):
     keeper = ContextKeeper()
