@@ -63,9 +63,10 @@ from cedos.token_bucket import TokenBucket
 
 # The time between two looks at the flows while a transfer runs.
 CLOSE_S: Final = 0.2
-# The most small transfers per second that are compared with their predictions. At 100 per second
-# the comparison takes a fifth of the daemon's time and teaches no more.
-JUDGED_PER_S: Final = 10
+# The small transfers that are compared with their predictions: a page's, and so many a second. At 100 per
+# second the comparison takes a fifth of the daemon's time and teaches no more.
+JUDGED_AT_ONCE: Final = 20
+JUDGED_PER_S: Final = 3
 # After a look, the pause is at least this many times as long as the look took: at most 3 % of a
 # core.
 _SHARE: Final = 30.0
@@ -157,14 +158,21 @@ class Controller:
         """Return the monotonic instant at which the caller is to send `TimerFired`; None: never."""
         decide_s = self._woken_at_s + _DECIDED_APART_S if self._outbox.woken else None
         timers = (
-            *(self._look_at_s, self._stuck_at_s, decide_s, self.destinations.next_timer_s()),
+            self._look_at_s,
+            self._stuck_at_s,
+            decide_s,
             self._turn_at_s if self._turns else None,
-            *(self.rescuer.next_timer_s(), self.lookups.next_timer_s()),
-            *(self.hard.next_timer_s(), self.transfers.next_timer_s()),
-            *(self.probing.next_timer_s(), self.portals.next_timer_s()),
-            *(self.hints.next_timer_s(), self.answers.next_timer_s()),
+            self.destinations.next_timer_s(),
+            self.rescuer.next_timer_s(),
+            self.lookups.next_timer_s(),
+            self.hard.next_timer_s(),
+            self.transfers.next_timer_s(),
+            self.probing.next_timer_s(),
+            self.portals.next_timer_s(),
+            self.hints.next_timer_s(),
+            self.answers.next_timer_s(),
         )
-        return min((each for each in timers if each is not None), default=None)
+        return min([each for each in timers if each is not None], default=None)
 
     def context(self, now_s: float) -> Context:
         """Return all that is known of the networks now; later events do not use this answer."""
@@ -188,7 +196,7 @@ class Controller:
                 self.moves.steerable(token, steerable)
                 flow = self.flows.joined(token, key, now_s)
                 self._lead(flow, now_s)
-                if steerable:
+                if steerable and flow.transfer is not None:
                     self.moves.reconsider(flow, self._context(now_s))
             case on.Steerable(token, steerable):
                 self.moves.steerable(token, steerable)
@@ -582,7 +590,7 @@ class Controller:
         if self._learning is not None:
             self._learning.on_transfer(finished, context)
         if self._small_judged is None:
-            self._small_judged = TokenBucket(JUDGED_PER_S, 2 * JUDGED_PER_S, now_s)
+            self._small_judged = TokenBucket(JUDGED_PER_S, JUDGED_AT_ONCE, now_s)
         model = self.decider.choices.model
         if model is not None and (not finished.small or self._small_judged.take(now_s)):
             record = replace(record, prediction=finished.expected(context, model))

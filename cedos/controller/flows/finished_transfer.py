@@ -46,14 +46,14 @@ class FinishedTransfer:
 
     def expected(self, context: Context, model: CompletionModel) -> Prediction | None:
         """Return the prediction from what was known when the transfer began; None without one."""
-        roles = self.roles
-        known = features(context, self.asked, roles, model.features)
+        roles, asked = self.roles, self.asked
+        known = features(context, asked, roles, model.features)
         queues_s = own_queues(context, roles)
         columns = emptied(known, queues_s)
         alone = model.predict(columns)
         if self.strategy not in alone:
             return None
-        times = lengthened(alone, self.asked, context, roles, queues_s, joined=False)
+        times = lengthened(alone, asked, context, roles, queues_s, joined=False)
         longer = times[self.strategy].quantile(0.5) / alone[self.strategy].quantile(0.5)
         role = self.strategy.removeprefix("mptcp_")
         return Prediction(
