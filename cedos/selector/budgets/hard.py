@@ -125,19 +125,20 @@ class Pace:
     _fastest_per_s: float = 0.0
     _lately_per_s: float = 0.0
     _spent: float | None = None
-    _at_s: float = 0.0
+    _at_s: float = 0.0  # when the use was observed last, and when it was another one than before
+    _moved_at_s: float = 0.0
 
     def observe(self, spent: float, now_s: float) -> None:
         """Record the use until an instant of a clock that does not jump."""
-        if self._spent is not None and spent == self._spent:
+        if spent != self._spent:
+            if self._spent is not None and now_s > self._at_s:
+                self._lately_per_s = max((spent - self._spent) / (now_s - self._at_s), 0.0)
+                self._fastest_per_s = max(self._fastest_per_s, self._lately_per_s)
+            self._spent, self._moved_at_s = spent, now_s
+        elif now_s - self._moved_at_s > _IDLE_AFTER_S:
             # Nothing was spent for a while: the last pace no longer counts.
-            if now_s - self._at_s > _IDLE_AFTER_S:
-                self._lately_per_s = 0.0
-            return
-        if self._spent is not None and now_s > self._at_s:
-            self._lately_per_s = max((spent - self._spent) / (now_s - self._at_s), 0.0)
-            self._fastest_per_s = max(self._fastest_per_s, self._lately_per_s)
-        self._spent, self._at_s = spent, now_s
+            self._lately_per_s = 0.0
+        self._at_s = now_s
 
     def coming(self, supply: float) -> float:
         """Return the units that would come before a bar works; no more than Odyssey's reserve."""
@@ -147,5 +148,5 @@ class Pace:
         """Return the seconds until the next check: a quarter of the time left at the highest pace."""
         per_s = max(self.usual_per_s, self._fastest_per_s)
         next_s = left / (_MARGIN * per_s) if per_s > 0.0 else LATEST_S
-        soonest_s = _IDLE_S if now_s - self._at_s > _IDLE_AFTER_S else _SOONEST_S
+        soonest_s = _IDLE_S if now_s - self._moved_at_s > _IDLE_AFTER_S else _SOONEST_S
         return min(max(next_s, soonest_s), LATEST_S)

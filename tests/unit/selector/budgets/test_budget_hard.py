@@ -111,6 +111,15 @@ def test_the_nearer_the_end_the_sooner_the_next_look():
     assert Pace(0.0).next_check_s(0.0, 0.0) == 1.0
 
 
+def test_time_in_which_nothing_moved_makes_no_pace_slower():
+    """A burst of 1 Gbit/s took a budget of 200 MB to 330 MB: it was thought to have lasted a minute."""
+    pace = Pace(usual_per_s=1e6)
+    for at_s in range(60):
+        pace.observe(0.0, at_s)
+    pace.observe(8e6, 60.0)
+    assert pace.next_check_s(8e6, 60.0) == 0.25
+
+
 def test_what_is_coming_follows_the_last_moments_and_is_never_much():
     pace = Pace(1e6)
     pace.observe(5e6, 10.0)
