@@ -1,9 +1,11 @@
-"""Helpers that commands share: words of help pages, files that they write, missing extras."""
+"""Helpers that commands share: words of help pages, files of others or to write, missing extras."""
 
 import os
 import re
+import resource
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import requires
 from pathlib import Path
 from typing import Final
@@ -47,6 +49,45 @@ def write(file: Path, content: str | bytes, option: str = "--out") -> None:
     except OSError as error:
         beside.unlink(missing_ok=True)
         raise DataSetError(f"{file} cannot be written: {error.strerror}") from error
+
+
+# The most memory (addresses) that files of others may take. Judging two data sets of ours takes 2 GB.
+_MOST_BYTES: Final = 4 << 30
+
+
+@contextmanager
+def reading_others() -> Iterator[None]:
+    """Read files that may come from a stranger. DataSetError: they hold too much, or odd figures.
+
+    The memory of this process is bounded meanwhile. What a file declares tells nothing: 5 kB of Parquet
+    may be a list of 100 million values, and a number may be the length of an axis.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    most = pages * resource.getpagesize() + _MOST_BYTES
+    if soft != resource.RLIM_INFINITY:
+        most = min(most, soft)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    try:
+        yield
+    except MemoryError as error:
+        raise DataSetError(
+            f"the files hold more than fits into {_MOST_BYTES >> 30} GB of memory; no run or data set"
+            " has so much"
+        ) from error
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        StopIteration,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise DataSetError(
+            f"the files hold figures that no run has written: {type(error).__name__}: {error}"
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 # Distributions whose module has another name.

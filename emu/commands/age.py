@@ -6,7 +6,7 @@ import click
 
 from cedos.commands.console.render import echo
 from emu import console
-from emu.console import examples
+from emu.console import examples, reading_others
 
 
 @click.command(
@@ -24,6 +24,7 @@ from emu.console import examples
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Parquet or CSV."
 )
 @click.option("--seed", type=int, default=1, show_default=True)
+@reading_others()
 def command(data: Path, directory: Path | None, out: Path, seed: int) -> None:
     """Make aged rows of DATA, for `train` beside it: the same transfers, known later.
 

@@ -12,7 +12,7 @@ import click
 from cedos.commands.console.render import echo
 from emu import console
 from emu.commands.train import KINDS
-from emu.console import examples
+from emu.console import examples, reading_others
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
 @click.option(
     "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Figures, to F."
 )
+@reading_others()
 def command(
     data: tuple[Path, ...],
     model_name: str | None,

@@ -7,7 +7,7 @@ import click
 
 from cedos.commands.console.render import echo
 from emu import console
-from emu.console import examples
+from emu.console import examples, reading_others
 
 if TYPE_CHECKING:
     from emu.runs.runs import Recorded
@@ -40,6 +40,7 @@ _SETS = ("calibration", "fidelity", "lost", "mobility", "series", "walk", "wget"
 @click.option(
     "--json", "json_file", type=click.Path(path_type=Path, dir_okay=False), help="File to write."
 )
+@reading_others()
 def command(
     name: str, folders: tuple[Path, ...], directory: Path | None, json_file: Path | None
 ) -> None:

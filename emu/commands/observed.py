@@ -7,7 +7,7 @@ import click
 
 from cedos.commands.console.render import echo
 from emu import console
-from emu.console import examples
+from emu.console import examples, reading_others
 
 
 @click.command(
@@ -36,6 +36,7 @@ from emu.console import examples
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Parquet or CSV."
 )
+@reading_others()
 def command(
     sources: tuple[Path, ...], directory: Path | None, policies: tuple[str, ...], out: Path
 ) -> None:

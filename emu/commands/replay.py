@@ -9,7 +9,7 @@ import msgspec
 
 from cedos.commands.console import render
 from cedos.commands.console.render import echo
-from emu.console import examples
+from emu.console import examples, reading_others
 
 if TYPE_CHECKING:
     from emu.replay import Compared, OtherPolicy, Replay
@@ -44,6 +44,7 @@ _SHOWN = 20
     help="Compare a fixed policy's choices on the same flows: wifi-first, mptcp-cellular ...",
 )
 @click.option("--json", "json_file", type=click.Path(path_type=Path), help="Also write a file.")
+@reading_others()
 def command(
     log: Path, model: Path | None, flow: str | None, policy: str | None, json_file: Path | None
 ) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from cedos.commands.console.render import echo
-from emu.console import examples
+from emu.console import examples, reading_others
 
 
 @click.command("report", epilog=examples("cedos-emu report runs/a runs/b --out comparison.html"))
@@ -21,6 +21,7 @@ from emu.console import examples
     type=click.Path(path_type=Path, dir_okay=False),
     help="The page to write.  [default: report.html in the first folder]",
 )
+@reading_others()
 def command(directories: tuple[Path, ...], out: Path | None) -> None:
     """Draw the page of one or several runs, from their folders only."""
     from emu.runs import page, table  # noqa: PLC0415

@@ -161,6 +161,8 @@ def read(path: Path) -> DataSet:
         with path.open("rb") as file:
             parquet = file.read(4) == b"PAR1"
         raw = _read_parquet(path) if parquet else _read_csv(path)
+    except MemoryError:  # one of Arrow's, too, which is told elsewhere (`console.reading_others`)
+        raise
     except (OSError, pa.ArrowException, UnicodeDecodeError, csv.Error) as error:
         raise DataSetError(
             f"{path}: cannot be read: {getattr(error, 'strerror', '') or error}"

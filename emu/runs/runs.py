@@ -206,7 +206,15 @@ class RunFolder:
 
 
 def _file(directory: Path, table: str) -> Path:
-    return directory / ("logs" if table in _IN_LOGS else "") / f"{table}.parquet"
+    return _file_in(directory / ("logs" if table in _IN_LOGS else ""), f"{table}.parquet")
+
+
+def _file_in(directory: Path, name: str) -> Path:
+    """Return a file's path; DataSetError: a device or a pipe, which has no end, has that name."""
+    file = directory / name
+    if file.exists() and not file.is_file():
+        raise DataSetError(f"{file}: not a file")
+    return file
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,17 +263,19 @@ def read(directory: Path) -> Recorded:
     """Read a run folder; DataSetError names the file that is missing or broken."""
     file = directory
     try:
-        file = directory / "config.toml"
+        file = _file_in(directory, "config.toml")
         scenario = msgspec.toml.decode(file.read_bytes(), type=Scenario)
         tables: dict[str, Rows] = {}
         for name in tables_of(scenario):
             file = _file(directory, name)
             datasets.must_be_bounded(file)
             tables[name] = pq.read_table(file).to_pylist()
-        file = directory / "environment.json"
+        file = _file_in(directory, "environment.json")
         environment = json.loads(file.read_text())
-        file = directory / "summary.json"
+        file = _file_in(directory, "summary.json")
         summary = json.loads(file.read_text())
+    except MemoryError:  # one of Arrow's, too, which is told elsewhere (`console.reading_others`)
+        raise
     except (OSError, pa.ArrowException, ValueError, RecursionError) as error:
         if isinstance(error, FileNotFoundError):
             raise DataSetError(

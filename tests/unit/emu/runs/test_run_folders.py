@@ -1,15 +1,21 @@
 """Run folders: where they can be made, and the messages where they cannot."""
 
+import os
+import resource
 import shutil
 import subprocess
 import sys
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
 from cedos.errors import DataSetError
 from emu import ROOT
 from emu.commands.collect import command as collect
+from emu.commands.figures import command as figures
 from emu.commands.report import command as report
 from emu.commands.run import command
 from emu.places import places as collections
@@ -55,6 +61,44 @@ def test_a_run_folder_that_is_nested_too_deep_is_refused_in_a_line(tmp_path, nam
     refused = CliRunner().invoke(report, [str(folder)])
     assert isinstance(refused.exception, DataSetError)
     assert not analysis.is_analysis(folder / name)
+
+
+@pytest.mark.parametrize("command", [report, figures], ids=["report", "figures"])
+def test_a_file_of_some_kilobytes_takes_no_more_than_a_bound_of_memory(tmp_path, command):
+    """7 kB of 400,000 rows, each with the same text of 100 kB, took more than 9 GB; here 6 would do."""
+    file = finished(tmp_path / "run") / "logs" / "switches.parquet"
+    text = pa.array(["x" * 100_000])
+    texts = pa.DictionaryArray.from_arrays(np.zeros(60_000, np.int32), text)
+    pq.write_table(pa.table({"what": texts, "to": texts}), file, compression="zstd")
+    assert file.stat().st_size < 10_000
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    name = ["mobility"] if command is figures else []
+    refused = CliRunner().invoke(command, [*name, str(tmp_path / "run")])
+    assert isinstance(refused.exception, DataSetError)
+    assert "more than fits into 4 GB" in str(refused.exception)
+    assert resource.getrlimit(resource.RLIMIT_AS) == before
+
+
+@pytest.mark.parametrize(
+    "environment",
+    ["[]", "{}", '{"duration_s": "x", "synthetic": 0}', '{"duration_s": 3e12, "synthetic": 0}'],
+)
+def test_odd_figures_are_told_in_a_line(tmp_path, environment):
+    folder = finished(tmp_path / "run")
+    (folder / "environment.json").write_text(environment)
+    (folder / "summary.json").write_text('{"policies": {"wifi-first": {"n": 0}}}')
+    refused = CliRunner().invoke(report, [str(folder)])
+    assert isinstance(refused.exception, DataSetError)
+    assert "the files hold" in str(refused.exception)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "summary.json", "logs/rates.parquet"])
+def test_a_pipe_in_a_run_folder_is_not_waited_for(tmp_path, name):
+    file = finished(tmp_path / "run") / name
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(DataSetError, match="not a file"):
+        runs.read(tmp_path / "run")
 
 
 @pytest.mark.parametrize("scenario_file", ["demo", "delphi_correlations"])
