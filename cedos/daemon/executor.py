@@ -22,7 +22,7 @@ from cedos.daemon import state_file
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.flows import FlowEvents, FlowSampler
+from cedos.daemon.flows import FlowEvents
 from cedos.daemon.observer import Observer
 from cedos.daemon.sleep_inhibitor import StayAwake
 from cedos.daemon.transfers import Transfers
@@ -49,7 +49,6 @@ class HostExecutor:
     driver: ControllerDriver
     steering: Steering
     observer: Observer
-    sampler: FlowSampler
     flows: FlowEvents
     log: DecisionLog
     lookups: LookupWatch | None
@@ -122,7 +121,7 @@ class HostExecutor:
                 steering.rescues.remove(key)
             # -- what is asked of networks
             case do.LookAtFlows():
-                self.sampler.look()
+                self.flows.look()
             case do.AskNetwork(name):
                 if (known := observer.named(name)) is not None:
                     observer.ask(known)

@@ -25,7 +25,6 @@ from cedos.controller.events import (
 )
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.observer import Observer
-from cedos.host.monitor.events import FlowSnapshots
 from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.host.monitor.flow_source import is_own
 from cedos.host.profiler.capture import Capture
@@ -104,65 +103,18 @@ class PacketHandler:
                 self._held.append((at_s, captured))
 
 
-@dataclass(slots=True)
-class FlowSampler:
-    """Looks at all sockets, and tells the controller and the profiler what it saw."""
-
-    source: FlowSnapshots
-    driver: ControllerDriver
-    observer: Observer
-    profiler: Profiler
-    _due: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def look(self) -> None:
-        """Look soon; the answer is an event."""
-        self._due.set()
-
-    async def run(self) -> None:
-        while True:
-            await self._due.wait()
-            self._due.clear()
-            await self._look()
-            self.observer.follow_heard()  # also of flows that ended since the last look
-
-    async def _look(self) -> None:
-        asked_at_s = self.observer.prober.asked_at_s()
-        if not self.driver.controller.worth_a_look(asked_at_s):
-            self.driver.post(FlowsSampled((), asked_at_s, looked=False))
-            return
-        began_s = time.monotonic()
-        try:
-            samples = await self.source.snapshot()
-        except (OSError, TimeoutError) as error:
-            _log.warning("the sockets cannot be looked at", why=str(error))
-            self.driver.post(FlowsSampled((), asked_at_s, looked=False))
-            return
-        self._take(samples, asked_at_s, began_s)
-
-    def _take(
-        self, samples: Sequence[FlowSample], asked_at_s: dict[str, float], began_s: float
-    ) -> None:
-        flows = self.driver.controller.flows
-        now_s = time.monotonic()
-        self.driver.post(FlowsSampled(tuple(samples), asked_at_s, now_s - began_s))
-        # A flow that has carried more than was expected has another size.
-        known = [found for each in samples if (found := flows.find(each.key)) is not None]
-        for flow in dict.fromkeys(found for found in known if not found.still):
-            carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)
-            for learned in self.profiler.progressed(flow.key, *carried):
-                self.driver.post(replace(learned, progressed=True))
-
-
 @dataclass(frozen=True, slots=True)
 class FlowEvents:
-    """The events of flows and MPTCP connections, and the records of finished flows."""
+    """The events of flows and MPTCP connections, looks at them, and the records of finished flows."""
 
     driver: ControllerDriver
     monitor: FlowMonitor
     steering: Steering
+    observer: Observer
     profiler: Profiler
     packets: PacketHandler
     history: History | None
+    _due: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def follow_flows(self) -> None:
         async for event in self.monitor.events():
@@ -200,6 +152,44 @@ class FlowEvents:
     def _closed(self, event: FlowClosed) -> None:
         self.packets.read_before(event.at_s)  # the flow's last message may still wait
         self.driver.post(event)
+
+    def look(self) -> None:
+        """Look soon; the answer is an event."""
+        self._due.set()
+
+    async def follow_looks(self) -> None:
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            await self._look()
+            self.observer.follow_heard()  # also of flows that ended since the last look
+
+    async def _look(self) -> None:
+        asked_at_s = self.observer.prober.asked_at_s()
+        if not self.driver.controller.worth_a_look(asked_at_s):
+            self.driver.post(FlowsSampled((), asked_at_s, looked=False))
+            return
+        began_s = time.monotonic()
+        try:
+            samples = await self.monitor.snapshot()
+        except (OSError, TimeoutError) as error:
+            _log.warning("the sockets cannot be looked at", why=str(error))
+            self.driver.post(FlowsSampled((), asked_at_s, looked=False))
+            return
+        self._take(samples, asked_at_s, began_s)
+
+    def _take(
+        self, samples: Sequence[FlowSample], asked_at_s: dict[str, float], began_s: float
+    ) -> None:
+        flows = self.driver.controller.flows
+        now_s = time.monotonic()
+        self.driver.post(FlowsSampled(tuple(samples), asked_at_s, now_s - began_s))
+        # A flow that has carried more than was expected has another size.
+        known = [found for each in samples if (found := flows.find(each.key)) is not None]
+        for flow in dict.fromkeys(found for found in known if not found.still):
+            carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)
+            for learned in self.profiler.progressed(flow.key, *carried):
+                self.driver.post(replace(learned, progressed=True))
 
     def keep(self, record: FlowRecord) -> None:
         """Keep a finished flow."""

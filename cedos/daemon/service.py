@@ -27,7 +27,7 @@ from cedos.daemon.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver, aligned_sleep
 from cedos.daemon.event_log import EventLog
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
-from cedos.daemon.flows import FlowEvents, FlowSampler, PacketHandler
+from cedos.daemon.flows import FlowEvents, PacketHandler
 from cedos.daemon.observer import Observer
 from cedos.daemon.recording import Recording
 from cedos.daemon.sleep_inhibitor import StayAwake
@@ -259,12 +259,12 @@ class Daemon:
             else None
         )
         # -- flows
-        self._sampler = FlowSampler(flow_monitor, driver, self._observer, self._profiler)
         self._packets = PacketHandler(capture, self._profiler, driver)
         self._events = FlowEvents(
             driver=driver,
             monitor=flow_monitor,
             steering=steering,
+            observer=self._observer,
             profiler=self._profiler,
             packets=self._packets,
             history=history,
@@ -274,7 +274,6 @@ class Daemon:
             driver,
             steering,
             self._observer,
-            self._sampler,
             self._events,
             self._log,
             self._lookups,
@@ -357,7 +356,7 @@ class Daemon:
             tasks.create_task(self._follow_links(), name="links")
             tasks.create_task(self._events.follow_flows(), name="flows")
             tasks.create_task(self._events.follow_connections(), name="connections")
-            tasks.create_task(self._sampler.run(), name="samples")
+            tasks.create_task(self._events.follow_looks(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")

@@ -6,9 +6,8 @@ from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
-from cedos.controller.events import FlowSample
 from cedos.model import Network
 
 
@@ -26,13 +25,6 @@ class NetworkEvent:
     network: Network
     before: Network | None
     at_s: float
-
-
-class FlowSnapshots(Protocol):
-    """A source of samples of the living TCP flows (`flow_monitor.FlowMonitor`)."""
-
-    async def snapshot(self) -> list[FlowSample]:
-        """Raise OSError or TimeoutError where the kernel does not tell."""
 
 
 T = TypeVar("T")

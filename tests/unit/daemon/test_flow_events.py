@@ -22,7 +22,7 @@ from cedos.controller.events import (
     SubflowJoined,
 )
 from cedos.daemon import flows
-from cedos.daemon.flows import FlowEvents, FlowSampler, PacketHandler
+from cedos.daemon.flows import FlowEvents, PacketHandler
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction, FlowKey
 
@@ -41,6 +41,7 @@ class Host:
             driver=self.driver,
             monitor=self,
             steering=None,
+            observer=None,
             profiler=self.profiler,
             packets=SimpleNamespace(read_before=self.read_before_s.append),
             history=None,
@@ -117,8 +118,15 @@ class Sockets:
         self.pinged = {}
         self.snapshots = 0
         self.prober = self
-        part = self
-        self.subject = FlowSampler(part, self.driver, part, part)
+        self.subject = FlowEvents(
+            driver=self.driver,
+            monitor=self,
+            steering=None,
+            observer=self,
+            profiler=self,
+            packets=None,
+            history=None,
+        )
 
     async def looks(self):
         """A look that the controller asks for; its event."""
@@ -149,7 +157,7 @@ class Sockets:
 @pytest.fixture
 async def sockets():
     made = Sockets()
-    running = asyncio.create_task(made.subject.run())
+    running = asyncio.create_task(made.subject.follow_looks())
     yield made
     running.cancel()
 
