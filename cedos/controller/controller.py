@@ -197,7 +197,7 @@ class Controller:
                 flow = self.flows.joined(token, key, now_s)
                 self._lead(flow, now_s)
                 if steerable and flow.transfer is not None:
-                    self.moves.reconsider(flow, self._context(now_s))
+                    self.moves.reconsider(flow, self.networks.recent_context(now_s))
             case on.Steerable(token, steerable):
                 self.moves.steerable(token, steerable)
             case on.SizesKnown(remote, port, sizes):
