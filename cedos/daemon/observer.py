@@ -167,7 +167,6 @@ class Observer:
             self._manager.on_change(lambda: post(PortalDoubted()))
         self._counters = InterfaceCounters()
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._asking: dict[str, asyncio.Task[None]] = {}
         self._networks: Sequence[Network] = ()
         self._helpers: Sequence[Network] = ()
         probes = config.probes
@@ -186,8 +185,8 @@ class Observer:
         self.screen.on_change(self.prober.user_present)
         self.screen.on_change(lambda attended: post(ScreenChanged(attended)))
         self._pingable: frozenset[str] = frozenset()
-        self._probing: dict[str, asyncio.Task[None]] = {}
-        self._checking: set[asyncio.Task[None]] = set()
+        # The questions to networks that are under way, by kind, network and number.
+        self._asking: dict[tuple[str, str, int], asyncio.Task[None]] = {}
 
     @property
     def problems(self) -> list[str]:
@@ -228,12 +227,17 @@ class Observer:
 
     def send_probe(self, name: str, kinds: Sequence[str], *, train_up: bool) -> None:
         """Probe a network, unless it still is: one that answers nothing keeps no other one waiting."""
-        network = self.named(name)
-        if network is None or name in self._probing:
-            return
-        task = asyncio.create_task(self._send_probe(network, kinds, train_up), name="probe")
-        self._probing[name] = task
-        task.add_done_callback(lambda _: self._probing.pop(name, None))
+        if (network := self.named(name)) is not None:
+            self._start("probe", name, 0, partial(self._send_probe, network, kinds, train_up))
+
+    def _start(
+        self, kind: str, name: str, number: int, ask: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """Ask a network, unless the same question is under way."""
+        key = kind, name, number
+        if key not in self._asking:
+            task = self._asking[key] = asyncio.get_running_loop().create_task(ask(), name=kind)
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
 
     async def _send_probe(self, network: Network, kinds: Sequence[str], train_up: bool) -> None:
         for kind in kinds:
@@ -245,8 +249,6 @@ class Observer:
         async with AsyncExitStack() as stack:
             stack.callback(self._counters.close)
             stack.callback(lambda: [task.cancel() for task in self._asking.values()])
-            stack.callback(lambda: [task.cancel() for task in self._probing.values()])
-            stack.callback(lambda: [task.cancel() for task in self._checking])
             for provider in self._providers:
                 stack.push_async_callback(provider.close)
             await stack.enter_async_context(self.prober)
@@ -304,16 +306,11 @@ class Observer:
 
     def check_page(self, name: str, number: int, timeout_s: float) -> None:
         """Ask for the test page over a network; the answer is an event."""
-        self._start_check(self._check_page(name, number, timeout_s))
+        self._start("portal", name, number, partial(self._check_page, name, number, timeout_s))
 
     def shake_hands(self, name: str, number: int, timeout_s: float) -> None:
         """Make a TLS handshake with a well-known host; its end is an event."""
-        self._start_check(self._shake_hands(name, number, timeout_s))
-
-    def _start_check(self, check: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(check, name="portal")
-        self._checking.add(task)
-        task.add_done_callback(self._checking.discard)
+        self._start("handshake", name, number, partial(self._shake_hands, name, number, timeout_s))
 
     async def _check_page(self, name: str, number: int, timeout_s: float) -> None:
         network, manager = self.named(name), None
@@ -365,10 +362,7 @@ class Observer:
         probes, network = self._config.probes, self.named(name)
         if not (probes.enabled and probes.dns) or network is None or not network.up:
             return
-        if name not in self._asking:
-            task = asyncio.create_task(self._ask_for_a_name(network), name="names")
-            self._asking[name] = task
-            task.add_done_callback(lambda _: self._asking.pop(name, None))
+        self._start("names", name, 0, partial(self._ask_for_a_name, network))
 
     async def _ask_for_a_name(self, network: Network) -> None:
         asked_s = time.monotonic()

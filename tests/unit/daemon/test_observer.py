@@ -276,7 +276,7 @@ async def test_a_network_that_answers_nothing_holds_up_no_other():
     train = ProbeKind.UDP_TRAIN
     lte = [("lte0", ProbeKind.DNS, down), ("lte0", train, down), ("lte0", train, up)]
     assert asked == [("wlan0", ProbeKind.DNS, down), *lte]
-    for task in observer._probing.values():
+    for task in observer._asking.values():
         task.cancel()
 
 
