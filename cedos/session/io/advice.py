@@ -274,16 +274,15 @@ class Advice:
             map(max, self._scheduler.take_waiting(), (queue.waiting_bytes for queue in queues))
         )
         progress = self._progress()
-        received, self._received = progress.received_bytes - self._received, progress.received_bytes
+        received = progress.received_bytes - self._received
         irobs_bytes = list(self._core.receiver.irobs_bytes)
         came = [now - before for now, before in zip(irobs_bytes, self._irobs_bytes, strict=True)]
-        self._irobs_bytes = irobs_bytes
-        sent_before, self._sent_bytes = self._sent_bytes, self._sent_ever()
+        sent = self._sent_ever() - self._sent_bytes
         # Paths count sent bytes of all labels together. Most likely they belong to the label of which
         # most waited.
         if any(waited):
             most = waited.index(max(waited))
-            waited[most] = max(waited[most], self._sent_bytes - sent_before)
+            waited[most] = max(waited[most], sent)
         # 2. Ask about each label in use: regularly, or if it carries more than was asked about. With one
         # path there is no choice to ask for.
         self._note_hurry(progress)
@@ -304,8 +303,9 @@ class Advice:
         # 3. Apply what is valid, and check again while anything is in use.
         self.apply()
         idle = not (in_use or any(self._strategies))
-        self._checked_at_s = now
         if regular:
+            self._checked_at_s, self._sent_bytes = now, self._sent_ever()
+            self._received, self._irobs_bytes = progress.received_bytes, irobs_bytes
             for rank in set(range(len(LABELS))) - {rank for rank, *_ in in_use}:
                 self._asked_bytes[rank] = 0
         self._timer = None if idle else self._loop.call_later(min(_LOOK_S, ASK_S), self._look)

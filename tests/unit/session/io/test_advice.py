@@ -288,6 +288,22 @@ async def test_what_was_told_is_forgotten_when_it_should_have_shown(case):
     assert case.desk.asked[-1].size_bytes == 1_000
 
 
+async def test_what_others_announce_does_not_put_off_the_regular_question(case, monkeypatch):
+    """Programs begin transfers all the time, and each of them makes the session check."""
+    monkeypatch.setattr(advice_module, "ASK_S", 2.0)
+    monkeypatch.setattr(advice_module, "VALID_S", 6.0)
+    case.desk.answer = WIFI
+    await case.send(bytes(100_000), BULK)
+    for _ in range(50):
+        case.advice.announce(URGENT, 900, Direction.UP)
+        await case.send(bytes(10_000), BULK)
+        await asyncio.sleep(0.1)
+    sizes = [each.size_bytes for each in case.desk.asked if each.label.bulk is Bulk.LARGE]
+    assert len(sizes) >= 3
+    # Each one is about the data of two seconds, and not about that since the last check.
+    assert min(sizes) >= 200_000
+
+
 @pytest.mark.parametrize(
     ("lasts_s", "wanted_s"),
     [({}, None), ({BULK: 0.9}, None), ({BULK: 1.5}, 60.0), ({URGENT: 9.0}, None)],
