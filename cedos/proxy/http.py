@@ -57,6 +57,11 @@ _HOP_BY_HOP = frozenset(
     (b"connection", b"proxy-connection", b"keep-alive", b"proxy-authorization", b"proxy-authenticate",
      b"te", b"upgrade")
 )  # fmt: skip
+# A status line, also of a radio station. No program gets 101: no request asks for another protocol.
+_ANSWER = re.compile(rb"(?:HTTP/[0-9](?:\.[0-9])?|ICY) (?!101)([1-9][0-9]{2})[ \r\n]")
+_HEAD_END = re.compile(rb"\n\r?\n")
+_LINES = re.compile(rb"[^\n]*\n")
+_PERSISTENCE = frozenset((b"connection", b"proxy-connection", b"keep-alive"))
 # Fields that `Connection` may not remove. Otherwise two readers could find different body lengths.
 _KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
 
@@ -230,6 +235,52 @@ def authority(text: str) -> tuple[str, int | None]:
 def ipv6_text(address: IPv6Address) -> str:
     """Return an address as text; one that embeds an IPv4 address for sockets is that one (RFC 4291)."""
     return str(address.ipv4_mapped or address)
+
+
+class OnlyAnswer:
+    """An origin's answer to the only request of a connection; its head is made to say so.
+
+    A program whose connection stays usable could send its next request there, which may be for another
+    host, and take more bytes of this origin for the answer. ValueError: what comes is no answer.
+    """
+
+    def __init__(self) -> None:
+        self._data, self._searched = bytearray(), 0
+        self.head_passed = False
+
+    def feed(self, data: bytes) -> bytes:
+        """Return the bytes that the program gets now."""
+        self._data += data
+        passed = b""
+        while not self.head_passed:
+            if (end := _HEAD_END.search(self._data, self._searched)) is None:
+                self._searched = max(0, len(self._data) - 2)
+            if (len(self._data) if end is None else end.end()) > LONGEST_HEAD:
+                raise ValueError(f"its answer's head is longer than {LONGEST_HEAD} bytes")
+            if end is None:
+                return passed
+            head = bytes(self._data[: end.end()])
+            if (answer := _ANSWER.match(head)) is None:
+                raise ValueError("its answer is no HTTP")
+            del self._data[: end.end()]
+            self._searched = 0
+            self.head_passed = not answer[1].startswith(b"1")
+            passed += _closing(head) if self.head_passed else head
+        passed += self._data
+        self._data.clear()
+        return passed
+
+
+def _closing(head: bytes) -> bytes:
+    first, *lines = _LINES.findall(head)
+    kept, dropped = [first, b"Connection: close\r\n"], False
+    for line in lines:
+        # A line that begins with a space belongs to the one before.
+        if not line.startswith((b" ", b"\t")):
+            dropped = line.partition(b":")[0].strip().lower() in _PERSISTENCE
+        if not dropped:
+            kept.append(line)
+    return b"".join(kept)
 
 
 def forwarded(head: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]] | None:

@@ -13,6 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from cedos.proxy.http import OnlyAnswer
+
 _SMALLEST: Final = 1 << 16
 _LARGEST: Final = 1 << 20
 _LINGER_S: Final = 1.0
@@ -54,7 +56,7 @@ class Tunnel:
 
     The end of one side's data is passed on to the other side, whose own data goes on (half-close). If
     one side breaks, the other is reset. `first_up` goes to the origin first; of the bytes behind it the
-    origin gets at most `up_limit`, the rest is read and dropped.
+    origin gets at most `up_limit`, the rest is read and dropped. `answer`: passes on the origin's.
     """
 
     def __init__(
@@ -66,13 +68,14 @@ class Tunnel:
         idle_s: float,
         first_up: bytes = b"",
         up_limit: int | None = None,
+        answer: OnlyAnswer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[str] = self._loop.create_future()
         self._idle_s = idle_s
         there, here = ("client", client), ("origin", origin)
         self._up = _OneWay(there, here, buffer, self._way_ended, self.end, first_up, up_limit)
-        self._down = _OneWay(here, there, buffer, self._way_ended, self.end)
+        self._down = _OneWay(here, there, buffer, self._way_ended, self.end, answer=answer)
         self._timer = self._loop.call_later(idle_s, self._check_idle)
 
     async def run(self) -> TunnelBytes:
@@ -126,6 +129,7 @@ class _OneWay:
         on_break: Callable[[str], None],
         first: bytes = b"",
         limit: int | None = None,
+        answer: OnlyAnswer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._source_name, self.source = source
@@ -135,6 +139,7 @@ class _OneWay:
         self.moved_at_s = self._loop.time()
         self._waiting = memoryview(first)
         self._left = limit
+        self._answer = answer
         self._chunk = _SMALLEST
         self.moved_bytes = 0
         self.ended = False
@@ -183,8 +188,18 @@ class _OneWay:
                 return
         else:
             taken = count
+        if self._answer is not None:
+            try:
+                view = memoryview(self._answer.feed(bytes(view[:taken])))
+            except ValueError as error:
+                self.stop()
+                self._on_break(f"{self._source_name}: {error}")
+                return
+            taken = len(view)
+            if self._answer.head_passed:
+                self._answer = None
         try:
-            sent = self.sink.send(view[:taken])
+            sent = self.sink.send(view[:taken]) if taken else 0
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:

@@ -18,7 +18,7 @@ from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
-from cedos.proxy.http import RefusedError
+from cedos.proxy.http import OnlyAnswer, RefusedError
 from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
@@ -235,17 +235,21 @@ class LocalProxy:
         upstream: ProxiedStream | socket.socket,
         first: bytes = b"",
         limit: int | None = None,
+        answer: OnlyAnswer | None = None,
     ) -> TunnelBytes:
         """Carry data both ways until both sides have ended, or one broke.
 
         `first`: bytes that go upstream first. `limit`: the most bytes of the program after these.
+        `answer`: passes on what comes back.
         """
         if isinstance(upstream, ProxiedStream):
-            return await Carry(program, upstream, first=first, limit=limit).run()
+            carrying = Carry(program, upstream, first=first, limit=limit, answer=answer)
+            return await carrying.run()
         with upstream:
             tunnel = Tunnel(
-                program, upstream, self._buffer, idle_s=_IDLE_S, first_up=first, up_limit=limit
-            )
+                program, upstream, self._buffer, idle_s=_IDLE_S, first_up=first, up_limit=limit,
+                answer=answer,
+            )  # fmt: skip
             return await tunnel.run()
 
     def _give_up(self, upstream: ProxiedStream | socket.socket) -> None:
@@ -400,7 +404,8 @@ class LocalProxy:
         if words.broken:
             self._give_up(upstream)
             return
-        ended = await self.carry(program, upstream, words.left, request.limit)
+        answer = OnlyAnswer() if request.only else None
+        ended = await self.carry(program, upstream, words.left, request.limit, answer)
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)

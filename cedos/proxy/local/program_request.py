@@ -39,6 +39,7 @@ class ProgramRequest:
     limit: int | None = None
     associates: bool = False  # the program wants to send datagrams (SOCKS 5), from `port`
     fetch: bool = False  # `first` is the head of a GET without a body
+    only: bool = False  # it is one request of HTTP, and its answer ends the connection
     socks: bool = False  # the program speaks SOCKS 5
 
 
@@ -93,6 +94,7 @@ async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
         request.head + rest,
         None if limit is None else limit - len(rest),
         fetch=request.fetches,
+        only=not request.tunnel,
     )
 
 

@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final
 
 from cedos.kernel import tcp_info
+from cedos.proxy.http import OnlyAnswer
 from cedos.proxy.splice import TunnelBytes, reset_on_close
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
@@ -43,6 +44,7 @@ class Carry:
         # Number of the program's bytes behind `first` that are carried; the rest is left unread.
         limit: int | None = None,
         idle_s: float | None = None,  # the longest time without a byte
+        answer: OnlyAnswer | None = None,  # passes on what the stream brings
     ) -> None:
         self.program, self.stream = program, stream
         # By number: for a socket that it does not know a selector formats its addresses (slow).
@@ -53,6 +55,7 @@ class Carry:
         self._up: Chunk = first
         self._limit = limit
         self._idle_s = idle_s
+        self._answer, self._first_down = answer, b""
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._reads = self._writes = False
         self._up_done, self._down_done = stream.finished, False
@@ -104,7 +107,7 @@ class Carry:
         self._down()
         self._go_up()
         if (broken := self.stream.broken) is not None:
-            if not self.stream.waiting:
+            if not (self.stream.waiting or self._first_down):
                 self._end(f"stream: {broken}")
             elif self._last is None:
                 self._last = self._loop.call_later(_LAST_S, self._end, f"stream: {broken}")
@@ -162,8 +165,18 @@ class Carry:
         """Write to the program what has come, as far as it takes it."""
         stream = self.stream
         waiting = stream.waiting
-        while waiting:
-            parts = list(islice(waiting, _MOST_CHUNKS))
+        if self._answer is not None and not self._first_down:
+            come = b"".join(waiting)
+            stream.on_read(len(come))
+            try:
+                self._first_down = self._answer.feed(come)
+            except ValueError as error:
+                self._end(f"stream: {error}")
+                return
+            if self._answer.head_passed:
+                self._answer = None
+        while self._first_down or waiting:
+            parts = [self._first_down] if self._first_down else list(islice(waiting, _MOST_CHUNKS))
             try:
                 sent = self.program.sendmsg(parts)
             except (BlockingIOError, InterruptedError):
@@ -173,7 +186,10 @@ class Carry:
                 self._end(f"program: {error.strerror or error}")
                 return
             whole = sent == sum(map(len, parts))
-            stream.on_read(sent)
+            if self._first_down:
+                self._first_down = self._first_down[sent:]
+            else:
+                stream.on_read(sent)
             if not whole:
                 self._write(on=True)
                 return

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from cedos.proxy.http import (
     LONGEST_HEAD,
+    OnlyAnswer,
     ProxyRequest,
     RefusedError,
     RequestParser,
@@ -173,3 +174,35 @@ def test_a_refusal_says_what_is_wrong_to_people_and_to_programs():
     assert b'\r\nProxy-Status: cedos; error=connection_refused; details="a \\"b\\"' in head
     assert f"\r\nContent-Length: {len(body)}\r\n".encode() in head
     assert body == b'cedos: a "b" \\ ??????\n'
+
+
+def test_an_answers_head_says_that_the_connection_ends():
+    """Folded, repeated and oddly spaced fields go; bytes behind the head, and all others, stay."""
+    early = b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n"
+    said = (
+        b"HTTP/1.0 200 OK\nConnection : keep-alive\n\tkeep-alive\r\nX: \xff\r\n folded\r\n"
+        b"KEEP-ALIVE: 5\r\nProxy-Connection: keep-alive\r\n\nHTTP/1.1 200 OK\r\n\r\n"
+    )
+    closing = (
+        b"HTTP/1.0 200 OK\nConnection: close\r\nX: \xff\r\n folded\r\n\nHTTP/1.1 200 OK\r\n\r\n"
+    )
+    for step in (1, 7, 1000):
+        only, come = OnlyAnswer(), early + said
+        passed = [only.feed(come[at : at + step]) for at in range(0, len(come), step)]
+        assert b"".join(passed) == early + closing
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"\nHTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1\t100 Continue\r\n\r\n",
+        b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"x" * LONGEST_HEAD,
+    ],
+)
+def test_no_answer_is_passed_on_that_could_be_read_in_two_ways(said):
+    with pytest.raises(ValueError, match="answer"):
+        OnlyAnswer().feed(said)
+    assert OnlyAnswer().feed(b"ICY 200 OK\n\n") == b"ICY 200 OK\nConnection: close\r\n\n"

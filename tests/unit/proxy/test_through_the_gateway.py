@@ -154,6 +154,50 @@ async def test_a_request_in_clear_reaches_its_origin_as_its_own(ends):
 
 
 @pytest.mark.usefixtures("nothing_is_near")
+@pytest.mark.parametrize("direct", [False, True])
+async def test_an_origin_cannot_have_a_programs_next_request_on_its_connection(ends, direct):
+    """curl sent the request for another host, with its cookie, and took this origin's answer for it."""
+    await ends.start(fail=Fail.OPEN, direct=lambda *_: direct)
+
+    async def keeps_alive(reader, writer):
+        await reader.readuntil(b"0\r\n\r\n")
+        head = b"HTTP/1.1 200 OK\r\nConnection: keep-alive\r\nContent-Length: 4\r\n\r\n"
+        writer.write(b"HTTP/1.1 100 Continue\r\n\r\n" + head)
+        await asyncio.sleep(0.05)
+        writer.write(b"evil")
+        writer.close()
+
+    asked = b"POST http://127.0.0.1:%d/ HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n"
+    reader, writer = await ends.ask(asked % await ends.origin(keeps_alive))
+    got = await asyncio.wait_for(reader.read(), 5)
+    assert got == (
+        b"HTTP/1.1 100 Continue\r\n\r\n"
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nevil"
+    )
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+@pytest.mark.parametrize("direct", [False, True])
+@pytest.mark.parametrize(
+    "answer", [b"HTTP/1.1 101 Switching\r\n\r\n", b"\r\nHTTP/1.1 200 OK\r\n\r\n"]
+)
+async def test_what_programs_could_read_in_two_ways_is_no_answer(ends, direct, answer):
+    await ends.start(fail=Fail.OPEN, direct=lambda *_: direct)
+
+    async def odd(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+
+    reader, writer = await ends.ask(
+        b"HEAD http://127.0.0.1:%d/ HTTP/1.1\r\n\r\n" % await ends.origin(odd)
+    )
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
 async def test_a_closed_port_is_refused_in_each_language(ends, closed_port):
     await ends.start()
     assert b"connection_refused" in await ends.answer(CONNECT % closed_port)
