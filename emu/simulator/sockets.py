@@ -160,12 +160,11 @@ class SimulatedSocket:
 
     # The facts that the kernel tells.
 
-    @property
-    def events(self) -> int:
-        """Return what a selector says of it."""
-        ready = selectors.EVENT_READ if self._incoming or self._reset else 0
-        if self._sender is not None and self._has_room and self._few_unsent:
-            ready |= selectors.EVENT_WRITE
+    def ready(self, wanted: int) -> int:
+        """Return what a selector says of it that is asked for `wanted`."""
+        ready = wanted & selectors.EVENT_READ if self._incoming or self._reset else 0
+        if wanted & selectors.EVENT_WRITE and self._sender is not None:
+            ready |= selectors.EVENT_WRITE if self._few_unsent and self._has_room else 0
         return ready
 
     @property
@@ -407,9 +406,9 @@ class Kernel(selectors.SelectSelector):
                 events = selectors.EVENT_READ if self.accepted else 0
             else:
                 found = self._sockets.get(key.fd)
-                events = 0 if found is None else found.events
-            if events & key.events:
-                yield key, events & key.events
+                events = 0 if found is None else found.ready(key.events)
+            if events:
+                yield key, events
 
     # The methods of the listening socket.
 
