@@ -20,8 +20,9 @@ from typing import Final
 
 import structlog
 
+from cedos.config.directories import directories
 from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
-from cedos.kernel.privileges import PART_NAME, held
+from cedos.kernel.privileges import PART_NAME
 
 _NAME: Final = "\0cedos-steers-this-network-namespace"
 _ROOT: Final = 0
@@ -68,7 +69,7 @@ def running_pid(pid_file: Path) -> int | None:
             os.close(file)
     except PermissionError:
         holder = _holder()
-        return daemon_of(holder[0]) if holder is not None and _can_steer(*holder) else None
+        return daemon_of(holder[0]) if holder is not None and _can_steer(holder[1]) else None
     except OSError:
         pass
     return None
@@ -141,9 +142,9 @@ def _namespace_name() -> socket.socket:
     except OSError:
         holding.close()
         holder = _holder()
-        if holder is not None and not _can_steer(*holder):
-            # Any process may take the name, but only one with the privilege to steer can be a daemon.
-            _log.warning("a process without privileges holds the daemon's name", pid=holder[0])
+        if holder is not None and not _can_steer(holder[1]):
+            # Any user may take the name.
+            _log.warning("a process of a user holds the daemon's name", pid=holder[0])
             return socket.socket(socket.AF_UNIX)
         pid = daemon_of(holder[0]) if holder is not None else None
         raise _already(pid, "it steers this network namespace") from None
@@ -190,11 +191,16 @@ def daemon_of(pid: int) -> int:
         return pid
 
 
-def _can_steer(pid: int, uid: int) -> bool:
-    try:
-        return "CAP_NET_ADMIN" in held(pid)
-    except ProcessLookupError:  # other users' processes may be hidden (hidepid, ProtectProc)
-        return uid in (_ROOT, os.geteuid())
+def _can_steer(uid: int) -> bool:
+    """Return whether a user's process can be a daemon: it is root's, ours, or the service's.
+
+    What the process itself may do tells nothing: any user has all capabilities in a user namespace of
+    their own, and may leave a listening socket to a set-uid program that waits for a password.
+    """
+    with suppress(OSError):
+        if uid == directories({}).runtime.stat().st_uid:
+            return True
+    return uid in (_ROOT, os.geteuid())
 
 
 def _read_pid(file: int) -> int | None:

@@ -28,16 +28,9 @@ _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def held(pid: int | None = None) -> frozenset[str]:
-    """Return the needed capabilities that are effective in a process; None: in this one.
-
-    ProcessLookupError: there is no such process, or it does not show.
-    """
-    status = _STATUS if pid is None else Path(f"/proc/{pid}/status")
-    try:
-        lines = status.read_text().splitlines()
-    except OSError as error:
-        raise ProcessLookupError(pid) from error
+def held() -> frozenset[str]:
+    """Return the needed capabilities that are effective in this process."""
+    lines = _STATUS.read_text().splitlines()
     mask = int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
     return frozenset(name for name, bit in NEEDED.items() if mask >> bit & 1)
 
