@@ -8,6 +8,7 @@ frequent messages together, a single one at once.
 import asyncio
 import errno
 import itertools
+import math
 import os
 import socket
 import struct
@@ -213,9 +214,9 @@ def open_socket(protocol: int, receive_buffer_bytes: int = 1 << 20) -> socket.so
     return asking
 
 
-def _open_to_ask(protocol: int) -> socket.socket:
+def _open_to_ask(protocol: int, port: int = 0) -> socket.socket:
     asking = open_socket(protocol)
-    asking.bind((0, 0))
+    asking.bind((port, 0))
     # Errors come with the kernel's own words (EXT_ACK) and without the whole request (CAP_ACK), and
     # dumps are filtered by the kernel (GET_STRICT_CHK). Older kernels have none of these.
     for option in (_CAP_ACK, _EXT_ACK, _GET_STRICT_CHK):
@@ -233,19 +234,27 @@ class Requester:
     """
 
     def __init__(self, protocol: int) -> None:
+        self._protocol = protocol
         self._socket = _open_to_ask(protocol)
         self._socket.settimeout(_ANSWER_TIMEOUT_S)
         self.port: int = self._socket.getsockname()[0]
         self._sequences = itertools.count(1)
 
     def ask(
-        self, kind: int, payload: bytes, flags: int = NLM_F_ACK, keeps: Keeps | None = None
+        self,
+        kind: int,
+        payload: bytes,
+        flags: int = NLM_F_ACK,
+        keeps: Keeps | None = None,
+        within_s: float = math.inf,
     ) -> list[NetlinkMessage]:
         """Return the answers to a request (REQUEST is added).
 
         With ACK or DUMP there may be many answers; without, the first one ends it. Raises OSError where
-        the kernel refuses, with its own words where it gives some, TimeoutError after seconds.
+        the kernel refuses, with its own words where it gives some, TimeoutError after seconds, or where
+        the answers take longer than `within_s`.
         """
+        until_s = time.monotonic() + within_s
         sequence = next(self._sequences) & 0xFFFFFFFF
         self._socket.send(message(kind, flags | NLM_F_REQUEST, sequence, payload))
         size = _DUMP_BYTES if flags & NLM_F_DUMP == NLM_F_DUMP else _RECEIVE_BYTES
@@ -265,10 +274,22 @@ class Requester:
                     answers.append(answer)
                 if not several:
                     return answers
+            if time.monotonic() > until_s:
+                # The rest of a dump would keep the socket busy (EBUSY).
+                self._socket.close()
+                self._socket = _open_to_ask(self._protocol, self.port)
+                self._socket.settimeout(_ANSWER_TIMEOUT_S)
+                raise TimeoutError("the kernel's answer is too long")
 
-    def dump(self, kind: int, payload: bytes, keeps: Keeps | None = None) -> list[NetlinkMessage]:
+    def dump(
+        self,
+        kind: int,
+        payload: bytes,
+        keeps: Keeps | None = None,
+        within_s: float = math.inf,
+    ) -> list[NetlinkMessage]:
         """Return the messages of a dump that are worth keeping; None: all."""
-        return self.ask(kind, payload, NLM_F_DUMP, keeps)
+        return self.ask(kind, payload, NLM_F_DUMP, keeps, within_s)
 
     def close(self) -> None:
         self._socket.close()
@@ -278,6 +299,7 @@ class AsyncRequester:
     """A requester of one request at a time, which waits for the kernel in the event loop."""
 
     def __init__(self, protocol: int) -> None:
+        self._protocol = protocol
         self._socket = _open_to_ask(protocol)
         self._socket.setblocking(False)
         self._turn = asyncio.Lock()
@@ -299,24 +321,38 @@ class AsyncRequester:
     async def _ask(
         self, kind: int, flags: int, payload: bytes, timeout_s: float, keeps: Keeps | None = None
     ) -> list[NetlinkMessage]:
-        loop = asyncio.get_running_loop()
         async with self._turn, asyncio.timeout(timeout_s):
-            sequence = next(self._sequences)
-            await loop.sock_sendall(self._socket, message(kind, flags, sequence, payload))
-            answers: list[NetlinkMessage] = []
-            while True:
-                data, sender = await loop.sock_recvfrom(self._socket, _RECEIVE_BYTES)
-                # Any process may send to this socket: only port 0 is the kernel.
-                # What a cancelled earlier request left behind has another sequence number.
-                for answer in messages(data) if sender[0] == 0 else ():
-                    if answer.sequence != sequence:
-                        continue
-                    if answer.type in _ENDINGS:
-                        if (error := refusal(answer)) is not None:
-                            raise error
-                        return answers
-                    if keeps is None or keeps(answer):
-                        answers.append(answer)
+            try:
+                return await self._answers(kind, flags, payload, keeps)
+            except asyncio.CancelledError:
+                # The rest of a dump would keep the socket busy (EBUSY).
+                if self._socket.fileno() >= 0:
+                    self._socket.close()
+                    self._socket = _open_to_ask(self._protocol)
+                    self._socket.setblocking(False)
+                raise
+
+    async def _answers(
+        self, kind: int, flags: int, payload: bytes, keeps: Keeps | None
+    ) -> list[NetlinkMessage]:
+        loop = asyncio.get_running_loop()
+        sequence = next(self._sequences)
+        await loop.sock_sendall(self._socket, message(kind, flags, sequence, payload))
+        answers: list[NetlinkMessage] = []
+        while True:
+            data, sender = await loop.sock_recvfrom(self._socket, _RECEIVE_BYTES)
+            # Any process may send to this socket: only port 0 is the kernel.
+            for answer in messages(data) if sender[0] == 0 else ():
+                if answer.sequence != sequence:
+                    continue
+                if answer.type in _ENDINGS:
+                    if (error := refusal(answer)) is not None:
+                        raise error
+                    return answers
+                if keeps is None or keeps(answer):
+                    answers.append(answer)
+            # The next part is there at once: without this, nothing else had its turn, nor the timeout.
+            await asyncio.sleep(0)
 
     def close(self) -> None:
         self._socket.close()

@@ -287,6 +287,7 @@ class KernelTables:
     def __init__(self) -> None:
         self._requester = AsyncRequester(NETLINK_ROUTE)
         self._listener: NetlinkListener | None = None
+        self._routes: dict[int, list[NetlinkMessage]] = {}  # by IP version, as last read
 
     def start(self, changed: "asyncio.Event") -> None:
         """Set `changed` from now on when networks may have changed. HostError: the kernel refuses."""
@@ -306,8 +307,14 @@ class KernelTables:
         for version in (4, 6):
             # Ask for the main table alone: the kernel leaves out the routes of all others.
             request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
-            keeps = policy_routing.DefaultRoutesFilter()
-            answers += await dump(rtnetlink.RTM_GETROUTE, request, keeps=keeps)
+            keeps, kind = policy_routing.DefaultRoutesFilter(), rtnetlink.RTM_GETROUTE
+            try:
+                self._routes[version] = await dump(kind, request, policy_routing.ROUTES_S, keeps)
+            except TimeoutError:
+                # They are announced faster than they can be read: links and addresses count all the same.
+                if version not in self._routes:
+                    raise
+            answers += self._routes[version]
         if any(map(is_of_helper, filter(None, map(rtnetlink.parse_address, addresses)))):
             request = policy_routing.routes_request(4, protocol=SHARING_PROTOCOL)
             shared = await dump(rtnetlink.RTM_GETROUTE, request, keeps=policy_routing.is_of_sharing)

@@ -226,7 +226,10 @@ def _first(prefix: Prefix, length: int) -> int:
 
 
 class Routing:
-    """The installed routing and the wanted one. All methods raise OSError if the kernel refuses."""
+    """The installed routing and the wanted one. All methods raise OSError if the kernel refuses.
+
+    `stale`: routes were announced faster than they could be read, so that what was read before counts.
+    """
 
     def __init__(self, kernel: SteeringKernel) -> None:
         self._kernel = kernel
@@ -243,6 +246,7 @@ class Routing:
         self.marks: dict[int, str] = {}
         self.rescues: dict[FlowKey, str] = {}
         self.foreign = Foreign()
+        self.stale = False
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         self._networks = tuple(networks)
@@ -331,7 +335,13 @@ class Routing:
 
     def reconcile(self) -> bool:
         """Read what is really installed and repair it; return whether anything foreign is new or gone."""
-        routes = self._kernel.routes()
+        try:
+            routes = self._kernel.routes()
+        except TimeoutError:
+            self.stale = True
+            self._apply(self._planned())
+            return False
+        self.stale = False
         rules = self._kernel.rules()
         foreign = examine(rules, routes, self._kernel.links(), self._networks)
         self._metrics = {
@@ -348,8 +358,16 @@ class Routing:
 
     def _specific_routes(self) -> Sequence[SeenRoute] | None:
         """Return main's specific routes where some may be overruled: a host may have thousands."""
-        wanted = self.foreign.overruled or any(each.ruled for each in self.destinations)
-        return self._kernel.specific_routes() if wanted else None
+        if not (self.foreign.overruled or any(each.ruled for each in self.destinations)):
+            return None
+        try:
+            return self._kernel.specific_routes()
+        except TimeoutError:
+            # Without main's routes what is ruled skips main all the same (`past_announced`).
+            if self._main is None:
+                raise
+            self.stale = True
+            return self._main
 
     def _planned(self) -> RoutingPlan:
         left_alone = self.foreign.defaults

@@ -509,6 +509,8 @@ class Steering:
         """Try again once a second what failed."""
         if self._unsettled and self._settling is None:
             self._settled()
+        elif self._routing.stale:
+            self._routing_changed()
 
     async def _end_repairs(self) -> None:
         repairing, self._repairing = self._repairing, None

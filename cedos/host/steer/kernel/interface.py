@@ -59,11 +59,13 @@ class SteeringKernel(Protocol):
         """Return default routes, parts of one, and ours, of all tables; with a protocol, those of it.
 
         Those that refuse are among them. Of announced ones the best are (`DefaultRoutesFilter`).
+        TimeoutError: routes are announced faster than they can be read.
         """
 
     def specific_routes(self) -> Sequence[SeenRoute]:
         """Return main's routes that are more specific than a default one, 256 of each interface.
 
+        TimeoutError: as for `routes`.
         From now on a change of those that programs make is a change of routing for `watch`.
         """
 

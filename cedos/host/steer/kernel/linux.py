@@ -6,6 +6,7 @@ Only what is taken out is of interest: every loss of a part of ours is an event.
 """
 
 import errno
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -158,7 +159,7 @@ class LinuxKernel:
         objects = policy_routing.parse_nexthops(
             self._dump(policy_routing.RTM_GETNEXTHOP, policy_routing.nexthops_request())
         )
-        for message in self._dump(rtnetlink.RTM_GETROUTE, request, keeps):
+        for message in self._dump(rtnetlink.RTM_GETROUTE, request, keeps, policy_routing.ROUTES_S):
             if (route := policy_routing.parse_route(message, _TYPES, objects)) is not None:
                 yield route
 
@@ -185,9 +186,15 @@ class LinuxKernel:
             return None
         return next(filter(None, map(policy_routing.parse_route, answers)), None)
 
-    def _dump(self, kind: int, request: bytes, keeps: Keeps | None = None) -> list[NetlinkMessage]:
+    def _dump(
+        self,
+        kind: int,
+        request: bytes,
+        keeps: Keeps | None = None,
+        within_s: float = math.inf,
+    ) -> list[NetlinkMessage]:
         try:
-            return self._routing.dump(kind, request, keeps)
+            return self._routing.dump(kind, request, keeps, within_s)
         except OSError as error:
             # A kernel without IPv6, or without policy routing in one of the versions.
             if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):

@@ -11,6 +11,8 @@ from kit.waiting import wait_until
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.links import InterfaceCounters, LinkMonitor
 from cedos.host.monitor.resolvers import HostResolvers
+from cedos.kernel import rtnetlink
+from cedos.kernel.netlink import AsyncRequester
 from cedos.model import NetworkKind
 
 
@@ -114,6 +116,34 @@ async def test_default_routes_among_thousands_of_others(make_namespace, tmp_path
             changed = await until(monitor.events(), lambda e: len(e.network.gateways) == 2)
             assert changed.network.gateways == (ip_address("10.9.1.1"), ip_address("fd09::1"))
             assert monitor.metrics() == {"wlan0": 300}
+
+
+async def test_a_network_is_followed_while_routes_come_faster_than_they_can_be_read(
+    make_namespace, monkeypatch
+):
+    """Router Advertisements with 34,000 prefixes a second kept the daemon from seeing any change."""
+    near, _ = pair(make_namespace)
+    near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
+    near.ip("link", "set", "wlan0", "up")
+    near.ip("route", "add", "default", "via", "10.9.1.1")
+    with near.entered():
+        async with LinkMonitor() as monitor:
+            events = monitor.events()
+            if not monitor.networks()[0].up:
+                await until(events, lambda e: e.network.up)
+            dump = AsyncRequester.dump
+
+            async def dump_no_routes(self, kind, *given, **more):
+                if kind == rtnetlink.RTM_GETROUTE:
+                    raise TimeoutError
+                return await dump(self, kind, *given, **more)
+
+            monkeypatch.setattr(AsyncRequester, "dump", dump_no_routes)
+            near.ip("address", "add", "10.9.1.3/24", "dev", "wlan0")
+            found = await until(events, lambda e: len(e.network.addresses) == 2)
+            assert found.network.up
+            near.ip("link", "set", "wlan0", "down")
+            await until(events, lambda e: not e.network.up)
 
 
 async def test_several_next_hops_and_a_gateway_of_the_other_ip_version(make_namespace):

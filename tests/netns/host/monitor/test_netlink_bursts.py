@@ -5,11 +5,18 @@ import socket
 import struct
 
 import pytest
+from kit.waiting import counting_turns
 
-from cedos.kernel import netlink
-from cedos.kernel.netlink import NetlinkListener, attributes, messages
+from cedos.kernel import netlink, policy_routing, rtnetlink
+from cedos.kernel.netlink import (
+    AsyncRequester,
+    NetlinkListener,
+    Requester,
+    attributes,
+    messages,
+)
 
-ROUTES = 1000
+ROUTES, MANY = 1000, 20_000
 _ROUTE, _IPV4_ROUTES, _NEWROUTE, _DST, _HEADER_BYTES = 0, 7, 24, 1, 12
 
 
@@ -130,3 +137,37 @@ async def test_what_has_to_wait_for_others_waits_and_is_not_lost(host, tmp_path,
         listener.close()
     assert heard.all == list(range(10))
     assert asked == [False, False, True]
+
+
+def test_a_dump_of_many_routes_leaves_the_event_loop_its_turns(host, tmp_path):
+    """The kernel has the next part ready at once: the daemon stood still for 40 s, its timeout too."""
+    add_routes(host, tmp_path / "routes", 0, MANY)
+    request = policy_routing.routes_request(4)
+
+    async def live():
+        asking = AsyncRequester(_ROUTE)
+        async with counting_turns() as turns:
+            routes = await asking.dump(rtnetlink.RTM_GETROUTE, request)
+            assert len(routes) >= MANY
+            assert turns() > 20
+        with pytest.raises(TimeoutError):
+            await asking.dump(rtnetlink.RTM_GETROUTE, request, 0.001)
+        # The dump that was given up is in the way of no other one.
+        assert len(await asking.dump(rtnetlink.RTM_GETROUTE, request)) == len(routes)
+        asking.close()
+
+    with host.entered():
+        asyncio.run(live())
+
+
+def test_a_dump_that_takes_too_long_is_given_up_and_in_no_others_way(host, tmp_path):
+    add_routes(host, tmp_path / "routes", 0, MANY)
+    request = policy_routing.routes_request(4)
+    with host.entered():
+        asking = Requester(_ROUTE)
+        port = asking.port
+        with pytest.raises(TimeoutError):
+            asking.dump(rtnetlink.RTM_GETROUTE, request, within_s=0.0)
+        assert len(asking.dump(rtnetlink.RTM_GETROUTE, request)) >= MANY
+        assert asking.port == port
+        asking.close()

@@ -38,6 +38,26 @@ async def spare(world, token=7):
     return event.key, up.key
 
 
+async def test_networks_are_followed_while_routes_come_faster_than_they_can_be_read(
+    world, steering, monkeypatch
+):
+    steering.set_default("wlan0")
+    reads = []
+
+    def routes(protocol=0):
+        reads.append(protocol)
+        raise TimeoutError
+
+    with monkeypatch.context() as flooded:
+        flooded.setattr(world.kernel, "routes", routes)
+        before = list(world.kernel.own)
+        await steering.networks_changed([replace(world.wlan0, addresses=()), world.lte0])
+        assert world.kernel.own != before
+        assert reads
+    # Once a second it is tried again, and then nothing is stale.
+    await until(lambda: not steering._routing.stale)
+
+
 async def test_a_living_connection_is_moved(world, steering):
     first, second = await spare(world)
     world.kernel.steered.clear()
