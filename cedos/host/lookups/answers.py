@@ -186,8 +186,6 @@ class AnswerWatch:
         """
         if key.protocol == "tcp":
             return True
-        if (key, reply.number) not in self._questions:
-            self._look()  # its question may have been captured, and not read yet
         return self._questions.get((key, reply.number)) == (reply.name, reply.kind)
 
     def _let_go(self) -> None:
@@ -224,6 +222,7 @@ class AnswerWatch:
             messages = read
         believed: list[DnsReply] = []
         claimed: list[DnsReply] = []
+        self._look()  # the question may have been captured, and not read yet
         for reply in filter(None, map(dns.parse, messages)):
             true = self._asked_for(key, reply) and self.trusted(key.remote)
             (believed if true else claimed).append(reply)

@@ -37,13 +37,13 @@ class Watch(AnswerWatch):
     def __init__(self):
         self.posted = []
         self.passed = {}
-        self.may_be_captured = False
+        self.captured = []
         queue = self
         super().__init__(self.posted.append, lambda: [WLAN], queue, self.held, self.on_look)
 
     def on_look(self):
-        if self.may_be_captured:
-            self.asks()
+        while self.captured:
+            self.on_captured(self.captured.pop())
 
     async def held(self, on): ...
 
@@ -87,7 +87,9 @@ def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
     assert watch.comes(1, content) == AnswersRead(1, (), (reply,)), "no program asked"
     watch.asks("other.example")
     assert watch.comes(2, content) == AnswersRead(2, (), (reply,)), "a program asked otherwise"
-    watch.asks()
+    # The question was captured, and is read only now.
+    key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
+    watch.captured = [CapturedPacket(key, True, dns.question(7, HOST))]
     assert watch.comes(3, content) == AnswersRead(3, (reply,), ())
     watch.asks(key=FlowKey(LOCAL, 4000, STRANGER, 53, "udp"))
     assert watch.comes(4, content, STRANGER) == AnswersRead(4, (), (reply,)), "of a stranger"
@@ -111,6 +113,18 @@ def test_an_answer_on_its_way_is_told_if_it_was_asked_for(watch, protocol):
     assert isinstance(told, AnswersRead)
     assert told.number is None
     assert [each.name for each in told.believed] == [HOST]
+
+
+def test_many_answers_to_no_question_are_read_one_after_the_other(watch):
+    """Each had the next one read within it: a neighbour's 25,000 a second ended in RecursionError.
+
+    The daemon wrote 275 kB of log a second meanwhile, and answered nothing for five seconds.
+    """
+    key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
+    watch.captured = [CapturedPacket(key, False, answer(HOST, "198.18.0.1"))] * 2_000
+    watch.on_captured(watch.captured[0])
+    watch.on_look()
+    assert watch.posted == []
 
 
 def test_a_dropped_segment_is_read_again_when_it_comes_again(watch):
