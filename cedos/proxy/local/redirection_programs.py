@@ -94,7 +94,7 @@ class RedirectTables:
     named: int  # as `asked`, for sockets that ask a resolver
     places: int  # places, by their stand-in address (`PLACE`)
     sent_to: int  # stand-in addresses, by their place with the socket's cookie and no user
-    # Places that sent to a socket's port before it sent to them; they are answered directly.
+    # Places that sent to a user's port before it sent to them; they are answered directly.
     heard: int
     # Redirected cgroups, by number; cgroups below them are redirected, too.
     cgroups: int | None = None
@@ -355,12 +355,16 @@ def _show_place(
 
 
 def _put_own_port(code: Assembly) -> None:
-    """Complete the key of `heard` on the stack: a place, the socket's own port, and no cookie."""
+    """Complete the key of `heard` on the stack: a place, the socket's own port, and its user.
+
+    Of another user's socket with that port the host would see this host's address.
+    """
+    code.call(Helper.CURRENT_USER)
+    code.put(Opcode.STORE, STACK, 0, _PLACE_COOKIE_AT)
+    code.put(Opcode.STORE_NUMBER, STACK, offset=_PLACE_COOKIE_AT + 4, immediate=0)
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     code.put(Opcode.LOAD, 2, 3, _SOURCE_PORT)
     code.put(Opcode.STORE, STACK, 2, _WHOSE_AT)
-    code.put(Opcode.SET, 2, immediate=0)
-    code.put(Opcode.STORE_WIDE, STACK, 2, _PLACE_COOKIE_AT)
 
 
 def _lead_datagram(

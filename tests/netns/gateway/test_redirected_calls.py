@@ -222,3 +222,19 @@ print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))), flush=True)
     seen = json.loads(calling.stdout.readline())
     assert seen[0] != own
     assert seen[2:] == [ORIGIN, 9001]
+
+
+@pytest.mark.usefixtures("echo")
+def test_who_was_called_by_one_user_draws_nothing_of_another_out(laptop):
+    """A socket bound to an interface is left alone: its answer led another user's port out, too."""
+    route = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]
+    laptop.forward("--redirect", str(USER), "--redirect", str(OTHER))
+    ask = f"""
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.bind(("0.0.0.0", 7000))
+DEVICE
+print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))[0]))
+"""
+    device = f"one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'{route['dev']}')"
+    assert asked(laptop, ask.replace("DEVICE", device), OTHER) == route["prefsrc"]
+    assert asked(laptop, ask.replace("DEVICE", "")) != route["prefsrc"]
