@@ -4,9 +4,10 @@ A server may answer anything. Each part of a head is parsed here, for all who as
 a TransferError, or counts as missing.
 """
 
+import asyncio
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
@@ -21,6 +22,8 @@ from cedos.errors import TransferError
 AGENT: Final = "cedos"  # many servers refuse agents that begin with "python"
 CONNECT_S: Final = 10.0
 SILENCE_S: Final = 60.0
+# A server that brings less in `SILENCE_S` is given up.
+LEAST_BYTES: Final = 16_384
 _MOST_LINE_BYTES: Final = 1 << 16  # some servers send one field of 10 kB
 _MOST_FIELDS: Final = 128
 # Answers that something else follows (1xx). A server could send them for ever, 20 us each.
@@ -75,6 +78,21 @@ def client(
         max_line_size=_MOST_LINE_BYTES,
         max_field_size=_MOST_LINE_BYTES,
     )
+
+
+async def blocks(answer: aiohttp.ClientResponse, most_bytes: int) -> AsyncIterator[bytes]:
+    """Yield a body. TimeoutError: less than `LEAST_BYTES` of it came in `SILENCE_S`."""
+    now_s, since = asyncio.get_running_loop().time, LEAST_BYTES
+    while True:
+        # The caller's own time counts, too: it may wait for the disk, not for people.
+        if since >= LEAST_BYTES:
+            until_s, since = now_s() + SILENCE_S, 0
+        async with asyncio.timeout_at(until_s):
+            block = await answer.content.read(most_bytes)
+        if not block:
+            return
+        since += len(block)
+        yield block
 
 
 @dataclass(frozen=True, slots=True)

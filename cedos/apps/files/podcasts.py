@@ -24,6 +24,7 @@ from cedos.apps.files.web_getting import LeadingNetworks, WebWay
 from cedos.config.directories import directories
 from cedos.errors import DiskError, TransferBusyError, TransferError, WebError
 from cedos.session.io.links import Egress
+from cedos.web import LEAST_BYTES
 
 _MOST_AT_ONCE: Final = 64  # episodes with a row in the table of transfers
 _LOOK_S: Final = 1.0
@@ -163,11 +164,11 @@ class WantedEpisode:
         return pause_s
 
     def on_bytes(self, egress: Egress, have: int) -> None:
-        """Count received bytes. Only more than there ever were ends a row of failures."""
+        """Count received bytes. Only many more than there ever were end a row of failures."""
         new = have - self._have if have >= self._have else have  # a changed file begins anew
         self._have = have
         self._used[egress.interface] = self._used.get(egress.interface, 0) + new
-        if have > self._furthest:
+        if have >= self._furthest + LEAST_BYTES:
             self._furthest, self.failures = have, 0
 
 

@@ -187,7 +187,9 @@ async def _asked(
         there = URL(url)
         async with web.client(way.socket, silence_s=_SILENCE_S, limit=1) as client:
             for _ in range(_MOST_REDIRECTS):
-                async with client.get(there, headers=headers, allow_redirects=False) as answer:
+                async with asyncio.timeout(web.SILENCE_S):
+                    asking = await client.get(there, headers=headers, allow_redirects=False)
+                async with asking as answer:
                     way.on_answer()
                     head = AnswerHead.of(there, answer)
                     if (to := head.redirect()) is None:
@@ -207,7 +209,7 @@ async def _body(
     """Yield a body, decoded where a server encodes it; it may grow `growth` times by that."""
     encoding = head.field(hdrs.CONTENT_ENCODING).strip().lower()
     if encoding in ("", "identity"):
-        async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+        async for block in web.blocks(answer, _BLOCK_BYTES):
             yield block
         return
     if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -215,7 +217,7 @@ async def _body(
     decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of both kinds
     came = made = 0
     try:
-        async for block in answer.content.iter_chunked(_BLOCK_BYTES):
+        async for block in web.blocks(answer, _BLOCK_BYTES):
             came, rest = came + len(block), block
             while rest and not decoder.eof:
                 data = decoder.decompress(rest, _BLOCK_BYTES)
@@ -223,6 +225,10 @@ async def _body(
                 if made > _SMALL_BYTES + growth * came:
                     raise TransferError("the body is compressed beyond all measure")
                 yield data
+            if decoder.eof:
+                break  # what follows is no part of it, and may have no end
+            if came > _SMALL_BYTES + growth * made:  # empty blocks, without end
+                raise TransferError("the body is encoded into more than it is")
         yield decoder.flush()
     except zlib.error as error:
         raise WebError("the body is no gzip, which the server says that it is") from error

@@ -16,18 +16,15 @@ import structlog
 from aiohttp import hdrs
 from yarl import URL
 
+from cedos import web
 from cedos.apps.files.messages import unix_time
 from cedos.apps.files.objects.http_rules import CacheLookup
 from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
 from cedos.apps.files.objects.origin_client import LookUp, OriginClient, words
 from cedos.errors import TransferError
-from cedos.web import AGENT, AnswerHead, strong_validator
+from cedos.web import AGENT, LEAST_BYTES, AnswerHead, blocks, strong_validator
 
 _BLOCK: Final = 1 << 17
-# An origin that brings less than `_LEAST_BYTES` in this time is given up.
-SILENCE_S: Final = 60.0
-
-_LEAST_BYTES: Final = 16_384
 _MOST_REDIRECTS: Final = 10
 AT_ONCE: Final = 8
 AT_ONCE_OF_ORIGIN: Final = 4
@@ -74,7 +71,7 @@ _Answered = Callable[
 ]
 
 
-class _Slots:
+class Slots:
     """The requests of a client to origins: so many at once, and of these so many to one origin."""
 
     def __init__(self, most: int, most_of_origin: int) -> None:
@@ -128,9 +125,9 @@ class ObjectFetcher:
         self.store, self._origins = store, OriginClient(refused, look_up)
         self._under_way: defaultdict[str, dict[str, _Asking]] = defaultdict(dict)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._slots = defaultdict[str, _Slots](lambda: _Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
-        self._programs = defaultdict[str, _Slots](
-            lambda: _Slots(PROGRAMS_AT_ONCE, PROGRAMS_AT_ONCE // 2)
+        self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
+        self._programs = defaultdict[str, Slots](
+            lambda: Slots(PROGRAMS_AT_ONCE, PROGRAMS_AT_ONCE // 2)
         )
 
     async def find(self, client: str, url: str, version: str) -> StoredObject:
@@ -222,7 +219,7 @@ class ObjectFetcher:
             self.store.remove(client, found)
 
     async def _looked_up(
-        self, client: str, url: URL, asked: dict[str, str], slots: _Slots, answered: _Answered
+        self, client: str, url: URL, asked: dict[str, str], slots: Slots, answered: _Answered
     ) -> _Ways | PassedOn:
         with ExitStack() as taken:
             await slots.take(url, taken)
@@ -286,7 +283,7 @@ class ObjectFetcher:
     ) -> aiohttp.ClientResponse:
         """Ask the origin, which answers in time. TransferError."""
         try:
-            async with asyncio.timeout(SILENCE_S):
+            async with asyncio.timeout(web.SILENCE_S):
                 return await self._origins.ask("GET", url, headers, silence_s=None, asker=client)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
@@ -390,7 +387,7 @@ class ObjectFetcher:
                 except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                     # Only a strong validator allows to ask for the rest of the same bytes.
                     answer = None
-                    failures = 0 if found.have >= had + _LEAST_BYTES else failures + 1
+                    failures = 0 if found.have >= had + LEAST_BYTES else failures + 1
                     if failures >= len(_AGAIN_S) or not strong_validator(found.record.headers):
                         raise TransferError(f"{url.host} broke off: {words(error)}") from None
                     await asyncio.sleep(_AGAIN_S[failures])
@@ -413,7 +410,7 @@ class ObjectFetcher:
         """Ask for the missing rest of the same version."""
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
-        async with asyncio.timeout(SILENCE_S):
+        async with asyncio.timeout(web.SILENCE_S):
             answer = await self._origins.ask(
                 "GET", url, asked | wanted, silence_s=None, asker=client
             )
@@ -426,19 +423,13 @@ class ObjectFetcher:
         raise TransferError(f"{url.host} has another one now")
 
     async def _take(self, client: str, found: StoredObject, answer: aiohttp.ClientResponse) -> None:
-        size, since = found.record.size, 0
-        now_s = asyncio.get_running_loop().time
-        async with asyncio.timeout(SILENCE_S) as silence:
-            while block := await answer.content.read(_BLOCK):
-                since += len(block)
-                if since >= _LEAST_BYTES:
-                    silence.reschedule(now_s() + SILENCE_S)
-                    since = 0
-                if found.failed:
-                    raise TransferError(found.failed)
-                if size is not None and found.have + len(block) > size:
-                    raise TransferError("the origin sent more than it had announced")
-                self.store.grow(client, found, block)
+        size = found.record.size
+        async for block in blocks(answer, _BLOCK):
+            if found.failed:
+                raise TransferError(found.failed)
+            if size is not None and found.have + len(block) > size:
+                raise TransferError("the origin sent more than it had announced")
+            self.store.grow(client, found, block)
         if size is not None and found.have < size:
             raise aiohttp.ClientPayloadError(f"{found.have} of {size} bytes came")
 

@@ -5,10 +5,12 @@ import gzip
 import re
 import socket
 import zlib
+from contextlib import suppress
 
 import pytest
 from kit.odd_web_server import AUDIO, OddWebServer
 
+from cedos import web
 from cedos.apps.files import web_getting
 from cedos.apps.files.partial import Partial
 from cedos.apps.files.web_getting import Distance, LeadingNetworks, WebWay
@@ -176,6 +178,53 @@ async def test_what_is_wrongly_encoded(tmp_path, answering, encoding, body, why,
         assert not list(tmp_path.iterdir())
     with pytest.raises(TransferError):
         await web_getting.read(url, 1_000_000, WebWay())
+
+
+EMPTY_BLOCK = b"\0\0\0\xff\xff"
+DRIP = b"a"
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "goes_on", "why"),
+    [
+        ("200 OK\r\nContent-Encoding: gzip\r\n\r\n", gzip.compress(AUDIO), bytes(1 << 16), None),
+        (
+            "200 OK\r\nContent-Encoding: deflate\r\n\r\n", b"\x78\x9c", EMPTY_BLOCK * 10_000,
+            "the body is encoded into more than it is",
+        ),
+        ("200 OK\r\nContent-Length: 1000000\r\n\r\n", b"", DRIP, "the server does not answer"),
+        ("200 OK\r\nX: ", b"", DRIP, "the server does not answer"),
+    ],
+    ids=["behind its end", "empty blocks", "a body in drops", "a head in drops"],
+)  # fmt: skip
+async def test_what_has_no_end_ends(tmp_path, monkeypatch, head, body, goes_on, why):
+    """A server sent 8.5 GB behind an episode of 1,000 bytes in 34 s; one in drops took days."""
+    monkeypatch.setattr(web, "SILENCE_S", 0.5)
+
+    async def answer(reader, writer):
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 " + head.encode() + body)
+            while True:
+                writer.write(goes_on)
+                await writer.drain()
+                await asyncio.sleep(0.05 if goes_on == DRIP else 0)
+        writer.close()
+        ended.set()
+
+    ended = asyncio.Event()
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        partial = Partial(tmp_path / "file", url)
+        error = None
+        try:
+            await asyncio.wait_for(web_getting.fetch(url, partial, WebWay()), 20)
+        except TransferError as raised:
+            error = str(raised)
+        partial.close()
+        await asyncio.wait_for(ended.wait(), 20)
+    assert error == why
+    assert (tmp_path / "file").exists() is (why is None)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])

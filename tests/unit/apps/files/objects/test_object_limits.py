@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from kit.waiting import until
 
+from cedos import web
 from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import FileRequest, pack
-from cedos.apps.files.objects import object_fetcher
 from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN
 from cedos.apps.files.objects.object_serving import MOST_AHEAD, ObjectServing
 from cedos.apps.files.objects.object_store import MOST_OPEN
@@ -160,7 +160,7 @@ BEGINNING = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
 
 @pytest.mark.parametrize("brings", [b"", BEGINNING, BEGINNING + b"a few bytes"])
 async def test_silence_has_an_end(fetching, brings, monkeypatch):
-    monkeypatch.setattr(object_fetcher, "SILENCE_S", 0.3)
+    monkeypatch.setattr(web, "SILENCE_S", 0.3)
     await fetching.start()
     origin = SilentOrigin(brings)
     await origin.start()
