@@ -4,12 +4,12 @@ import asyncio
 import os
 import re
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import ExitStack, suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 import aiohttp
 import msgspec
@@ -28,7 +28,7 @@ from cedos.apps.files.messages import (
     WebUpload,
     pack,
 )
-from cedos.apps.files.objects.object_fetcher import object_url
+from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN, Slots, object_url
 from cedos.apps.files.objects.origin_client import OriginClient, words
 from cedos.apps.files.partial import files_of, when_free
 from cedos.apps.files.tree import digest_of
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
 
 _READ_BYTES: Final = 1 << 18
-_AT_ONCE: Final = 8  # of one client, from it and to origins
+_AT_ONCE: Final = 8  # of one client, from it
 _TIDIED_EVERY_S: Final = 60.0
 _LAST_S: Final = 2.0
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
@@ -173,16 +173,22 @@ class UploadSender:
         self,
         url: URL,
         headers: list[tuple[str, str]],
-        body: Any,
+        body: BinaryIO,
         size: int,
         client: str = "",
     ) -> aiohttp.ClientResponse:
-        """Return the origin's answer. Errors: aiohttp.ClientError, OSError, TimeoutError."""
+        """Return the origin's answer. Errors: aiohttp.ClientError, OSError, TimeoutError.
+
+        The origin may neither read nor answer for ten minutes.
+        """
         taken = [each for each in headers if each[0].lower() not in ("content-length", "host")]
         length = (hdrs.CONTENT_LENGTH, str(size))
-        return await self._origins.ask(
-            hdrs.METH_PUT, url, [*taken, length], silence_s=_ANSWER_S, data=body, asker=client
-        )
+        # aiohttp waits for ever for an origin that does not read.
+        async with asyncio.timeout(_ANSWER_S) as silence:
+            return await self._origins.ask(
+                hdrs.METH_PUT, url, [*taken, length], silence_s=None, data=_read(body, silence),
+                asker=client,
+            )  # fmt: skip
 
     async def send(self, record: UploadRecord, path: Path, client: str = "") -> WebAnswer:
         """Send an upload, return its result. TransferError."""
@@ -210,6 +216,15 @@ class UploadSender:
             failures += 1
 
 
+async def _read(body: BinaryIO, silence: asyncio.Timeout) -> AsyncIterator[bytes]:
+    """Yield an upload; each block that the origin takes puts off the end of `silence`."""
+    now_s = asyncio.get_running_loop().time
+    while block := await asyncio.to_thread(body.read, _READ_BYTES):
+        with suppress(RuntimeError):  # the origin has answered before the end
+            silence.reschedule(now_s() + _ANSWER_S)
+        yield block
+
+
 def failed(why: str) -> WebAnswer:
     return WebAnswer(problem=why[:1000], at_unix_s=time.time())
 
@@ -230,8 +245,9 @@ def _further(url: URL, answer: aiohttp.ClientResponse) -> URL | None:
 async def _as_told(answer: aiohttp.ClientResponse) -> WebAnswer:
     body, whole = b"", True
     try:
-        while len(body) <= MOST_ANSWER_BYTES and (block := await answer.content.readany()):
-            body += block
+        async with asyncio.timeout(_ANSWER_S):
+            while len(body) <= MOST_ANSWER_BYTES and (block := await answer.content.readany()):
+                body += block
     except (aiohttp.ClientError, OSError, TimeoutError):
         whole = False  # its head says what became of the upload
     return WebAnswer(
@@ -272,7 +288,7 @@ class WebUploads:
     ) -> None:
         self.store, self._sender, self._changed = store, sender, changed
         self._sending: set[asyncio.Task[None]] = set()
-        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
         self._coming: Counter[str] = Counter()
         self._tidying: asyncio.Task[None] | None = None
 
@@ -422,9 +438,8 @@ class WebUploads:
 
     async def _send(self, client: str, upload: KeptUpload) -> None:
         record = upload.record
-
-        slot = self._slots.setdefault(client, asyncio.Semaphore(_AT_ONCE))
-        async with slot:
+        with ExitStack() as taken:
+            await self._slots[client].take(object_url(record.url), taken)
             try:
                 answer = await self._sender.send(record, upload.path, client)
             except TransferError as error:

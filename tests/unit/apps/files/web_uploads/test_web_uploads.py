@@ -10,6 +10,7 @@ import pytest
 from kit.nginx import certificate, nginx
 from kit.waiting import until
 
+from cedos.apps.files import web_uploads
 from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import PutAnswer, PutRequest, WebAnswer, pack, read
 from cedos.apps.files.web_uploads import UploadRecord, UploadState
@@ -314,6 +315,57 @@ async def test_a_failure_at_the_gateway_is_told(uploading, monkeypatch):
     for number in range(10):
         with pytest.raises(TransferError, match="the gateway failed"):
             await uploading.put(uploading.file(b"x" * 1000, f"file{number}"))
+
+
+@pytest.fixture
+async def never_reading():
+    """Return the URL of an origin that takes connections and nothing else; it counts them."""
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        one.bind(("127.0.0.1", 0))
+        one.listen(64)
+        yield f"http://127.0.0.1:{one.getsockname()[1]}/in"
+
+
+async def test_an_origin_that_reads_no_upload_keeps_no_other_one_waiting(uploading, never_reading):
+    """Eight of 8 MB held all of a client's slots for good: no time-out counted while a body was sent."""
+    waiting = [
+        asyncio.create_task(
+            uploading.put(uploading.file(bytes(8_000_000), f"file{number}"), url=never_reading)
+        )
+        for number in range(8)
+    ]
+    await until(lambda: len(uploading.uploads._sending) == 8)
+    uploading.origin.answers = [CREATED]
+    assert (await uploading.put(uploading.file(b"good"))).answer.status == 201
+    for each in waiting:
+        each.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+
+
+DRIPS = b"HTTP/1.1 201 Created\r\nContent-Length: 10000\r\n\r\n"
+
+
+async def test_an_upload_that_an_origin_neither_reads_nor_answers_fails(
+    uploading, never_reading, monkeypatch
+):
+    monkeypatch.setattr(web_uploads, "_ANSWER_S", 0.3)
+    with pytest.raises(TransferError, match="no answer in time"):
+        await uploading.put(uploading.file(bytes(8_000_000)), url=never_reading)
+
+    async def drips(reader, writer):
+        with suppress(ConnectionError):
+            writer.write(DRIPS)
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+
+    async with await asyncio.start_server(drips, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/in"
+        answer = (await uploading.put(uploading.file(b"x", "other"), url=url)).answer
+    assert (answer.status, answer.shortened) == (201, True)
 
 
 async def test_answers_of_one_clients_servers_leave_room_for_the_uploads_of_others(uploading):
