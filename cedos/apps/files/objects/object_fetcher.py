@@ -169,8 +169,10 @@ class ObjectFetcher:
         return await asking.result()
 
     async def _asked(self, client: str, url: URL) -> _Ways:
+        # One that is on its way for a program may be another variant (RFC 9111, 4.1), or that user's.
+        asked = {name: [value] for name, value in _ASKED.items()}
         for each in self.store.of_url(client, str(url)):
-            if not (each.whole or each.failed):
+            if each.record.asked == asked and not (each.whole or each.failed):
                 return each
         if (found := self.find_kept(client, url, _ASKED)) is not None:
             return found

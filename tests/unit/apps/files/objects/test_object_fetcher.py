@@ -17,7 +17,7 @@ from cedos.apps.files.partial import Partial, files_of
 from cedos.apps.files.server_link import ServerLink
 from cedos.errors import TransferError
 from cedos.proxy.gateway.origin import DestinationRules, Origins
-from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.crypto import KeyPair, host_id
 
 
 def said(port, why="", *, host="127.0.0.1"):
@@ -300,3 +300,22 @@ async def test_more_than_may_be_kept_is_refused(fetching):
     with pytest.raises(TransferError):
         await fetching.get(fetching.url("/pieces/file"))
     assert fetching.fetcher.store.of("anybody") == []
+
+
+async def test_what_is_on_its_way_for_a_program_is_no_file_for_others(fetching):
+    """`cedos-get` took the gzip of a page that a browser was loading for the page."""
+    await fetching.start()
+
+    async def varies(reader, writer):
+        packed = b"gzip" in await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        writer.write(b"packed" if packed else bytes(100_000))
+        await writer.drain()
+
+    async with await asyncio.start_server(varies, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page"
+        theirs = await fetching.fetcher.answer(
+            host_id(fetching.client.public).hex()[:32], URL(url), {"accept-encoding": "gzip"}
+        )
+        assert not theirs.whole
+        assert await asyncio.wait_for(fetching.get(url), 10) == bytes(100_000)
