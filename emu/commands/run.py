@@ -99,7 +99,7 @@ def command(
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
 
     With `--engine simulator` nothing is started: the simulator computes what transfers take over plain
-    TCP and MPTCP, some 50 times as fast, on all cores. It runs policies that never change their mind, and
+    TCP and MPTCP, some 100 times as fast on each core. It runs policies that never change their mind, and
     cedos by the daemon's own controller.
 
     The run folder holds the resolved configuration, the environment, all raw records, the figures
