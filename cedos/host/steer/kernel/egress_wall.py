@@ -67,8 +67,8 @@ _HANDLES: Final = (_CLSACT_IS_OURS, _CLSACT_WAS_THERE)
 _ETHERNET, _ETHERNET_HEADER_BYTES = 1, 14
 _SOURCE_AT, _HARDWARE_ADDRESS_BYTES = 6, 6
 _IPV4, _IPV6 = 0x0800, 0x86DD
-# ARP; IEEE 802.1X, and that of the next access point.
-_LINK_PROTOCOLS: Final = (0x0806, 0x888E, 0x88C7)
+# ARP; what keeps Wi-Fi joined: IEEE 802.1X, that of the next access point, and WAPI.
+_LINK_PROTOCOLS: Final = (0x0806, 0x888E, 0x88C7, 0x88B4)
 _TCP, _UDP, _ICMP, _ICMPV6, _HOP_BY_HOP = 6, 17, 1, 58, 0
 _RESET: Final = 0x04
 _UNREACHABLE: Final = 3

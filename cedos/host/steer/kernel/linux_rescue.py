@@ -112,6 +112,7 @@ class LinuxRescue:
             self._netfilter().ask(conntrack.DELETE, conntrack.delete_request(key))
 
     def repeat_early(self) -> None:
+        self.repeat_as_usual()
         self._timeouts = FirstTimeouts(
             root_cgroup(_MOUNTS.read_text()), int(sysctl.read(_RETRIES) or _USUAL_RETRIES)
         )

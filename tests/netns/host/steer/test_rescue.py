@@ -7,6 +7,7 @@ import socket
 import time
 from contextlib import contextmanager
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 from kit.steered import steered
@@ -140,6 +141,13 @@ async def test_a_first_packet_is_repeated_early_and_over_the_other_network(
         program.close()
         steering.rescues.remove(key)
         assert members(host) == 0
+
+
+@rescued()
+async def test_to_repeat_early_a_second_time_takes_no_more_descriptors(host, steering):
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    steering.rescues.repeat_early()
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 @pytest.mark.parametrize("version", [4, 6])

@@ -70,7 +70,15 @@ def given(packet, link_type):
 @pytest.mark.parametrize("link_type", [ETHERNET, OTHER])
 @pytest.mark.parametrize(
     ("ethertype", "verdict"),
-    [(0x0806, PASS), (0x888E, PASS), (0x88C7, PASS), (0x8864, DROP), (0x8100, DROP), (4, DROP)],
+    [
+        (0x0806, PASS),
+        (0x888E, PASS),
+        (0x88C7, PASS),
+        (0x88B4, PASS),
+        (0x8864, DROP),
+        (0x8100, DROP),
+        (4, DROP),
+    ],
 )
 def test_of_other_protocols_only_those_of_the_link_pass(ethertype, verdict, link_type):
     assert run_bpf(program(link_type), bytes(1500), ethertype=ethertype) == verdict
