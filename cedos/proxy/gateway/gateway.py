@@ -192,7 +192,7 @@ class Gateway:
         if free_bytes is not None:
             free_bytes = max(free_bytes, _LEAST_MEMORY)
         self._free_bytes = free_bytes
-        self._associations = Associations(origins)
+        self._associations = Associations(origins, clients)
         self._names = NameService()
         self._terms = SessionTerms(
             origins,

@@ -300,12 +300,14 @@ class Associations:
     def __init__(
         self,
         origins: Origins,
+        # Returns a client's name; None: it is not invited any more.
+        name_of: Callable[[bytes], str | None],
         *,
         most: int = MOST,
         most_per_client: int = MOST_PER_CLIENT,
         idle_s: float = IDLE_S,
     ) -> None:
-        self._origins = origins
+        self._origins, self._name_of = origins, name_of
         self._most, self._most_per_client, self._idle_s = most, most_per_client, idle_s
         self._remembered = RememberedPeers()
         self._relays: dict[ProxiedAssociation, PacketRelay] = {}
@@ -328,7 +330,7 @@ class Associations:
             )
         # Connect both ends: packets of the client go to the relay, answers come back to the client.
         relay = PacketRelay(
-            partial(self._origins.addresses, asker=client),
+            partial(self._permitted, client),
             association.send,
             association.tell_undelivered,
             self._remembered.share(client),
@@ -339,6 +341,11 @@ class Associations:
         association.ended = lambda: self._over(client, association)
         association.accept()
         self._check_later()
+
+    async def _permitted(self, client: bytes, host: str, port: int) -> list[str]:
+        if self._name_of(client) is None:
+            raise RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "not invited any more")
+        return await self._origins.addresses(host, port, asker=client)
 
     def close(self) -> None:
         if self._checking is not None:

@@ -255,6 +255,22 @@ async def test_where_a_gateway_does_not_send(ends, sockets):
 
 
 @pytest.mark.usefixtures("far")
+async def test_a_revoked_clients_association_reaches_no_other_host(ends, sockets):
+    """An association from before sent to any host, as long as a packet came every five minutes."""
+    await ends.start(patience_s=10.0)
+    before, other = await sockets(echoes=True), await sockets(echoes=True)
+    program = await associated(ends, sockets)
+    program.send("127.0.0.1", before.port, b"hello")
+    await program.next()
+    ends.clients.clear()
+    program.send("127.0.0.1", other.port, b"hello")
+    relay = next(iter(ends.gateway._associations._relays.values()))
+    await until(lambda: relay.refused == 1)
+    assert await other.nothing()
+    program.writer.close()
+
+
+@pytest.mark.usefixtures("far")
 @pytest.mark.parametrize("counted_with", ["associations", "connections"])
 async def test_there_are_limits(ends, sockets, counted_with):
     """A client's 512 associations took all of 1,024 open files, and no other client could join."""
