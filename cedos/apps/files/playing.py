@@ -44,6 +44,7 @@ class PipeTarget:
 
 _DRAIN_LOOK_S: Final = 0.05
 _ALL: Final = 1 << 60
+_PIECE_BYTES: Final = 1 << 16
 
 
 class PlayTarget(PipeTarget):
@@ -63,7 +64,7 @@ class PlayTarget(PipeTarget):
         self._play, self._manager = write, manager
         self._clock = PlaybackClock(bitrate_bps)
         self._most_bytes = most_bytes
-        self._chunks: deque[Any] = deque()
+        self._chunks: deque[bytearray] = deque()
         self._stored = self._handed = 0
         self._size: int | None = None
         self._more = asyncio.Event()
@@ -84,7 +85,11 @@ class PlayTarget(PipeTarget):
 
     async def _store(self, data: Any) -> None:
         """Store bytes, and wait until more may come."""
-        self._chunks.append(bytes(data))
+        # Join small pieces: each takes memory, and a thread, beside its bytes.
+        if self._chunks and len(self._chunks[-1]) < _PIECE_BYTES:
+            self._chunks[-1] += data
+        else:
+            self._chunks.append(bytearray(data))
         self._stored += len(data)
         self._more.set()
         # Stop reading while enough is stored: the session then leaves metered networks.

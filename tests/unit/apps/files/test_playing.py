@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from kit.bus import PlayedBus
 
-from cedos.apps.files.playing import search_wifi
+from cedos.apps.files.playing import PlayTarget, search_wifi
 from cedos.host.monitor.providers import networkmanager, screen
 
 DEVICES = ["/radio", "/cable"]
@@ -62,3 +62,30 @@ async def test_a_radio_that_refuses_and_a_host_without_networkmanager_are_left_a
     assert await networkmanager.scan(host) == 0
     assert await networkmanager.scan(PlayedBus({})) == 0
     assert await networkmanager.scan(PlayedBus({"GetDevices": [7]})) == 0
+
+
+class Endless:
+    """A buffer manager that reads up to the limit."""
+
+    def may_read(self, stored_bytes, most_bytes):
+        return stored_bytes < most_bytes
+
+
+async def test_a_server_that_sends_single_bytes_takes_the_memory_of_its_bytes():
+    """Each was a piece of 54 bytes, and a thread: 64 MB of them 3.4 GB before a player that waits."""
+    played, goes_on = [], asyncio.Event()
+
+    async def play(data):
+        await goes_on.wait()
+        played.append(bytes(data))
+
+    target = PlayTarget(play, Endless(), 64_000, 1 << 20)
+    target.begin(0, "v", 100_000)
+    sent = bytes(number % 251 for number in range(100_000))
+    for number in range(100_000):
+        await target.write(memoryview(sent)[number : number + 1])
+    goes_on.set()
+    await asyncio.wait_for(target.drained(), 10)
+    target.close()
+    assert b"".join(played) == sent
+    assert len(played) < 5
