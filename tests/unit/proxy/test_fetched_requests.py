@@ -10,7 +10,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.apps.files.objects.object_fetcher import PROGRAMS_AT_ONCE, ObjectFetcher
-from cedos.apps.files.objects.object_serving import ProgramRequests
+from cedos.apps.files.objects.object_serving import ProgramRequests, program_url
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.http import RefusedError
@@ -404,3 +404,11 @@ async def test_a_client_that_ends_no_connection_has_only_so_many(ends, tmp_path)
         await until(lambda: ends.gateway.streams == 3)
         running.cancel()
     await fetcher.close()
+
+
+def test_a_target_that_would_be_asked_in_another_form_goes_to_its_origin_as_it_is():
+    """The gateway asked for "/a" where a program said "/a?"."""
+    with pytest.raises(ValueError, match="another target"):
+        program_url("a.example", 80, b"/a?", [])
+    for target in (b"/a/../b?x=%zz", b"//c/.//d?e?f", b"/%2e%2E/%00"):
+        assert program_url("a.example", 80, target, []).raw_path_qs.encode() == target

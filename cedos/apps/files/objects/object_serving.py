@@ -327,13 +327,19 @@ class PassedAnswer:
 
 
 def program_url(host: str, port: int, target: bytes, hosts: list[bytes]) -> URL:
-    """Return the URL of a program's request. ValueError: its `Host` names another server."""
+    """Return the URL of a program's request.
+
+    ValueError: its `Host` names another server, or the origin would be asked for another target ("/a?").
+    """
     there = f"[{host}]" if ":" in host else host
     there = there if port == 80 else f"{there}:{port}"
     for each in hosts:
         if each.decode("latin-1").lower() not in (there.lower(), f"{there.lower()}:80"):
             raise ValueError("another host than that of the connection")
-    return URL(f"http://{there}{target.decode()}", encoded=True)
+    url = URL(f"http://{there}{target.decode()}", encoded=True)
+    if url.raw_path_qs != target.decode():
+        raise ValueError("another target than that of the request")
+    return url
 
 
 def _stored_head(record: ObjectRecord, part: tuple[int, int] | None) -> bytes:
