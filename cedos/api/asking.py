@@ -115,6 +115,7 @@ class DaemonChooser:
                 redundant=urgency is Urgency.FOREGROUND and bulk is Bulk.SMALL,
                 sent_over=question.sent_over,
                 waited_s=question.waited_s,
+                programs=question.programs,
             )
         )
         self._decided[question.label] = now, decision.number

@@ -50,6 +50,8 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     # A network or interface over which it was sent `waited_s` ago without an answer.
     sent_over: Annotated[str, Meta(min_length=1, max_length=64)] | None = None
     waited_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    # How many programs wait for parts of it, each as long as all of it takes.
+    programs: Annotated[int, Meta(ge=1, le=1_000_000)] = 1
     # All of this is possible only through the gateway, and the daemon decides whether to use it.
     detour: DetourRequest | None = None
 

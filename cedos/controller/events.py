@@ -492,13 +492,14 @@ class HintWithdrawn:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceAsked:
-    """A program asks how to carry out a transfer (`Decider.choose`)."""
+    """A program asks how to carry out a transfer (`Decider.choose`), for which `programs` wait."""
 
     transfer: Transfer
     redundant: bool
     multipath: bool
     sent: Sent | None = None
     detour: Detour | None = None
+    programs: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -221,6 +221,7 @@ class ApiBackend:
                 request.multipath,
                 self._sent(request),
                 None if detour is None else Detour(detour.rtt_s, detour.port),
+                request.programs,
             )
         )
         direct = None if answer.detour is None else answer.detour.direct

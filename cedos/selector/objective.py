@@ -75,7 +75,8 @@ class WeightedCost:
     """Seconds, with joules and metered bytes turned into seconds at conversion rates.
 
     IMP's conversion rates (dissertation, 3.2.2.4): two that stay, and those that budgets move.
-    `noticeable_s` is what a metered network must save beside them to be used at all.
+    `noticeable_s` is what a metered network must save beside them to be used at all. The time counts for
+    each of the `programs` that wait for it.
     """
 
     s_per_j: float = 0.0
@@ -85,6 +86,7 @@ class WeightedCost:
     relative: bool = False
     prices: Prices = FREE
     noticeable_s: float = 0.0
+    programs: int = 1
 
     def for_phone(self, use: PhoneUse) -> "WeightedCost":
         """Return the objective with the prices of this use of metered networks."""
@@ -94,7 +96,7 @@ class WeightedCost:
         )
 
     def cost(self, outcome: Outcome) -> float:
-        cost = outcome.time_s
+        cost = self.programs * outcome.time_s
         # What is not used is free at any price, also at an infinite one.
         if outcome.energy_j:
             cost += self.s_per_j * outcome.energy_j

@@ -93,7 +93,13 @@ class _Host:
         sent = None
         if request.sent_over is not None:
             sent = Sent(request.sent_over, request.waited_s)
-        asked = ChoiceAsked(request.transfer, request.redundant, request.multipath, sent)
+        asked = ChoiceAsked(
+            request.transfer,
+            request.redundant,
+            request.multipath,
+            sent,
+            programs=request.programs,
+        )
         return DecisionMessage.of(self._laptop.choose(asked))
 
 

@@ -30,7 +30,7 @@ from cedos.selector.decision.living import Living, rest_of
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Looks, weigh
 from cedos.selector.energy import not_worth_a_spare
-from cedos.selector.objective import Objective
+from cedos.selector.objective import Objective, WeightedCost
 
 # The time between two trials with fewer networks, for a program that reads slowly.
 _TRIED_S = 30.0
@@ -167,6 +167,7 @@ class Decider:
         Only what is short and waited for is worth sending twice, whatever bytes cost. With `multipath`
         the program can spread it over several networks, as MPTCP does. `sent`: it is under way already,
         and has no answer; then it is only sent again or waited for. A given `detour` is judged, too.
+        Where several `programs` wait for it, its time counts for each.
         """
         transfer, sent, kinds = asked.transfer, asked.sent, set(_SINGLE)
         twice = asked.redundant and transfer.label == _SHORT_AND_URGENT
@@ -174,9 +175,9 @@ class Decider:
             kinds.add(StrategyKind.REDUNDANT)
         if asked.multipath and sent is None:
             kinds.add(StrategyKind.MPTCP)
-        decision = self._decide(transfer, context, kinds, sent)
+        decision = self._decide(transfer, context, kinds, sent, programs=asked.programs)
         if StrategyKind.MPTCP in kinds and self.helpers:
-            case = self.case(transfer, context, kinds, self.usable)
+            case = self.case(transfer, context, kinds, self.usable, programs=asked.programs)
             decision = with_helpers(case, decision, self.helpers)
         if StrategyKind.MPTCP in kinds and asked.detour is None:
             decision = self._looks.beside(decision, self.usable)
@@ -249,6 +250,7 @@ class Decider:
         sent: Sent | None = None,
         version: int | None = None,
         *,
+        programs: int = 1,
         worded: bool = True,
     ) -> Decision:
         networks = self.usable
@@ -256,7 +258,8 @@ class Decider:
             # What a helper has not answered may be sent again over this host's own networks.
             networks = [*networks, *(each for each in self.helpers if each.name == sent.network)]
         able = networks if version is None else having(networks, version)
-        decision = decide(self.case(transfer, context, kinds, able, sent, worded=worded))
+        case = self.case(transfer, context, kinds, able, sent, programs=programs, worded=worded)
+        decision = decide(case)
         lacking = [
             each.name
             for each in networks
@@ -277,16 +280,19 @@ class Decider:
         networks: Sequence[Network],
         sent: Sent | None = None,
         *,
+        programs: int = 1,
         worded: bool = True,
     ) -> Case:
         """Return all that a decision on a transfer takes into account; `networks`: to choose from."""
-        choices = self.choices
+        choices, objective = self.choices, self.choices.objective
+        if isinstance(objective, WeightedCost):
+            objective = replace(objective, programs=programs)
         return Case(
             transfer=transfer,
             context=context,
             networks=networks,
             model=choices.model,
-            objective=choices.objective,
+            objective=objective,
             power=choices.power,
             kinds=kinds,
             idle_s=self._flows.idle_s(context.at_s),

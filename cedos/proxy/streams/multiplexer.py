@@ -36,6 +36,7 @@ from cedos.proxy.streams.stream import (
     StreamBrokenError,
 )
 from cedos.proxy.streams.unread import ENOUGH_BYTES, Share
+from cedos.session.io.advice import Readers
 from cedos.session.io.idle_sessions import STATE_BYTES
 from cedos.session.protocol.schedulers.interface import rank_of
 from cedos.session.sockets.connection import Connection
@@ -106,7 +107,7 @@ class Multiplexer:
         if connection.kept_state:
             self._all_opened_to = int.from_bytes(connection.kept_state)
         connection.on_sleep(self._state)
-        connection.on_advice(self._lasting)
+        connection.on_advice(self._readers)
 
     def __len__(self) -> int:
         return len(self._streams) + len(self._associations)
@@ -212,13 +213,17 @@ class Multiplexer:
             numbers = _NUMBER_BYTES * len(self._opened_ahead)
             self._unread.waits(self, _FRAME_BYTES * len(self._waiting) + numbers)
 
-    def _lasting(self) -> dict[int, float]:
-        if all(each.unread_bytes < ENOUGH_BYTES for each in self._streams.values()):
-            return {}
-        now_s = self._loop.time()
-        lasts_s = [stream.lasts_s(now_s) for stream in self._streams.values()]
+    def _readers(self) -> Readers:
+        rank, now_s, streams = rank_of(LARGE), self._loop.time(), self._streams.values()
+        waiting = {
+            (rank, way): sum(stream.waits_for(way, now_s) for stream in streams)
+            for way in Direction
+        }
+        if all(each.unread_bytes < ENOUGH_BYTES for each in streams):
+            return Readers(waiting=waiting)
+        lasts_s = [stream.lasts_s(now_s) for stream in streams]
         least_s = min((each for each in lasts_s if each is not None), default=0.0)
-        return {rank_of(LARGE): least_s} if least_s else {}
+        return Readers({rank: least_s} if least_s else {}, waiting)
 
     def _sent(
         self, stream: Numbered, data: Chunk, label: Label, *, ordered: bool, head: bytes = b""

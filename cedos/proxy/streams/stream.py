@@ -126,6 +126,10 @@ class ProxiedStream:
         self._burst_bytes, self._sent_at_s, self._held = 0, 0.0, False
         self._chunk_bytes, self._widened_at_s = LEAST_CHUNK_BYTES, 0.0
         self._reading: Reading | None = None
+        # Up to which byte large data goes, by direction, as it was announced or is expected; when the
+        # last of expected data moved.
+        self._due: dict[Direction, int] = dict.fromkeys(Direction, 0)
+        self._moved_s = 0.0
 
     def watch(self, call: Callable[[], None]) -> None:
         """Call `call` in the loop when data has come, there is room, or the stream broke."""
@@ -204,6 +208,15 @@ class ProxiedStream:
         if self._reading is None:  # made when it is first asked for
             self._reading = Reading()
         return self._reading.lasts_s(now_s, self.received_bytes, self.read_bytes)
+
+    def waits_for(self, direction: Direction, now_s: float) -> bool:
+        """Return whether its program waits for the rest of large data.
+
+        Less may come than was expected: after a pause it does not wait.
+        """
+        moved = self.sent_bytes if direction is Direction.UP else self.received_bytes
+        announced = self._bodies is not None and self._bodies.says_lengths
+        return moved < self._due[direction] and (announced or now_s - self._moved_s < _PAUSE_S)
 
     def on_read(self, count: int) -> None:
         """Remove so many waiting bytes, which the program has; widen the window as it reads."""
@@ -333,7 +346,7 @@ class ProxiedStream:
     def _announce(self, size_bytes: int, direction: Direction) -> None:
         if size_bytes <= SMALL_BYTES:
             return
-        self._session.announced(size_bytes - SMALL_BYTES, direction)
+        self._note_due(size_bytes, direction)
         wider = min(size_bytes, WINDOW_BYTES)
         if direction is Direction.DOWN and self._window_bytes < wider and self._lent(wider):
             self._window_bytes, self._window_from = wider, self.read_bytes
@@ -347,9 +360,16 @@ class ProxiedStream:
         now_s = self._loop.time()
         if not goes_on and bursts.begins(now_s):
             bursts.begin(self.server, self.port)
+        self._moved_s = now_s
         for way, size in bursts.moves(direction, count, now_s):
             if size > SMALL_BYTES:
-                self._session.announced(size - SMALL_BYTES, way)
+                self._note_due(size, way)
+
+    def _note_due(self, size_bytes: int, direction: Direction) -> None:
+        """Note that so many bytes follow."""
+        moved = self.sent_bytes if direction is Direction.UP else self.received_bytes
+        self._due[direction] = moved + size_bytes
+        self._session.announced(size_bytes - SMALL_BYTES, direction)
 
     def _lent(self, window_bytes: int) -> bool:
         """Borrow the rest of a larger window from the session, if it lends."""

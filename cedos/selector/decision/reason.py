@@ -364,6 +364,8 @@ def _savings(choice: Evaluation, fastest: Evaluation) -> str:
 def _prices(objective: WeightedCost) -> str:
     """Return the fixed prices of joules and metered bytes."""
     parts = []
+    if objective.programs > 1:
+        parts.append(f"the time counts for each of {objective.programs} programs")
     if objective.s_per_j:
         parts.append(f"a joule counts as {seconds(objective.s_per_j)}")
     if objective.s_per_metered_byte:

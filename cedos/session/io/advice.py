@@ -80,7 +80,8 @@ class Question:
 
     `size_bytes` is rounded up to a power of four times 1000; an announced size is rounded down by an
     eighth at most. `deadline_s` is rounded down to whole seconds. `waited_s`, rounded down to tenths, is
-    the time for which data sent over the interface `sent_over` has had no answer.
+    the time for which data sent over the interface `sent_over` has had no answer. `programs` wait for the
+    data, each for parts of it.
     """
 
     label: Label
@@ -89,6 +90,7 @@ class Question:
     deadline_s: float | None = None
     sent_over: str | None = None
     waited_s: float = 0.0
+    programs: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,19 +133,30 @@ class Adviser(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Readers:
+    """The programs whose data a session's messages carry.
+
+    `lasts_s` has, by rank, for how many seconds the reader can live on what has arrived; readers of
+    other ranks wait. `waiting`: by rank and direction, how many wait for the rest of large data.
+    """
+
+    lasts_s: Mapping[int, float] = field(default_factory=dict)
+    waiting: Mapping[tuple[int, Direction], int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class TransferProgress:
-    """The progress of a session's transfer.
+    """The progress of a session's transfer, and the `readers` of its messages.
 
     `expected_bytes` is the whole of the peer's stream (0: unknown), `deadline_at_s` when all of it is
-    wanted, `stream_rank` its label's rank. `lasts_s` has, by rank, for how many seconds the reader
-    can live on what has arrived in messages; readers of other ranks wait.
+    wanted, `stream_rank` its label's rank.
     """
 
     received_bytes: int
     expected_bytes: int
     deadline_at_s: float | None
     stream_rank: int
-    lasts_s: Mapping[int, float] = field(default_factory=dict)
+    readers: Readers = field(default_factory=Readers)
 
 
 class Advice:
@@ -297,7 +310,9 @@ class Advice:
                     # The answer holds for both directions: a large upload beside it must not wait.
                     goes = max(waited[rank], told[Direction.UP][rank])
                     left_s = _NO_HURRY_S if goes < size // _MOST_BESIDE else None
-                question = Question(LABELS[rank], size, direction, left_s)
+                waiting = progress.readers.waiting.get((rank, direction), 0)
+                programs = max(waiting, 1)
+                question = Question(LABELS[rank], size, direction, left_s, programs=programs)
                 self._asked_bytes[rank] = max(size, _at_most(told[direction][rank]))
                 self._asking[rank] = self._loop.create_task(self._ask(rank, question))
         # 3. Apply what is valid, and check again while anything is in use.
@@ -312,9 +327,10 @@ class Advice:
 
     def _note_hurry(self, progress: TransferProgress) -> bool:
         """Return whether a label has begun to hurry: it is asked about anew."""
-        hurried = {rank for rank in self._unhurried if progress.lasts_s.get(rank, 0.0) < _LITTLE_S}
+        lasts_s = progress.readers.lasts_s
+        hurried = {rank for rank in self._unhurried if lasts_s.get(rank, 0.0) < _LITTLE_S}
         self._unhurried -= hurried
-        self._unhurried |= {rank for rank, each in progress.lasts_s.items() if each >= _ENOUGH_S}
+        self._unhurried |= {rank for rank, each in lasts_s.items() if each >= _ENOUGH_S}
         for rank in hurried:
             self._asked_bytes[rank] = 0
         return bool(hurried)

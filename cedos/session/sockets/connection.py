@@ -2,13 +2,13 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from math import ceil
 from typing import Final, Self
 
 from cedos.errors import ConfigError, SessionError, SessionRefusedError
 from cedos.model import Direction, Label
-from cedos.session.io.advice import Adviser, TransferProgress
+from cedos.session.io.advice import Adviser, Readers, TransferProgress
 from cedos.session.io.dialler import DialledServer
 from cedos.session.io.driver import Driver, Waiter
 from cedos.session.io.flow import Dialling, FlowObserver, SessionFlow
@@ -74,7 +74,7 @@ class Connection:
         self._over = False
         self._ended: SessionError | None = None
         self._asked_s = 0  # the keep-alive that was asked for last
-        self._lasting: Callable[[], Mapping[int, float]] = dict
+        self._readers: Callable[[], Readers] = Readers
         dialling = None
         if server is not None:
             dialling = Dialling(
@@ -144,19 +144,16 @@ class Connection:
             self._metered.expected_bytes,
             self._metered.wanted_at_s,
             RANK[self._label],
-            self._lasting(),
+            self._readers(),
         )
 
     def on_change(self, call: Callable[[], None] | None) -> None:
         """Call `call`, in the loop, after any event; None: stop that."""
         self._on_change = call
 
-    def on_advice(self, call: Callable[[], Mapping[int, float]]) -> None:
-        """Ask `call`, before networks are chosen, for how many seconds readers have data.
-
-        It returns them by rank of the label; readers of other ranks wait for data.
-        """
-        self._lasting = call
+    def on_advice(self, call: Callable[[], Readers]) -> None:
+        """Ask `call`, before networks are chosen, for the programs that read its messages."""
+        self._readers = call
 
     def on_sleep(self, call: Callable[[], bytes | None]) -> None:
         """Ask `call` before an idle session is written down (`listen(idle=...)`).

@@ -142,3 +142,18 @@ def test_what_can_be_spread_looks_at_a_network_whose_rate_is_old(multipath):
     assert str(made.choice) == ("mptcp(lte0, wlan0)" if multipath else "single(lte0)")
     assert ("to show what it does" in made.reason) is multipath
     assert outbox.take() == [RecordDecision(made)]
+
+
+@pytest.mark.parametrize(("programs", "expected"), [(1, "single(wlan0)"), (3, "single(lte0)")])
+def test_what_several_programs_wait_for_may_cost_more(programs, expected):
+    model = Fixed(wifi=Distribution((6.0,)), cellular=Distribution((2.0,)))
+    # Four seconds saved are worth eight megabytes at a second each only to two programs and more.
+    decider, _ = decider_by(
+        Choices(WeightedCost(s_per_metered_byte=1e-6), model, 3000, margin=0.1, switch_cost_s=0.1)
+    )
+    size = 8_000_000
+    transfer = Transfer(SizeEstimate(size, size, size, "hint"), label=LONG)
+    asked = ChoiceAsked(transfer, False, False, programs=programs)
+    decision = decider.choose(asked, Context(10.0, {})).decision
+    assert str(decision.choice) == expected
+    assert ("counts for each of 3 programs" in decision.reason) is (programs == 3)

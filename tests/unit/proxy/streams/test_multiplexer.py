@@ -37,7 +37,7 @@ class SlowSession:
         pass
 
     def on_advice(self, call):
-        self.lasting = call
+        self.readers = call
 
     def tell(self, label, size_bytes, direction):
         self.told.append((label, size_bytes, direction))
@@ -148,16 +148,33 @@ async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(
     lasts_s = {}
     monkeypatch.setattr(ProxiedStream, "lasts_s", lambda stream, _now_s: lasts_s.get(stream.number))
     first, second = streams.open("a", 80), streams.open("b", 80)
-    assert session.lasting() == {}, "nothing comes"
+    assert session.readers().lasts_s == {}, "nothing comes"
     monkeypatch.setattr(ProxiedStream, "unread_bytes", 1_000_000)
     lasts_s[first.number] = 12.0
-    assert session.lasting() == {rank_of(LARGE): 12.0}
+    assert session.readers().lasts_s == {rank_of(LARGE): 12.0}
     lasts_s[second.number] = 3.0
-    assert session.lasting() == {rank_of(LARGE): 3.0}
+    assert session.readers().lasts_s == {rank_of(LARGE): 3.0}
     lasts_s[second.number] = 0.0
-    assert session.lasting() == {}, "one waits for what comes"
+    assert session.readers().lasts_s == {}, "one waits for what comes"
     second.reset()
-    assert session.lasting() == {rank_of(LARGE): 12.0}
+    assert session.readers().lasts_s == {rank_of(LARGE): 12.0}
+
+
+async def test_the_session_tells_how_many_programs_wait_for_the_rest_of_large_data():
+    session = SlowSession()
+    multiplexer = Multiplexer(session)
+    streams = [multiplexer.open("h", 80) for _ in range(3)]
+    for stream in streams:
+        stream.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
+    for stream, size in zip(streams, (900_000, 70_000, 900), strict=True):
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % size
+        stream.on_frame(StreamBytes(stream.number, 0, head))
+    rank = rank_of(LARGE)
+    assert session.readers().waiting == {(rank, Direction.DOWN): 2, (rank, Direction.UP): 0}
+    streams[1].on_frame(StreamBytes(streams[1].number, streams[1].received_bytes, bytes(70_000)))
+    assert session.readers().waiting[rank, Direction.DOWN] == 1, "one has all of it"
+    streams[0].reset()
+    assert session.readers().waiting[rank, Direction.DOWN] == 0
 
 
 async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions():

@@ -178,11 +178,16 @@ async def test_what_a_server_did_before_is_told_where_nothing_says_its_length():
         )
         stream.ask("films.example", 443)
         stream.write(b"\x16\x03\x01")
-        stream.on_frame(StreamBytes(number, 0, bytes(200_000)))
+        stream.on_frame(StreamBytes(number, 0, bytes(100_000)))
+        now_s = asyncio.get_running_loop().time()
+        # Of an expected rest nothing may come: after a pause the program waits no more.
+        waits = [stream.waits_for(Direction.DOWN, now_s + after_s) for after_s in (0.0, 2.0)]
+        stream.on_frame(StreamBytes(number, 100_000, bytes(100_000)))
         told, sent.ends = list(sent.told), True
         stream.finish()
         stream.on_frame(StreamEnd(number, 200_000))
     assert told == [(200_000 - SMALL_BYTES, Direction.DOWN)]
+    assert waits == [True, False]
     assert len(history.larger("films.example", 443, Direction.DOWN, 199_999)) == 4
 
 

@@ -13,6 +13,7 @@ from cedos.session.io.advice import (
     Advice,
     Adviser,
     Question,
+    Readers,
     ToldSizes,
     TransferProgress,
 )
@@ -275,6 +276,17 @@ async def test_what_is_told_to_come_is_asked_about_before_it_comes(case, monkeyp
     assert 7 / 8 * 40_000_000 < case.desk.asked[-1].size_bytes <= 40_000_000
 
 
+async def test_the_question_tells_how_many_programs_wait(case):
+    waiting = {(1, Direction.DOWN): 3, (1, Direction.UP): 1}
+    case.progress = TransferProgress(0, 0, None, BULK, Readers(waiting=waiting))
+    case.pump()
+    case.advice.announce(1, 12_000_000, Direction.DOWN)
+    case.advice.announce(URGENT, 12_000, Direction.DOWN)
+    await case.settle()
+    found = {each.label.bulk: each.programs for each in case.desk.asked}
+    assert found == {Bulk.LARGE: 3, Bulk.SMALL: 1}
+
+
 async def test_what_was_told_is_forgotten_when_it_should_have_shown(case):
     """An origin may promise a gigabyte, and send a kilobyte a second."""
     case.pump()
@@ -313,7 +325,7 @@ async def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
 ):
     monkeypatch.setattr(advice_module, "ASK_S", 2.0)
     case.pump()
-    case.progress = TransferProgress(0, 0, None, BULK, lasts_s)
+    case.progress = TransferProgress(0, 0, None, BULK, Readers(lasts_s))
     peer = peer_of()
     peer.send(bytes(50_000), BULK)
     case.receive(peer)
@@ -327,7 +339,7 @@ async def test_what_is_read_slowly_is_wanted_no_sooner_than_what_came_is_read(
 async def test_who_has_little_left_to_read_hurries_at_once(case):
     case.desk.answer = WIFI
     case.pump()
-    case.progress = TransferProgress(0, 0, None, BULK, {BULK: 1.5})
+    case.progress = TransferProgress(0, 0, None, BULK, Readers({BULK: 1.5}))
     peer = peer_of()
 
     async def hears(size):
@@ -337,11 +349,11 @@ async def test_who_has_little_left_to_read_hurries_at_once(case):
         return [each.deadline_s for each in case.desk.asked]
 
     assert await hears(50_000) == [60.0]
-    case.progress = replace(case.progress, lasts_s={BULK: 0.7})
+    case.progress = replace(case.progress, readers=Readers({BULK: 0.7}))
     assert await hears(1_000) == [60.0], "it is enough still"
-    case.progress = replace(case.progress, lasts_s={BULK: 0.4})
+    case.progress = replace(case.progress, readers=Readers({BULK: 0.4}))
     assert await hears(1_000) == [60.0, None]
-    case.progress = replace(case.progress, lasts_s={BULK: 0.7})
+    case.progress = replace(case.progress, readers=Readers({BULK: 0.7}))
     assert await hears(1_000) == [60.0, None], "not enough yet"
 
 
