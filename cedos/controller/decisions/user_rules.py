@@ -234,6 +234,23 @@ class UserRules:
             default=None,
         )
 
+    def together(self, number: int, address: Address, port: int | None) -> tuple[int, ...]:
+        """Return the rules that hold at once where a rule applies, itself among them.
+
+        Who has a name chooses its addresses. So where the names of several rules lead to one, each holds,
+        but for those that a related name's rule replaces (`_rank`): one for a port, or a closer name.
+        """
+        if self._rules[number].prefix is not None:
+            return (number,)
+        found = [each for each in self.at(address) if self._rules[each].port in (None, port)]
+        replaced = {two for one in found for two in found if self._replaces(one, two)}
+        return tuple(sorted(set(found) - replaced))
+
+    def _replaces(self, one: int, other: int) -> bool:
+        host, another = self._rules[one].host, self._rules[other].host
+        related = is_below(host, another) or is_below(another, host)
+        return related and self._rank(one) > self._rank(other)
+
     def applies(
         self, host: str, port: int | None, looked_up: Callable[[str], Iterable[str]] = lambda _: ()
     ) -> int | None:
@@ -311,15 +328,11 @@ def allows(rule: RuleRequest, network: Network) -> bool:
     return rule.allows(network.name, network.kind, metered=network.metered)
 
 
-def _version(place: Place) -> int:
-    return ip_network(place[0]).version
-
-
 @dataclass(slots=True)
 class RuledDecision:
-    """The decision for a rule in an IP version; `refused` says why its connections are refused."""
+    """The decision for rules in an IP version; `refused` says why their connections are refused."""
 
-    rule: RuleRequest
+    rules: tuple[RuleRequest, ...]
     decision: Decision
     refused: str = ""
 
@@ -342,23 +355,25 @@ class RuledDestinations:
         # Where places are led: as was commanded, and as is done.
         self._led: dict[Place, str] = {}
         self._done: dict[Place, str] = {}
-        self._ruled: dict[tuple[int, int], RuledDecision] = {}
-        """A rule's number and an IP version of its addresses -> the decision."""
+        self._ruled: dict[tuple[tuple[int, ...], int], RuledDecision] = {}
+        """The numbers of rules that hold at once, an IP version of their addresses -> the decision."""
 
     def decision(self, key: FlowKey, named: str | None = None) -> Decision | None:
         """Return the decision that a connection follows; None: no rule covers it.
 
         `named`: the server that the connection itself names, which counts for it alone.
         """
-        number = self._number(key, named)
-        ruled = None if number is None else self._ruled.get((number, key.remote.version))
+        ruled = self._ruled.get((self._numbers(key, named), key.remote.version))
         return None if ruled is None else ruled.decision
 
-    def _number(self, key: FlowKey, named: str | None = None) -> int | None:
+    def _numbers(self, key: FlowKey, named: str | None = None) -> tuple[int, ...]:
+        """Return the rules that a connection is under."""
         number = self.rules.of(key.remote, key.remote_port)
-        if number is None and named is not None:
+        if number is not None:
+            return self.rules.together(number, key.remote, key.remote_port)
+        if named is not None:
             number = self.rules.named(named, key.remote_port, any_port=False)
-        return number
+        return () if number is None else (number,)
 
     def about(self, asked: str) -> Decision | None:
         """Return the decision of the rule for a host, by its name or address, perhaps with a port."""
@@ -368,8 +383,10 @@ class RuledDestinations:
         versions = [4, 6]
         with suppress(ValueError):
             versions = [ip_address(host).version]
-        known = (self._ruled.get((number, version)) for version in versions)
-        return next((each.decision for each in known if each is not None), None)
+        known = [each for each in self._ruled if number in each[0] and each[1] in versions]
+        # First those of several rules, which say why they are stricter.
+        known.sort(key=lambda each: (-len(each[0]), each[1]))
+        return self._ruled[known[0]].decision if known else None
 
     def covers(self, address: Address, port: int | None) -> bool:
         return bool(self.rules.rules) and self.rules.of(address, port) is not None
@@ -377,8 +394,8 @@ class RuledDestinations:
     def may_use(self, key: FlowKey, network: str, named: str | None = None) -> bool:
         """Return whether a flow may use the network of this name, which may be gone."""
         known = [each for each in self._decider.networks if each.name == network]
-        number = self._number(key, named)
-        return number is None or all(allows(self.rules.rules[number], each) for each in known)
+        rules = [self.rules.rules[number] for number in self._numbers(key, named)]
+        return all(allows(rule, each) for rule in rules for each in known)
 
     def keep(self, flow: LivingFlow) -> None:
         """Lead a living MPTCP connection off the networks that it may not use.
@@ -405,36 +422,44 @@ class RuledDestinations:
             return
         unknown = self._decider.unknown()
         usual = {v: self._decider.considered(unknown, context, None, version=v) for v in (4, 6)}
-        places = {place: (number, _version(place)) for place, number in self.rules.places()}
+        places = self._places()
         # Of a name whose addresses are not known yet IPv4 is told.
-        led = {number for number, _ in places.values()}
+        alone = {numbers for numbers, _ in places.values()}
         needed = {
             *places.values(),
-            *((number, 4) for number in self.rules.rules if number not in led),
+            *(((number,), 4) for number in self.rules.rules if (number,) not in alone),
         }
-        for number, version in sorted(needed):
-            rule = self.rules.rules[number]
-            decision, refused = self._decide(number, rule, usual[version], version)
-            known = before.get((number, version))
+        for numbers, version in sorted(needed):
+            rules = tuple(self.rules.rules[number] for number in numbers)
+            decision, refused = self._decide(numbers, rules, usual[version], version)
+            known = before.get((numbers, version))
             if (
                 known is not None
-                and _same(known.rule, rule)
+                and all(map(_same, known.rules, rules))
                 and known.decision.choice == decision.choice
                 and known.refused == refused
             ):
-                self._ruled[number, version] = known
+                self._ruled[numbers, version] = known
                 continue
-            self._ruled[number, version] = RuledDecision(
-                rule, self._decider.record(decision), refused
+            self._ruled[numbers, version] = RuledDecision(
+                rules, self._decider.record(decision), refused
             )
         self._lead()
 
     def lead(self, context: Context) -> None:
         """Lead what rules cover by now: the addresses of their names have changed."""
-        if all((number, _version(place)) in self._ruled for place, number in self.rules.places()):
+        if self._ruled.keys() >= set(self._places().values()):
             self._lead()
         else:
             self.reconsider(context)
+
+    def _places(self) -> dict[Place, tuple[tuple[int, ...], int]]:
+        """Return by place the rules that hold there, and its IP version."""
+        found: dict[Place, tuple[tuple[int, ...], int]] = {}
+        for place, number in self.rules.places():
+            address = ip_network(place[0]).network_address
+            found[place] = self.rules.together(number, address, place[1]), address.version
+        return found
 
     def stand(self, addresses: Iterable[Address]) -> bool:
         """Return whether what rules say of these addresses is done."""
@@ -448,8 +473,9 @@ class RuledDestinations:
         )
 
     def _lead(self) -> None:
-        places = {place: (number, _version(place)) for place, number in self.rules.places()}
-        wanted = {place: self._ruled[which].network or NOWHERE for place, which in places.items()}
+        wanted = {
+            place: self._ruled[which].network or NOWHERE for place, which in self._places().items()
+        }
         news: dict[Place, str | None] = {
             **{place: each for place, each in wanted.items() if self._led.get(place) != each},
             **dict.fromkeys(self._led.keys() - wanted.keys()),
@@ -475,18 +501,28 @@ class RuledDestinations:
 
     def by_version(self, number: int) -> dict[int, RuledDecision]:
         """Return what was decided for a rule's connections, by IP version."""
-        return {v: self._ruled[number, v] for v in (4, 6) if (number, v) in self._ruled}
+        return {v: known for v in (4, 6) if (known := self._ruled.get(((number,), v))) is not None}
 
     def _decide(
-        self, number: int, rule: RuleRequest, decision: Decision, version: int
+        self,
+        numbers: Sequence[int],
+        rules: Sequence[RuleRequest],
+        decision: Decision,
+        version: int,
     ) -> tuple[Decision, str]:
-        """Decide as for any new connection, among the networks that the rule allows; if none, say why."""
-        there = [each for each in self._decider.usable if each.up and allows(rule, each)]
+        """Decide as for any new connection, among the networks that the rules allow; if none, say why."""
+        there = [
+            each
+            for each in self._decider.usable
+            if each.up and all(allows(rule, each) for rule in rules)
+        ]
         allowed = {network.name for network in there if network.carries(version)}
         ways = [each for each in decision.evaluations if allowed.issuperset(each.strategy.networks)]
+        rule = rules[0]
         transfer = replace(decision.transfer, server_name=rule.host)
-        said = f"Your rule {number}: {rule.words}"
-        if number < 0:
+        told = (f"rule {number}: {rule.words}" for number, rule in zip(numbers, rules, strict=True))
+        said = f"Your {', and your '.join(told)}"
+        if numbers[0] < 0:
             said = f"{rule.only[0]} wants a log-in, and {rule.host} is on the way to it"
         if not ways:
             captive = [n for n in sorted(allowed) if is_captive(decision.context, n)]
@@ -505,11 +541,12 @@ class RuledDestinations:
             what = refused if there else refused.capitalize()
             why = sentences(said, f"{what}, so connections are refused")
             return replace(decision, transfer=transfer, choice=nowhere, reason=why), refused
+        allow = "it allows" if len(rules) == 1 else "they allow"
         best = min(ways, key=lambda each: each.cost).strategy
         others = (
-            f"{best.networks[0]} is the only network that it allows"
+            f"{best.networks[0]} is the only network that {allow}"
             if len(ways) == 1
-            else f"Of those that it allows {best.networks[0]} is best now"
+            else f"Of those that {allow} {best.networks[0]} is best now"
         )
         why = sentences(said, others)
         return replace(decision, transfer=transfer, choice=best, reason=why), ""

@@ -341,3 +341,17 @@ def test_answers_pass_without_a_rule_for_a_name_and_after_a_crash(world):
     wait_until(answered, 12.0)
     assert world.cedos.run("restore").returncode == 0
     assert "CEDOS" not in world.laptop.run(*shown.split()).stdout
+
+
+def test_a_name_under_another_rule_takes_no_address_over(world):
+    """Whoever has a ruled name led it to another one's address, and that went where its rule forbids."""
+    world.rule()
+    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
+    world.look_up(HOST)
+    assert not world.reaches(ADDRESSES[1])
+    other = "a.name.of.others.example"
+    world.cedos.client.add_rule(RuleRequest(host=other, only=("lte0",)))
+    world.zone[other, dns.A] = (record(other, *ADDRESSES[1:3]),)
+    world.look_up(other)
+    assert world.reaches(ADDRESSES[2])
+    assert not world.reaches(ADDRESSES[1])

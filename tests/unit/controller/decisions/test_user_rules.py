@@ -195,6 +195,21 @@ def test_of_two_rules_for_one_address_one_applies_everywhere():
         assert steered[f"{place}/32", None] == rules.of(ip_address(place), 443)
 
 
+def test_where_two_names_lead_to_one_address_both_rules_hold():
+    """The name's owner chose its addresses: the other's connections went where its rule forbids."""
+    rules = rules_of(
+        RuleRequest(host="bank.example", never=("lte0",), addresses=("192.0.2.1",)),
+        RuleRequest(host="a.b.others.example", only=("lte0",), addresses=("192.0.2.1",)),
+        RuleRequest(host="others.example", never=("eth0",), addresses=("192.0.2.1",)),
+        RuleRequest(host="bank.example", port=22, only=("eth0",), addresses=("192.0.2.1",)),
+        RuleRequest(host="192.0.2.0/24", never=("lte0",)),
+    )
+    address = ip_address("192.0.2.1")
+    assert rules.together(2, address, None) == (1, 2), "the closest of related names"
+    assert rules.together(4, address, 22) == (2, 4), "a related name's port"
+    assert rules.together(5, ip_address("192.0.2.2"), None) == (5,)
+
+
 def test_rules_are_kept():
     outbox = Outbox()
     rules = UserRules(outbox)
