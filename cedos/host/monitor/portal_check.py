@@ -36,6 +36,7 @@ MAX_ANSWER_BYTES = 4096
 _LONGEST_PAGE = 500
 _TAG = re.compile(rb"<[^<>]*>")
 _CHUNK_SIZE = re.compile(rb"\A[0-9A-Fa-f]{1,8}[^\r\n]{0,100}\r\n")
+_STATUS = re.compile("[1-9][0-9]{2}")
 _REDIRECTS = range(300, 400)
 # 511 is made for portals (RFC 6585, 6); proxies that want a name and a password answer 401, 403 or 407.
 _LOG_IN = frozenset({401, 403, 407, 511})
@@ -87,7 +88,7 @@ def judge(page: TestPage, answer: bytes) -> PortalFinding:
     head, _, body = answer.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     words = first.split(" ", 2)
-    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
+    if len(words) < 2 or not words[0].startswith("HTTP/1.") or not _STATUS.fullmatch(words[1]):
         if answer:
             return PortalFinding(
                 PortalVerdict.CAPTIVE, "the test page was answered by something else than HTTP"

@@ -5,6 +5,7 @@ needs. A datagram of the session has a kind and a number likewise, and is in tim
 neither raise ValueError, and end the session.
 """
 
+import re
 import struct
 from enum import IntEnum
 from http import HTTPStatus
@@ -19,6 +20,8 @@ _OPEN: Final = struct.Struct("!BIHB")
 _REFUSED: Final = struct.Struct("!BIHB")
 _OFFSET: Final = struct.Struct("!BIQ")
 _RESET: Final = struct.Struct("!BI")
+# An error type stands in a header's line of the proxy's answer (RFC 9209, 2.3).
+_ERROR_TYPE: Final = re.compile("[a-z_]+")
 OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH = range(1, 10)
 
 
@@ -159,6 +162,8 @@ def _parsed(kind: int, stream: int, data: bytes) -> Frame:
         if len(data) < begins or len(data) > begins + LONGEST_DETAILS:
             raise ValueError("a refusal of another length than it says")
         words = data[_REFUSED.size : begins].decode("ascii"), data[begins:].decode("ascii")
+        if status < HTTPStatus.BAD_REQUEST or not _ERROR_TYPE.fullmatch(words[0]):
+            raise ValueError(f"a refusal with status {status} or an error type that is none")
         return StreamRefused(stream, HTTPStatus(status), *words)
     elif kind in (END, WINDOW):
         number = _OFFSET.unpack_from(data)[2]

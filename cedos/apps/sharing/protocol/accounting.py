@@ -239,7 +239,10 @@ class _OwnCount:
     contract: Contract
     own_bytes: int = 0
     receipted_bytes: int = 0
-    counts: deque[tuple[float, int]] = field(default_factory=deque)
+    # At least a second apart, so that the first one is older than three periods once it is full.
+    counts: deque[tuple[float, int]] = field(
+        default_factory=lambda: deque(maxlen=int(3 * PERIOD_S) + 2)
+    )
 
 
 class OwnCounts:

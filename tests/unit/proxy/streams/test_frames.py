@@ -30,7 +30,13 @@ TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
 FRAMES = st.one_of(
     st.builds(OpenStream, STREAMS, TEXT.filter(bool), st.integers(1, 65_535), st.booleans()),
     st.builds(StreamAccepted, STREAMS),
-    st.builds(StreamRefused, STREAMS, st.sampled_from(HTTPStatus), TEXT, TEXT),
+    st.builds(
+        StreamRefused,
+        STREAMS,
+        st.sampled_from([each for each in HTTPStatus if each >= HTTPStatus.BAD_REQUEST]),
+        st.text("abc_", min_size=1, max_size=60),
+        TEXT,
+    ),
     st.builds(StreamBytes, STREAMS, OFFSETS, st.binary(max_size=100)),
     st.builds(StreamEnd, STREAMS, OFFSETS),
     st.builds(StreamReset, STREAMS),
@@ -66,6 +72,8 @@ def test_anything_is_a_frame_or_a_packet_or_an_error(read, data):
         b"\x01\0\0\0\x01\0\0\x01h",  # no port
         b"\x01\0\0\0\x01\0\x50\x04hos",
         b"\x03\0\0\0\x01\0\x01\0",  # no status of HTTP
+        b"\x03\0\0\0\x01\0\xc8\x02ok",  # status 200
+        b"\x03\0\0\0\x01\1\xf6\x07a\r\nB: c",  # a line of its own in the proxy's answer
         b"\x09\0\0\0\x01",
         b"\x05\0\0\0\x01\0\0",
     ],

@@ -263,6 +263,16 @@ def test_a_thousand_contracts_hide_none_that_is_unpaid():
     assert counts.unpaid(number, START_S + 40)
 
 
+def test_counts_of_a_long_contract_take_no_more_memory_and_tell_what_is_unpaid():
+    """A requestor's were never taken away: 8 MB a day for each contract."""
+    signed = agree("ann", "bob")
+    counts, number = own(signed), signed.contract.number
+    for second in range(10_000):
+        counts.on_carried(number, second * MB, START_S + second)
+    assert len(counts._counts[number].counts) < 100
+    assert counts.unpaid(number, START_S + 10_000)
+
+
 def test_headers_of_small_packets_are_no_claim():
     """Keystrokes: 100,000 packets of 36 bytes each, and as many acknowledgements without any."""
     signed = agree("ann", "bob")

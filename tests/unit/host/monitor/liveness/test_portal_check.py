@@ -241,6 +241,7 @@ def test_the_page_of_a_url():
         (b"HTTP/1.1 404 Not Found\r\n\r\n", PortalVerdict.UNCLEAR, ""),
         (b"HTTP/1.1 503 Busy\r\n\r\nall is well", PortalVerdict.UNCLEAR, ""),
         (b"SSH-2.0-x\r\n", PortalVerdict.CAPTIVE, ""),
+        (b"HTTP/1.1 " + b"9" * 3000 + b" x\r\n\r\n", PortalVerdict.CAPTIVE, ""),
         (b"", PortalVerdict.SILENT, ""),
     ],
 )
