@@ -52,6 +52,7 @@ class Target(Protocol):
 
 
 _READ_BYTES: Final = 1 << 18
+MOST_ANEW: Final = 10  # a server that drops what has come could have it sent without end
 _WRONG: Final = 2  # so many whole files with a wrong digest, then it is not an accident
 
 
@@ -70,7 +71,7 @@ class Getting:
         self._patience_s = patience_s
         self._read_bytes = read_bytes
         self.progress = Progress(target.have, target.have)
-        self._wrong = 0
+        self._wrong = self._anew = 0
 
     @property
     def told(self) -> dict[str, Any]:
@@ -105,6 +106,12 @@ class Getting:
             raise TransferError(f"the {who} says: {answer.refused}")
         if answer.start > answer.size:
             raise TransferError(f"the server sends from byte {answer.start} of {answer.size}")
+        self._anew += target.have > answer.start
+        if self._anew > MOST_ANEW:
+            raise TransferError(
+                f"the server began it anew {MOST_ANEW} times: it changes while it is sent, or it breaks "
+                "off and cannot be continued"
+            )
         target.begin(answer.start, answer.version, answer.size)
         progress.size_bytes, progress.state = answer.size, ""
         progress.began_bytes = min(progress.began_bytes, target.have)

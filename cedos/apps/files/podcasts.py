@@ -55,6 +55,7 @@ class WantedEpisode:
         self._leading: Sequence[Egress] = ()
         self._following: FollowedTransfer | None = None
         self._changed = asyncio.Event()
+        self._anew = False  # this attempt dropped what had come before
         self._used: dict[str, int] = {}
         self._again_s = 0.0
         self._have = self._furthest = episode.here_bytes()
@@ -156,7 +157,7 @@ class WantedEpisode:
     def on_failure(self, over: str = "") -> float:
         """Begin a pause after a failure over an interface; return its length in seconds."""
         self.failures += 1
-        self._failed_over = over
+        self._failed_over, self._anew = over, False
         left_s = self.episode.by_unix_s - time.time()
         longest_s = min(max(left_s / 2.0, _SOON_S), _LONGEST_PAUSE_S)
         pause_s = min(_PAUSE_S * 2.0 ** min(self.failures - 1, 20), longest_s)
@@ -164,11 +165,12 @@ class WantedEpisode:
         return pause_s
 
     def on_bytes(self, egress: Egress, have: int) -> None:
-        """Count received bytes. Only many more than there ever were end a row of failures."""
-        new = have - self._have if have >= self._have else have  # a changed file begins anew
+        """Count received bytes. Many more than there ever were end a row of failures, if they go on."""
+        self._anew = self._anew or have < self._have  # a changed file, or one that cannot go on
+        new = have - self._have if have >= self._have else have
         self._have = have
         self._used[egress.interface] = self._used.get(egress.interface, 0) + new
-        if have >= self._furthest + LEAST_BYTES:
+        if have >= self._furthest + LEAST_BYTES and not self._anew:
             self._furthest, self.failures = have, 0
 
 

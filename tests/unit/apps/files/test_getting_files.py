@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import threading
+from functools import partial as bound
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from kit.waiting import until
 
 from cedos.apps.files import server_link, serving
-from cedos.apps.files.getting import Getting
+from cedos.apps.files.getting import MOST_ANEW, Getting
 from cedos.apps.files.messages import Answer, Listing, ListRequest, pack, read
 from cedos.apps.files.partial import Partial, files_of
 from cedos.apps.files.server_link import Progress, ServerLink
@@ -256,6 +257,17 @@ def test_a_file_that_changed_meanwhile_comes_anew(root, tmp_path):
     one = asyncio.run(world.fetch(tmp_path / "got"))
     assert (tmp_path / "got").read_bytes() == TEXT[::-1]
     assert one.progress.sessions == 2
+
+
+def test_a_server_cannot_begin_anew_without_end(root, tmp_path):
+    """575 MB of a file of 10 MB came in a minute, over any network: each time it broke off elsewhere."""
+    world = World(root, [300_000 + 1_000 * number for number in range(40)])
+    texts = [TEXT[number:] + TEXT[:number] for number in range(40)]
+    world.before = [bound((root / "file").write_bytes, each) for each in texts]
+    with pytest.raises(TransferError, match=f"anew {MOST_ANEW} times"):
+        asyncio.run(world.fetch(tmp_path / "got"))
+    assert len(world.server_ends) == MOST_ANEW + 2
+    assert not (tmp_path / "got").exists()
 
 
 def test_what_is_wrong_here_is_fetched_once_more(root, tmp_path):

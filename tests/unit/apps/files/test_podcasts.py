@@ -20,7 +20,7 @@ from kit.waiting import until
 from cedos.apps.files import podcast_library, podcasts, web_getting
 from cedos.apps.files.partial import Partial, disk_error
 from cedos.apps.files.podcast_library import Episode, EpisodeState, Library, Subscription
-from cedos.apps.files.podcasts import EpisodeFetching
+from cedos.apps.files.podcasts import EpisodeFetching, WantedEpisode
 from cedos.apps.files.web_getting import Distance, LeadingNetworks
 from cedos.errors import ConfigError, DiskError, FeedError, WebError
 from cedos.model import NetworkKind
@@ -423,3 +423,15 @@ def test_any_text_of_a_feed_is_kept_and_names_a_file(title, guid, url):
             assert Path(each.file_name).name == each.file_name
             assert msgspec.json.decode(msgspec.json.encode(each), type=Episode) == each
             assert len(each.key) == 32
+
+
+def test_an_episode_that_begins_anew_each_time_is_given_up(tmp_path):
+    """Its server broke off 20 kB later each time, so that no attempt counted as one in vain."""
+    one = WantedEpisode(Episode("news", "1", "one", "http://192.0.2.1/1", file=str(tmp_path / "1")))
+    for attempt in range(4):
+        for have in (50_000, 100_000 + 20_000 * attempt):
+            one.on_bytes(WIFI, have)
+        one.on_failure()
+    assert one.is_given_up
+    one.on_bytes(WIFI, 200_000)
+    assert one.failures == 0, "it went on"
