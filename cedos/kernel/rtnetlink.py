@@ -5,7 +5,7 @@ Routes and rules are in `policy_routing`.
 
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from typing import Final
 
@@ -42,7 +42,7 @@ _U32: Final = struct.Struct("=I")
 
 _LINK: Final = struct.Struct("=BxHiII")  # family, ARPHRD type, index, flags, change
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO = 1, 3, 5, 10, 18
-_IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 29, 37
+_IFLA_TXQLEN, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 13, 29, 37
 _IFLA_INFO_KIND, _IFLA_INFO_SLAVE_KIND = 1, 4
 _SKIP_STATISTICS: Final = 1 << 3  # RTEXT_FILTER_SKIP_STATS
 _ARPHRD_LOOPBACK: Final = 772
@@ -57,6 +57,7 @@ class Link:
     `kind` is the driver's own word for a virtual one (`veth`, `tun`), or empty; `type` is ARPHRD_*,
     `flags` are IFF_*. `lower` is the index of the interface below (of a VLAN, a macvlan), `master` the
     index of the one that this is a port of (a bridge, a bond); 0: none. `port_of` is the master's kind.
+    `queue_packets` is the usual length of what queues its packets.
     """
 
     index: int
@@ -68,6 +69,7 @@ class Link:
     lower: int = 0
     master: int = 0
     port_of: str = ""
+    queue_packets: int = field(default=0, compare=False)
 
     @property
     def enslaved(self) -> bool:
@@ -101,6 +103,11 @@ def link_request(name: str) -> bytes:
     return _LINK.pack(0, 0, 0, 0, 0) + name_and_end
 
 
+def queue_request(index: int, packets: int) -> bytes:
+    """Return the request to set the length of a link's queue (RTM_NEWLINK)."""
+    return _LINK.pack(0, 0, index, 0, 0) + attribute(_IFLA_TXQLEN, _U32.pack(packets))
+
+
 def parse_link(message: NetlinkMessage) -> Link | None:
     """Return the link of an RTM_NEWLINK; None for anything else."""
     if message.type != RTM_NEWLINK or len(message.payload) < _LINK.size:
@@ -120,6 +127,7 @@ def parse_link(message: NetlinkMessage) -> Link | None:
         lower=lower,
         master=unsigned(found.get(_IFLA_MASTER)) or 0,
         port_of=text(about.get(_IFLA_INFO_SLAVE_KIND)),
+        queue_packets=unsigned(found.get(_IFLA_TXQLEN)) or 0,
     )
 
 

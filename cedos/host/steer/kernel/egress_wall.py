@@ -201,6 +201,8 @@ class EgressWall:
                 flags = NLM_F_ACK | NLM_F_CREATE
                 self._requester.ask(RTM_NEWTFILTER, request, flags)
             self._addresses[link.index] = link.hardware_address
+            if added:
+                self._empty_queue(link)
             return added
         except OSError as error:
             if error.errno in _GONE:
@@ -211,6 +213,16 @@ class EgressWall:
                     f" CONFIG_NET_CLS_BPF): {error.strerror}"
                 ) from error
             raise
+
+    def _empty_queue(self, link: Link) -> None:
+        """Drop what waits to leave: it has passed the wall's place already, and may be megabytes.
+
+        The kernel does so whenever a queue gets another length.
+        """
+        with suppress(OSError):  # the driver refuses another length, or the interface has gone
+            for packets in (link.queue_packets + 1, link.queue_packets):
+                request = rtnetlink.queue_request(link.index, packets)
+                self._requester.ask(rtnetlink.RTM_NEWLINK, request, NLM_F_ACK)
 
     def _added(self, kind: int, request: bytes) -> bool:
         try:
