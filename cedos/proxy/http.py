@@ -12,6 +12,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
+_CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 _AGENT = "cedos"
 
 
@@ -60,7 +61,9 @@ _HOP_BY_HOP = frozenset(
 # A status line, also of a radio station. No program gets 101: no request asks for another protocol.
 _ANSWER = re.compile(rb"(?:HTTP/[0-9](?:\.[0-9])?|ICY) (?!101)([1-9][0-9]{2})[ \r\n]")
 _HEAD_END = re.compile(rb"\n\r?\n")
+_MOST_HEADS: Final = 17
 _LINES = re.compile(rb"[^\n]*\n")
+_FOLD = re.compile(rb"\r?\n[ \t]+")  # a line that goes on with the next one (RFC 9112, 5.2)
 _PERSISTENCE = frozenset((b"connection", b"proxy-connection", b"keep-alive"))
 # Fields that `Connection` may not remove. Otherwise two readers could find different body lengths.
 _KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
@@ -241,12 +244,14 @@ class OnlyAnswer:
     """An origin's answer to the only request of a connection; its head is made to say so.
 
     A program whose connection stays usable could send its next request there, which may be for another
-    host, and take more bytes of this origin for the answer. ValueError: what comes is no answer.
+    host, and take more bytes of this origin for the answer. Of answers before it (1xx, 16 at most) only
+    "100 Continue" passes, as its bare line: programs see their ends elsewhere, or take them for the final
+    one. ValueError: what comes is no answer.
     """
 
     def __init__(self) -> None:
         self._data, self._searched = bytearray(), 0
-        self.head_passed = False
+        self._left, self.head_passed = _MOST_HEADS, False
 
     def feed(self, data: bytes) -> bytes:
         """Return the bytes that the program gets now."""
@@ -265,22 +270,24 @@ class OnlyAnswer:
             del self._data[: end.end()]
             self._searched = 0
             self.head_passed = not answer[1].startswith(b"1")
-            passed += _closing(head) if self.head_passed else head
+            # A program that has gone shows only with bytes for it.
+            self._left -= 1
+            if not (self._left or self.head_passed):
+                raise ValueError("no answer comes behind informational ones")
+            if self.head_passed:
+                passed += _closing(head)
+            elif answer[1] == b"100":
+                passed += _CONTINUE
         passed += self._data
         self._data.clear()
         return passed
 
 
 def _closing(head: bytes) -> bytes:
-    first, *lines = _LINES.findall(head)
-    kept, dropped = [first, b"Connection: close\r\n"], False
-    for line in lines:
-        # A line that begins with a space belongs to the one before.
-        if not line.startswith((b" ", b"\t")):
-            dropped = line.partition(b":")[0].strip().lower() in _PERSISTENCE
-        if not dropped:
-            kept.append(line)
-    return b"".join(kept)
+    # Nothing of the origin's may go on with the line that is put in.
+    first, *lines = _LINES.findall(_FOLD.sub(b" ", head))
+    kept = (each for each in lines if each.partition(b":")[0].strip().lower() not in _PERSISTENCE)
+    return b"".join([first, b"Connection: close\r\n", *kept])
 
 
 def forwarded(head: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]] | None:
