@@ -78,6 +78,8 @@ class CacheLookup:
     def on_answer(self, status: int, headers: HeaderLists) -> Verdict:
         """Return what the origin's answer means for the kept objects."""
         assert self._state is not None
+        if status == 304:  # its fields are for all who get the object later
+            headers = {name: value for name, value in headers.items() if name != "set-cookie"}
         old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []
         state: AnyState = self._state.next(Response(status, _headers(headers)))
         replaced = [str(each.id) for each in old] if status == 200 else []

@@ -89,12 +89,12 @@ def test_what_may_be_stored(said, stored):
     assert CacheLookup(URL, ASKED, []).on_answer(200, headers(**said)).store is stored
 
 
-def test_a_cookie_that_comes_with_a_confirmation_is_for_one_user():
+def test_a_cookie_that_comes_with_a_confirmation_is_not_kept_for_others():
     one = record(headers(70, cache_control="max-age=60", etag='"a"'))
     said = headers(cache_control="max-age=600", etag='"a"', set_cookie="session=one")
     confirmed = CacheLookup(URL, ASKED, [one]).on_answer(304, said)
-    one.headers = confirmed.updated[one.id]
-    assert CacheLookup(URL, ASKED, [one]).fresh is None
+    assert confirmed.updated[one.id]["cache-control"] == ["max-age=600"]
+    assert "set-cookie" not in confirmed.updated[one.id]
 
 
 @given(st.integers(0, 50), st.integers(0, 60), st.integers(0, 60))
