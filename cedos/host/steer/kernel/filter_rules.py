@@ -15,8 +15,9 @@ of iptables.
 
 A program without privilege can make the kernel send some of that: it joins groups of IPv6, binds the
 ports of DHCP where a sysctl lets it, or sends this host a datagram under another host's address of IPv6,
-which is answered with its own bytes. So these pass small and seldom. IPv4's reports of listeners (IGMP)
-do not pass at all, as no address depends on them.
+which is answered with its own bytes. Or it connects so: for each reset the kernel looks for a neighbour.
+So these pass small and seldom. IPv4's reports of listeners (IGMP) do not pass at all, as no address
+depends on them.
 
 Behind these stands a second wall (`egress_wall`), until a flush here is repaired.
 """
@@ -38,8 +39,8 @@ _HELD: Final = tuple(
     )
 )
 # Destination unreachable, multicast listeners (RFC 2710, RFC 3810), neighbour discovery (RFC 4861).
-SMALL_ICMPV6: Final = (1, 131, 132, 143)
-HOST_ICMPV6: Final = (130, 133, 134, 135, 136, 137)
+SMALL_ICMPV6: Final = (1, 131, 132, 135, 143)
+HOST_ICMPV6: Final = (130, 133, 134, 136, 137)
 # The most that such a packet may have: a report of seven groups, a reset with all options.
 REPORT_BYTES, RESET_BYTES = 200, 120
 _UNREACHABLE: Final = 3

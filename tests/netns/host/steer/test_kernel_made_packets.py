@@ -12,6 +12,7 @@ from cedos.host.steer.steering import Steering
 SECONDS = 3.0
 MOST_BYTES = 6_000
 """Neighbours, routers, and a few reports."""
+KINDS = ["mld", "igmp", "neighbours", "ping", "answers", "resets", "dhcp", "dhcpv6"]
 
 # Each becomes a user without privilege, then lets the kernel send.
 ATTACK = """
@@ -58,6 +59,14 @@ while time.monotonic() < until:
             asking.bind(("2001:db8:44:%x::1" % (turn % 0xFFFF), 0))
             asking.sendto(bytes(1200), ("2001:db8:44::2", 9))
             time.sleep(0.001)
+        elif kind == "resets":
+            # Its own host resets a connection that seems to be of a neighbour, and looks for this one.
+            asking = socket.socket(socket.AF_INET6, socket.SOCK_STREAM)
+            held.append(asking)
+            asking.setblocking(False)
+            asking.setsockopt(socket.IPPROTO_IPV6, 78, 1)  # IPV6_FREEBIND
+            asking.bind(("2001:db8:44::%x:%x" % (os.getpid() & 0xFFFF, 0x100 + turn % 0xF000), 0))
+            asking.connect_ex(("2001:db8:44::2", 9))
         elif kind == "dhcp":
             asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
             held.append(asking)
@@ -96,7 +105,7 @@ async def attacked(host, kind):
     return sent(host) - before
 
 
-@pytest.mark.parametrize("kind", ["mld", "igmp", "neighbours", "ping", "answers", "dhcp", "dhcpv6"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_user_makes_the_kernel_send_much_over_a_barred_network(host, kind):
     host.client.sysctl("net.ipv4.ip_unprivileged_port_start", 0)
     host.client.sysctl("net.ipv4.ping_group_range", "0 65534")
