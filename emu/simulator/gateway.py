@@ -51,7 +51,7 @@ _SERVERS_KNOWN: Final = 1_024  # as `cedos forward` remembers
 
 
 class _Host:
-    """What sessions ask of the laptop: its networks, its foreground data, and its daemon."""
+    """The laptop, as sessions ask it: its networks, its foreground data, and its daemon."""
 
     def __init__(self, clock: Clock, laptop: SimulatedLaptop) -> None:
         self._clock, self._laptop = clock, laptop
