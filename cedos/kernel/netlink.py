@@ -214,7 +214,8 @@ def open_socket(protocol: int, receive_buffer_bytes: int = 1 << 20) -> socket.so
     return asking
 
 
-def _open_to_ask(protocol: int, port: int = 0) -> socket.socket:
+def _open_to_ask(protocol: int, timeout_s: float, port: int = 0) -> socket.socket:
+    """Return a socket for requests; with a timeout of 0 it does not block."""
     asking = open_socket(protocol)
     asking.bind((port, 0))
     # Errors come with the kernel's own words (EXT_ACK) and without the whole request (CAP_ACK), and
@@ -222,6 +223,7 @@ def _open_to_ask(protocol: int, port: int = 0) -> socket.socket:
     for option in (_CAP_ACK, _EXT_ACK, _GET_STRICT_CHK):
         with suppress(OSError):
             asking.setsockopt(_SOL_NETLINK, option, 1)
+    asking.settimeout(timeout_s)
     return asking
 
 
@@ -235,8 +237,7 @@ class Requester:
 
     def __init__(self, protocol: int) -> None:
         self._protocol = protocol
-        self._socket = _open_to_ask(protocol)
-        self._socket.settimeout(_ANSWER_TIMEOUT_S)
+        self._socket = _open_to_ask(protocol, _ANSWER_TIMEOUT_S)
         self.port: int = self._socket.getsockname()[0]
         self._sequences = itertools.count(1)
 
@@ -277,8 +278,7 @@ class Requester:
             if time.monotonic() > until_s:
                 # The rest of a dump would keep the socket busy (EBUSY).
                 self._socket.close()
-                self._socket = _open_to_ask(self._protocol, self.port)
-                self._socket.settimeout(_ANSWER_TIMEOUT_S)
+                self._socket = _open_to_ask(self._protocol, _ANSWER_TIMEOUT_S, self.port)
                 raise TimeoutError("the kernel's answer is too long")
 
     def dump(
@@ -300,8 +300,7 @@ class AsyncRequester:
 
     def __init__(self, protocol: int) -> None:
         self._protocol = protocol
-        self._socket = _open_to_ask(protocol)
-        self._socket.setblocking(False)
+        self._socket = _open_to_ask(protocol, 0.0)
         self._turn = asyncio.Lock()
         self._sequences = itertools.count(1)
 
@@ -328,8 +327,7 @@ class AsyncRequester:
                 # The rest of a dump would keep the socket busy (EBUSY).
                 if self._socket.fileno() >= 0:
                     self._socket.close()
-                    self._socket = _open_to_ask(self._protocol)
-                    self._socket.setblocking(False)
+                    self._socket = _open_to_ask(self._protocol, 0.0)
                 raise
 
     async def _answers(
