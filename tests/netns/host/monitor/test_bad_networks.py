@@ -166,6 +166,10 @@ class Host(Installed):
         url = f"http://{SERVERS[1]}/"
         return self.around.laptop.run("curl", "-sS", "--max-time", "5", url).stdout
 
+    def returns_to(self, address):
+        """Wait until new connections have this address: a rescue's own route outlives it by a moment."""
+        wait_until(lambda: self.address() == address, 10, describe=self.address)
+
 
 @contextmanager
 def daemon(around, folder, page, *, interval_s=0.5, dns=False):
@@ -239,7 +243,7 @@ def test_a_portal_is_noticed_left_and_used_again_after_the_log_in(around, tmp_pa
         around.logged_in()
         around.laptop.run("curl", "-sS", "-o", "/dev/null", "http://10.9.1.1/login")
         host.until(uses("wlan0"), 10)
-        assert host.address() == "10.9.1.2"
+        host.returns_to("10.9.1.2")
         assert not any("wants a log-in" in problem for problem in host.status().problems)
 
 
@@ -317,7 +321,7 @@ def test_with_every_check_switched_off_connections_decide(around, tmp_path):
         # A connection tries it again, and it is used again.
         around.spot.run("iptables", "-D", "FORWARD", "-j", "DROP")
         host.until(uses("wlan0"), 30)
-        assert host.address() == "10.9.1.2"
+        host.returns_to("10.9.1.2")
 
 
 def test_a_network_that_is_dead_from_the_start_and_one_that_flaps(around, tmp_path):
