@@ -29,6 +29,7 @@ _ROOT: Final = 0
 _PID_BYTES: Final = 32
 _ENDING_S: Final = 0.5
 _BETWEEN_S: Final = 0.02
+_WAITED: Final = struct.pack("@2l", 0, 500_000)  # seconds, and microseconds
 _log = structlog.get_logger(__name__)
 
 
@@ -68,8 +69,8 @@ def running_pid(pid_file: Path) -> int | None:
         finally:
             os.close(file)
     except PermissionError:
-        holder = _holder()
-        return daemon_of(holder[0]) if holder is not None and _can_steer(holder[1]) else None
+        pid, uid = _holder()
+        return daemon_of(pid) if pid and _can_steer(uid) else None
     except OSError:
         pass
     return None
@@ -141,13 +142,12 @@ def _namespace_name() -> socket.socket:
         holding.listen(1)
     except OSError:
         holding.close()
-        holder = _holder()
-        if holder is not None and not _can_steer(holder[1]):
-            # Any user may take the name.
-            _log.warning("a process of a user holds the daemon's name", pid=holder[0])
+        pid, uid = _holder()
+        if not _can_steer(uid):
+            # Any user may take the name. A daemon answers on it.
+            _log.warning("a process of a user holds the daemon's name", pid=pid)
             return socket.socket(socket.AF_UNIX)
-        pid = daemon_of(holder[0]) if holder is not None else None
-        raise _already(pid, "it steers this network namespace") from None
+        raise _already(daemon_of(pid), "it steers this network namespace") from None
     return holding
 
 
@@ -166,19 +166,17 @@ def _bind(holding: socket.socket) -> None:
             time.sleep(0.02)
 
 
-def _holder() -> tuple[int, int] | None:
-    """Return the process that listens on the name, and its user.
-
-    None if the kernel does not show it.
-    """
+def _holder() -> tuple[int, int | None]:
+    """Return the process that answers on the name, and its user; 0: the kernel does not show it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
-        asking.setblocking(False)
+        # Others may ask the daemon at the same time: wait for a place in its queue.
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _WAITED)
         with suppress(OSError):
             asking.connect(_NAME)
             credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             pid, uid, _ = struct.unpack("3i", credentials)
-            return (pid, uid) if pid else None
-    return None
+            return pid, uid
+    return 0, None
 
 
 def daemon_of(pid: int) -> int:
@@ -191,7 +189,7 @@ def daemon_of(pid: int) -> int:
         return pid
 
 
-def _can_steer(uid: int) -> bool:
+def _can_steer(uid: int | None) -> bool:
     """Return whether a user's process can be a daemon: it is root's, ours, or the service's.
 
     What the process itself may do tells nothing: any user has all capabilities in a user namespace of

@@ -94,11 +94,15 @@ def test_a_second_daemon_with_other_directories(tmp_path, name, monkeypatch):
             pass
 
 
-def test_a_holder_without_privileges_is_no_daemon(tmp_path, name, monkeypatch):
+@pytest.mark.parametrize("queue", [None, 0, 1])
+def test_a_holder_without_privileges_is_no_daemon(tmp_path, name, monkeypatch, queue):
+    """A user that did not listen, or filled the queue, kept the daemon from starting."""
     monkeypatch.setattr(lock, "_can_steer", lambda uid: False)
-    with socket.socket(socket.AF_UNIX) as squatter:
+    with socket.socket(socket.AF_UNIX) as squatter, socket.socket(socket.AF_UNIX) as waiting:
         squatter.bind(name)
-        squatter.listen(1)
+        if queue is not None:
+            squatter.listen(queue)
+            waiting.connect(name)
         with only_daemon(tmp_path / "daemon.pid"):
             pass
 
