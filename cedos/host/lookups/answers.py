@@ -19,7 +19,7 @@ from cedos.errors import CedosError
 from cedos.host.lookups.watch import ask
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor.dns_message import AnswerStreams, Reading
-from cedos.host.monitor.flow_source import is_own
+from cedos.host.monitor.flow_source import is_open
 from cedos.host.monitor.resolvers import FileWatch, parse_hosts, parse_resolv_conf
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
@@ -142,7 +142,7 @@ class AnswerWatch:
     def on_captured(self, packet: CapturedPacket) -> None:
         """Take a question, or an answer on its way: a rule that comes later covers the answer."""
         key, tcp = packet.key, packet.key.protocol == "tcp"
-        if key.remote_port != _PORT or is_own(key):
+        if key.remote_port != _PORT or is_open(key):
             return
         if packet.outgoing:
             self._note_question(key, packet.payload, tcp=tcp)
@@ -208,7 +208,7 @@ class AnswerWatch:
 
     def _held(self, packet: QueuedPacket) -> None:
         frame = parse_frame(packet.content, outgoing=False)
-        if frame is None or is_own(frame.key):
+        if frame is None or is_open(frame.key):
             self._decide(packet.number, passes=True)
             return
         key, before, messages = frame.key, None, [frame.payload]

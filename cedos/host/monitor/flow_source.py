@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final, Protocol, TypeVar
+from weakref import ReferenceType, ref
 
 from cedos.errors import HostError
 from cedos.kernel import conntrack, sock_diag
@@ -31,7 +32,7 @@ _TOGETHER_S = 0.02
 _LOOPBACK = ((socket.AF_INET, "127.0.0.1", "IPv4"), (socket.AF_INET6, "::1", "IPv6"))
 # The most own flows: two a second over all networks, until connection tracking forgets them.
 _MOST = 1024
-_known: Final[dict[FlowKey, None]] = {}
+_known: Final[dict[FlowKey, ReferenceType[socket.socket]]] = {}
 
 
 class FlowSource(Protocol):
@@ -263,6 +264,13 @@ def is_own(key: FlowKey) -> bool:
     return key in _known
 
 
+def is_open(key: FlowKey) -> bool:
+    """Return whether a flow is an own one now: a program may have the port of one that has ended."""
+    known = _known.get(key)
+    made = known() if known is not None else None
+    return made is not None and made.fileno() >= 0
+
+
 def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bool:
     """Begin to connect a non-blocking TCP or UDP socket; return whether it is connected (UDP: always).
 
@@ -278,7 +286,7 @@ def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bo
     while len(_known) >= _MOST:
         del _known[next(iter(_known))]
     local = ip_address(near.partition("%")[0])
-    _known[FlowKey(local, near_port, peer, port, protocol)] = None
+    _known[FlowKey(local, near_port, peer, port, protocol)] = ref(made)
     return done
 
 

@@ -1,5 +1,6 @@
 """Events about answers, and the end of those that wait; the queue is a double."""
 
+import socket
 import struct
 from ipaddress import ip_address, ip_interface
 
@@ -11,6 +12,7 @@ from cedos.host.lookups import answers
 from cedos.host.lookups.answers import AnswerWatch
 from cedos.host.lookups.watch import datagram
 from cedos.host.monitor import dns_message as dns
+from cedos.host.monitor import flow_source
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.model import FlowKey, Network, NetworkKind
@@ -97,6 +99,26 @@ def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
     watch.release(3, passes=True)
     watch.release(4, passes=False)
     assert watch.passed == {3: True, 4: False}
+
+
+def test_an_own_look_up_that_has_ended_leaves_its_port_to_programs(watch):
+    """A program whose look-up had the port of one of the last 1,024 own ones got round the rules."""
+    content = answer(HOST, "203.0.113.1")
+    resolver = ip_address("127.0.0.1")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
+        assert flow_source.connect(own, resolver, 53)
+        near, port = own.getsockname()
+        key = FlowKey(ip_address(near), port, resolver, 53, "udp")
+        held = QueuedPacket(1, datagram(key, content))
+        watch.asks(key=key)
+        watch._held(held)
+        assert watch.posted == []
+        assert watch.passed == {1: True}
+    watch.asks(key=key)
+    watch._held(held._replace(number=2))
+    assert watch.passed == {1: True}
+    (told,) = watch.posted
+    assert [each.name for each in (*told.believed, *told.claimed)] == [HOST]
 
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
