@@ -39,6 +39,7 @@ _ALLOW_MULTI: Final = 2
 class ProgramType(IntEnum):
     """BPF_PROG_TYPE_*."""
 
+    SOCKET_FILTER = 1
     SOCK_OPS = 13
     CGROUP_SOCK_ADDR = 18
 
@@ -100,7 +101,7 @@ def wide(target: int, immediate: int, source: int = 0) -> bytes:
     return instruction(0x18, target, source, immediate=low) + instruction(0, immediate=high)
 
 
-def load(program: bytes, kind: ProgramType, attach: AttachType, name: str = "cedos") -> int:
+def load(program: bytes, kind: ProgramType, attach: int = 0, name: str = "cedos") -> int:
     """Load a program; the caller closes the returned file descriptor.
 
     Raises PermissionError without CAP_BPF and CAP_NET_ADMIN, OSError where the kernel refuses the
@@ -241,6 +242,7 @@ class Helper(IntEnum):
     SOCKET_COOKIE = 46
     SETSOCKOPT = 49
     GETSOCKOPT = 57
+    LOAD_FROM_HEADER = 68  # skb_load_bytes_relative
     NETNS_COOKIE = 122
     ANCESTOR_CGROUP = 123
 
@@ -248,7 +250,7 @@ class Helper(IntEnum):
 class Assembly:
     """Instructions in order; `code` gives them with every jump in place.
 
-    It begins by keeping the context, and ends by returning 1 at `EXIT`.
+    It begins by keeping the context, and ends by returning a number at `EXIT`: 1 unless told otherwise.
     """
 
     def __init__(self) -> None:
@@ -309,7 +311,7 @@ class Assembly:
         self.set_wide(7, netns_cookie)
         self.jump(Opcode.IF_NOT_REGISTER, EXIT, 0, 7)
 
-    def code(self) -> bytes:
+    def code(self, at_exit: int = 1) -> bytes:
         """Return the whole program. ValueError: a jump back, or to a missing label."""
         end = len(self._slots)
         labels = self._labels | {EXIT: end}
@@ -326,7 +328,9 @@ class Assembly:
                 raise ValueError(f"no label {to} ahead")
             parts.append(instruction(opcode, target, source, over, immediate))
         return (
-            b"".join(parts) + instruction(Opcode.SET, 0, immediate=1) + instruction(Opcode.RETURN)
+            b"".join(parts)
+            + instruction(Opcode.SET, 0, immediate=at_exit)
+            + instruction(Opcode.RETURN)
         )
 
     def _put_wide(self, two: bytes) -> None:

@@ -1,7 +1,8 @@
 """Datagrams of redirected users: each destination has an address within this host that stands for it.
 
 The BPF programs (`redirection_programs`) send a datagram to that address, where the proxy receives it.
-The proxy finds the destination by the address, and sends answers from there.
+The proxy finds the destination by the address, and sends answers from there. It has several sockets at
+one port, so that one user's datagrams do not fill the buffer in which another one's wait.
 """
 
 import asyncio
@@ -9,7 +10,7 @@ import socket
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
@@ -19,7 +20,7 @@ from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.packet_relay import IDLE_S
 from cedos.proxy.local.program_packets import MOST_DESTINATIONS, Came, ProgramPackets, Refused
 from cedos.proxy.local.redirection import Redirection, SentTo
-from cedos.proxy.local.redirection_programs import LedDatagrams
+from cedos.proxy.local.redirection_programs import STRANGERS, LedDatagrams
 
 # The most redirected sockets. A gateway gives one client 512 associations.
 MOST_SOCKETS: Final = 384
@@ -27,7 +28,7 @@ MOST_SOCKETS: Final = 384
 _MOST_KNOWN: Final = 16_384
 _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
-_RECEIVE_BYTES: Final = 1 << 20
+_RECEIVE_BYTES: Final = 1 << 18
 _CHECK_S: Final = 15.0
 _CHECKED_S: Final = 0.1
 _PORTS: Final = 8  # so many ports are tried: one has to be free for both families
@@ -110,7 +111,7 @@ class RedirectedDatagrams:
         self._redirection, self._packets = redirection, packets
         self._most, self._idle_s = most, idle_s
         self._loop = asyncio.get_running_loop()
-        self._sockets: list[socket.socket] = []
+        self._families: list[list[socket.socket]] = []
         self._refusals = Refusals()
         self._owners = SocketOwners()
         self._port = 0
@@ -125,22 +126,25 @@ class RedirectedDatagrams:
     def open(self) -> LedDatagrams:
         """Listen, and return where datagrams have to be sent. HostError: it cannot listen."""
         try:
-            self._sockets, self._port = _bound()
+            self._families, self._port = _bound()
         except OSError as error:
             raise HostError(f"cannot listen for datagrams: {error.strerror or error}") from error
-        six = len(self._sockets) > 1 and self._redirection.hold_addresses()
-        for one in self._sockets:
-            self._loop.add_reader(one, self._readable, one)
+        six = len(self._families) > 1 and self._redirection.hold_addresses()
+        for sockets in self._families:
+            self._redirection.divide(sockets)
+            for one in sockets[:STRANGERS]:
+                self._loop.add_reader(one, self._readable, one)
         self._check_later()
         return LedDatagrams(self._port, six)
 
     async def close(self) -> None:
         if self._checking is not None:
             self._checking.cancel()
-        for one in self._sockets:
-            self._loop.remove_reader(one)
-            one.close()
-        self._sockets.clear()
+        for sockets in self._families:
+            for one in sockets:
+                self._loop.remove_reader(one)
+                one.close()
+        self._families.clear()
         self._refusals.close()
         self._owners.close()
         for cookie in list(self._senders):
@@ -234,39 +238,49 @@ class RedirectedDatagrams:
         for cookie, each in list(self._senders.items()):
             if each.packets.used_s <= old_s:
                 self._end(cookie)
-        if len(self._sockets) > 1:
+        if len(self._families) > 1:
             self._redirection.hold_addresses()
         self._check_later()
 
 
-def _bound() -> tuple[list[socket.socket], int]:
-    """Return a socket of each family that this host has, IPv4 first, and their common port."""
+def _bound() -> tuple[list[list[socket.socket]], int]:
+    """Return the sockets of each family that this host has, IPv4 first, and their common port."""
     for left in reversed(range(_PORTS)):
-        four = _socket(socket.AF_INET)
-        try:
-            four.bind(("0.0.0.0", 0))  # noqa: S104 (what came from outside is dropped)
-            port: int = four.getsockname()[1]
+        with ExitStack() as opened:
             try:
-                six = _socket(socket.AF_INET6)
+                four = _sockets(opened, socket.AF_INET, "0.0.0.0", 0)  # noqa: S104 (outside: `_sent_to`)
+                port: int = four[0].getsockname()[1]
+                try:
+                    _socket(socket.AF_INET6).close()
+                except OSError:
+                    families = [four]
+                else:
+                    families = [four, _sockets(opened, socket.AF_INET6, "::", port)]
             except OSError:
-                return [four], port
-            try:
-                six.bind(("::", port))
-            except OSError:
-                six.close()
-                raise
-        except OSError:
-            four.close()
-            if not left:
-                raise
-        else:
-            return [four, six], port
+                if not left:
+                    raise
+            else:
+                opened.pop_all()
+                return families, port
     raise AssertionError("the last one raises")
+
+
+def _sockets(
+    opened: ExitStack, family: socket.AddressFamily, address: str, port: int
+) -> list[socket.socket]:
+    """Return sockets at one port: a buffer for each part of the users, and one for strangers."""
+    made = []
+    for _ in range(STRANGERS + 1):
+        made.append(opened.enter_context(_socket(family)))
+        made[-1].bind((address, port))
+        port = made[-1].getsockname()[1]
+    return made
 
 
 def _socket(family: socket.AddressFamily) -> socket.socket:
     """Return a socket that knows the destination of each datagram, and may answer from there."""
     one = socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BYTES)
     if family is socket.AF_INET:
         one.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)

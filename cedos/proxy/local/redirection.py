@@ -6,7 +6,7 @@ They write the real destination into tables, where the proxy finds it.
 
 import os
 import socket
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -45,6 +45,7 @@ _MOST_CONNECTIONS: Final = 16_384
 # The lifetime of the route that makes stand-in IPv6 addresses local. If the proxy is killed, it expires.
 _HOLD_S: Final = 60
 
+_SO_ATTACH_REUSEPORT_EBPF: Final = 52
 _PRESENT: Final = b"\1\0\0\0"
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PROCESSES: Final = Path("/proc/self/ns/pid")
@@ -257,6 +258,18 @@ class Redirection:
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
             finally:
                 os.close(cgroup)
+
+    def divide(self, sockets: Sequence[socket.socket]) -> None:
+        """Give each user's datagrams a socket of their own, of those that share one port, in order."""
+        version = 4 if sockets[0].family is socket.AF_INET else 6
+        with _refusals():
+            program = load(
+                programs.buffer_program(version, self._tables), ProgramType.SOCKET_FILTER
+            )
+            try:
+                sockets[0].setsockopt(socket.SOL_SOCKET, _SO_ATTACH_REUSEPORT_EBPF, program)
+            finally:
+                os.close(program)
 
     def destination(self, program: socket.socket) -> RedirectedTo | None:
         """Return the destination of an accepted connection; None: it was not redirected."""

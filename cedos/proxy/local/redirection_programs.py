@@ -76,6 +76,10 @@ _PLACE_AT: Final = _ASKED_AT
 _WHOSE_AT: Final = _PLACE_AT + ADDRESS_BYTES + 4
 _PLACE_COOKIE_AT: Final = _WHOSE_AT + 4
 _HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
+# Users' datagrams wait in so many buffers, by the last bits of the user's number; these are read. What
+# no redirected program has sent goes to one behind them, which is not.
+STRANGERS: Final = 16
+_NETWORK_HEADER: Final = 1  # BPF_HDR_START_NET
 # The deepest level of a cgroup that is found.
 CGROUP_LEVELS: Final = 16
 _DRAWS: Final = 3  # attempts to draw a free address: of four million, a few thousand are taken
@@ -144,6 +148,16 @@ def connect_program(
     """
     code = Assembly()
     otherwise = _REFUSED if closed else EXIT
+    code.unless_here(here.netns_cookie)
+    if datagrams is not None:
+        # Refuse a program that names the stand-in address of another socket: it would fill the buffer of
+        # that one's user. (An IPv6 socket that is connected to an IPv4 address names its own.)
+        code.unless(_USER_PORT, kernel_port(datagrams.port), "no_stand_in")
+        _put_cookie(code)
+        _put_destination(code, version)
+        code.look_up(tables.places, _ASKED_AT, "no_stand_in")
+        _unless_own(code, _REFUSED)
+        code.label("no_stand_in")
     _unless_chosen(code, here, tables)
     # Leave alone the ports that go direct.
     code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
@@ -186,7 +200,7 @@ def connect_program(
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
         code.jump(Opcode.IF_EQUAL, EXIT, 2)
         _lead_datagram(code, version, tables, datagrams, otherwise)
-    if closed:
+    if closed or datagrams is not None:
         code.jump(Opcode.JUMP, EXIT)
         code.label(_REFUSED)
         code.put(Opcode.SET, 0, immediate=0)
@@ -246,12 +260,37 @@ def sender_program(
         # From no stand-in address: if the host may be redirected, note that it has spoken first
         # (`heard`).
         code.label("outside")
+        code.unless_here(here.netns_cookie)
         _unless_chosen(code, here, tables)
         _put_destination(code, version)
         _unless_direct(code, tables)
         _put_own_port(code)
         _put_in(code, tables.heard, _PLACE_AT, _HERE_AT)
     return code.code()
+
+
+def buffer_program(version: int, tables: RedirectTables) -> bytes:
+    """Return the program that chooses the receiving socket of a datagram, by number, by the sending user.
+
+    A datagram to an address that stands for no place, from a neighbour say, goes to `STRANGERS`.
+    """
+    code = Assembly()
+    if version == 4:
+        for word, number in enumerate((0, 0, _MAPPED_WORD)):
+            code.put(Opcode.STORE_NUMBER, STACK, offset=_HERE_AT + 4 * word, immediate=number)
+    offset, size = (16, 4) if version == 4 else (24, 16)
+    code.put(Opcode.COPY, 1, CONTEXT)
+    code.put(Opcode.SET, 2, immediate=offset)
+    code.set_stack(3, _HERE_AT + ADDRESS_BYTES - size)
+    code.put(Opcode.SET, 4, immediate=size)
+    code.put(Opcode.SET, 5, immediate=_NETWORK_HEADER)
+    code.call(Helper.LOAD_FROM_HEADER)
+    code.jump(Opcode.IF_NOT, EXIT, 0)
+    code.look_up(tables.places, _HERE_AT)
+    code.put(Opcode.LOAD, 0, 0, ADDRESS_BYTES + 4)
+    code.put(Opcode.AND, 0, immediate=STRANGERS - 1)
+    code.put(Opcode.RETURN)
+    return code.code(at_exit=STRANGERS)
 
 
 def arrival_program(tables: RedirectTables) -> bytes:
@@ -298,8 +337,7 @@ def direct_key(network: IPv4Network | IPv6Network) -> bytes:
 
 
 def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
-    """Go on only for sockets of this namespace that are chosen and not the proxy's own."""
-    code.unless_here(here.netns_cookie)
+    """Go on only for sockets that are chosen and not the proxy's own."""
     code.call(Helper.CURRENT_PROCESS)
     code.put(Opcode.SHIFT_RIGHT, 0, immediate=32)
     code.jump(Opcode.IF_EQUAL, EXIT, 0, immediate=here.own_process)
@@ -348,10 +386,15 @@ def _show_place(
     code.unless(_USER_PORT, kernel_port(datagrams.port), otherwise)
     _put_destination(code, version)
     code.look_up(tables.places, _ASKED_AT, otherwise)
+    _unless_own(code, otherwise)
+    _show(code, version)
+
+
+def _unless_own(code: Assembly, otherwise: str) -> None:
+    """Go on only if the place to which register 0 points is that of the cookie on the stack."""
     code.put(Opcode.LOAD_WIDE, 2, 0, PLACE.size - 8)
     code.put(Opcode.LOAD_WIDE, 3, STACK, _COOKIE_AT)
     code.jump(Opcode.IF_NOT_REGISTER, otherwise, 2, 3)
-    _show(code, version)
 
 
 def _put_own_port(code: Assembly) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -238,3 +239,83 @@ print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))[0]))
     device = f"one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b'{route['dev']}')"
     assert asked(laptop, ask.replace("DEVICE", device), OTHER) == route["prefsrc"]
     assert asked(laptop, ask.replace("DEVICE", "")) != route["prefsrc"]
+
+
+def datagrams_port(laptop):
+    """Return the proxy's port for redirected datagrams: no other one of UDP is open at all addresses."""
+    lines = laptop.near.run("ss", "-Hlun").stdout.split()
+    return {
+        int(each[8:]) for each in lines if each.startswith("0.0.0.0:") and each[8:] != "*"
+    }.pop()
+
+
+FLOOD = """
+import socket
+for family, host in ((socket.AF_INET, "FOUR"), (socket.AF_INET6, "SIX")):
+    one = socket.socket(family, socket.SOCK_DGRAM)
+    for _ in range(10_000):
+        one.sendto(bytes(1000), (host, PORT))
+"""
+
+
+@pytest.mark.usefixtures("echo")
+@pytest.mark.parametrize("redirected", [True, False])
+def test_another_users_flood_pushes_out_no_datagram(redirected, laptop):
+    """A user, or a stranger, who filled the one buffer denied the datagrams of others."""
+    forward = laptop.forward("--redirect", str(USER), "--redirect", str(OTHER), "--fail", "closed")
+    ask = "".join(
+        f"""
+one = socket.socket(socket.{family}, socket.SOCK_DGRAM)
+one.settimeout(20)
+one.sendto(b"x", ("{host}", 9001))
+made.append(one)
+"""
+        for family, host in (("AF_INET", ORIGIN), ("AF_INET6", ORIGIN6))
+    )
+    ask = f"import socket\nmade = []{ask}print('sent', flush=True)\n"
+    ask += "print([one.recvfrom(100)[1][0] for one in made])"
+    said(laptop, PYTHON, "-c", ask, user=OTHER)
+    four, six, port = ORIGIN, ORIGIN6, 9001
+    if not redirected:
+        four, six, port = "127.0.0.1", "::1", datagrams_port(laptop)
+    flood = FLOOD.replace("FOUR", four).replace("SIX", six).replace("PORT", str(port))
+    # The proxy reads nothing while the buffers fill.
+    forward.send_signal(signal.SIGSTOP)
+    said(laptop, PYTHON, "-c", flood, user=USER if redirected else USER + 9)
+    asking = as_user(laptop, PYTHON, "-c", ask, user=OTHER)
+    assert asking.stdout.readline() == b"sent\n"
+    forward.send_signal(signal.SIGCONT)
+    answered, complaint = asking.communicate(timeout=30)
+    assert answered.decode() == f"{[ORIGIN, ORIGIN6]}\n", complaint
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_stranger_sends_nothing_to_a_place(laptop):
+    """The kernel shows all users the stand-in address that another one's socket is connected to."""
+    laptop.forward("--redirect", str(USER))
+    for family, host, loopback in (("AF_INET", ORIGIN, "127.1"), ("AF_INET6", ORIGIN6, "[fd63")):
+        calling = as_user(
+            laptop,
+            *(PYTHON, "-c"),
+            "import socket, time\n"
+            f"one = socket.socket(socket.{family}, socket.SOCK_DGRAM)\n"
+            f"one.connect(('{host}', 9001))\n"
+            "print('ready', flush=True)\n"
+            "time.sleep(60)\n",
+        )
+        assert calling.stdout.readline() == b"ready\n"
+        shown = laptop.near.run("ss", "-Hun", "state", "established").stdout.split()
+        address, port = next(
+            each for each in shown if each.startswith(loopback) and ":" in each[4:]
+        ).rsplit(":", 1)
+        for user in (USER, OTHER):
+            for act in ("sendto(b'x', here)", "connect(here)"):
+                script = (
+                    "import socket\n"
+                    f"here = ('{address.strip('[]')}', {port})\n"
+                    "try:\n"
+                    f"    socket.socket(socket.{family}, socket.SOCK_DGRAM).{act}\n"
+                    "except PermissionError:\n"
+                    "    print('refused')\n"
+                )
+                assert said(laptop, PYTHON, "-c", script, user=user) == "refused\n"

@@ -1,6 +1,7 @@
 """Datagrams of redirected users: whose they are, where they go, and how they are refused."""
 
 import asyncio
+import ctypes
 import socket
 import struct
 from ipaddress import ip_address
@@ -31,6 +32,11 @@ class Places:
 
     def place(self, here):
         return self.places.get(here)
+
+    def divide(self, sockets):
+        """Let the first socket receive all (SO_ATTACH_REUSEPORT_CBPF: `return 0`)."""
+        code = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0))
+        sockets[0].setsockopt(socket.SOL_SOCKET, 51, struct.pack("HP", 1, ctypes.addressof(code)))
 
     def hold_addresses(self):
         return False
