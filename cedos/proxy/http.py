@@ -63,6 +63,8 @@ _ANSWER = re.compile(rb"(?:HTTP/[0-9](?:\.[0-9])?|ICY) (?!101)([1-9][0-9]{2})[ \
 _HEAD_END = re.compile(rb"\n\r?\n")
 _MOST_HEADS: Final = 17
 _LINES = re.compile(rb"[^\n]*\n")
+# Python's programs end a line at a bare CR, which counts as a space (RFC 9112, 2.2).
+_CONTROL = re.compile(rb"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FOLD = re.compile(rb"\r?\n[ \t]+")  # a line that goes on with the next one (RFC 9112, 5.2)
 _PERSISTENCE = frozenset((b"connection", b"proxy-connection", b"keep-alive"))
 # Fields that `Connection` may not remove. Otherwise two readers could find different body lengths.
@@ -285,7 +287,7 @@ class OnlyAnswer:
 
 def _closing(head: bytes) -> bytes:
     # Nothing of the origin's may go on with the line that is put in.
-    first, *lines = _LINES.findall(_FOLD.sub(b" ", head))
+    first, *lines = _LINES.findall(_FOLD.sub(b" ", _CONTROL.sub(b" ", head)))
     kept = (each for each in lines if each.partition(b":")[0].strip().lower() not in _PERSISTENCE)
     return b"".join([first, b"Connection: close\r\n", *kept])
 

@@ -179,8 +179,8 @@ def test_a_refusal_says_what_is_wrong_to_people_and_to_programs():
 def test_an_answers_head_says_that_the_connection_ends():
     """Repeated and oddly spaced fields go, no line goes on with ours; bytes behind the head stay.
 
-    Programs take 103 for the final answer (Python's), or end its head at a line that begins with CR
-    (curl).
+    Programs take 103 for the final answer (Python's), end its head at a line that begins with CR (curl),
+    or a line at a bare CR (Python's; a field behind it kept the connection of an HTTP/1.0 answer).
     """
     early = (
         b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\rX: y\nHTTP/1.1 200 OK\r\n\r\n"
@@ -188,11 +188,14 @@ def test_an_answers_head_says_that_the_connection_ends():
     )
     said = (
         b"HTTP/1.0 200 OK\n x\r\nConnection : keep-alive\n\tkeep-alive\r\nX: \xff\r\n folded\r\n"
-        b"KEEP-ALIVE: 5\r\nProxy-Connection: keep-alive\r\n\nHTTP/1.1 200 OK\r\n\r\n"
+        b"KEEP-ALIVE: 5\r\nProxy-Connection: keep-alive\r\n"
+        b"Y: a\rKeep-Alive: 5\x0bb\r\n\r\rKeep-Alive: 5\r\n\0Keep-Alive: 5\r\n"
+        b"\nHTTP/1.1 200 OK\r\n\r\n"
     )
     closing = (
         b"HTTP/1.1 100 Continue\r\n\r\n"
-        b"HTTP/1.0 200 OK x\r\nConnection: close\r\nX: \xff folded\r\n\nHTTP/1.1 200 OK\r\n\r\n"
+        b"HTTP/1.0 200 OK x\r\nConnection: close\r\nX: \xff folded\r\n"
+        b"Y: a Keep-Alive: 5 b Keep-Alive: 5 Keep-Alive: 5\r\n\nHTTP/1.1 200 OK\r\n\r\n"
     )
     for step in (1, 7, 1000):
         only, come = OnlyAnswer(), early + said
