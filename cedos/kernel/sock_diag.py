@@ -38,7 +38,7 @@ _SOCKET: Final = struct.Struct("!BBBBHH16s16s")
 _EXPIRES: Final = struct.Struct("=52xI")
 _COOKIE: Final = slice(44, 52)
 _SOCKET_BYTES: Final = 72
-_OWNER: Final = struct.Struct("=44xQ12xI")
+_OWNER: Final = struct.Struct("=44xQ12xII")  # the cookie; the user, the inode
 _NO_COOKIE: Final = b"\xff" * 8
 _WANT_TCP_INFO: Final = 1 << 1
 # The most sockets that are kept of a dump, of one user and of all. A user can open 36,000 in a second.
@@ -179,8 +179,13 @@ def owner_of(message: NetlinkMessage) -> tuple[int, int] | None:
     """Return the cookie of the socket in an answer, as BPF and SO_COOKIE have it, and its user."""
     if not _is_socket(message):
         return None
-    cookie, user = _OWNER.unpack_from(message.payload)
+    cookie, user, _ = _OWNER.unpack_from(message.payload)
     return cookie, user
+
+
+def is_orphan(message: NetlinkMessage) -> bool:
+    """Return whether its program has closed the socket in an answer, which the kernel still serves."""
+    return _is_socket(message) and not _OWNER.unpack_from(message.payload)[2]
 
 
 def _one(key: FlowKey, extensions: int, states: int) -> bytes:

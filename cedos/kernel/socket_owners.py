@@ -56,8 +56,23 @@ class SocketOwners:
             return None
         except OSError:
             return UNKNOWN
+        if any(map(sock_diag.is_orphan, answers)):
+            return None
         found = next(filter(None, map(sock_diag.owner_of, answers)), None)
         return UNKNOWN if found is None else SocketOwner(*found)
+
+    def has_left(self, one: socket.socket) -> bool:
+        """Return whether the program of this host at a TCP connection's other end has closed it.
+
+        One that has ended only its own half still reads.
+        """
+        try:
+            if one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == sock_diag.ESTABLISHED:
+                return False
+            ends = one.getpeername()[:2], one.getsockname()[:2]
+        except OSError:
+            return True  # it was reset
+        return self.find(socket.IPPROTO_TCP, *ends) is None
 
     def close(self) -> None:
         if self._asking is not None:

@@ -42,6 +42,9 @@ MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
 _SPARE_FILES: Final = 256
 
 _FULL_PAUSE_S: Final = 0.2
+# Connections whose programs have closed them, and how long each stays: its last bytes may be on their way.
+MOST_LEFT, LEFT_S = 128, 600.0
+_LEFT_CHECK_S: Final = 5.0
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *HIDDEN)
 
@@ -99,6 +102,9 @@ class LocalProxy:
         self._told_direct = False
         self._routes = EgressReader()
         self._owners, self._associations = SocketOwners(), Counter[int]()
+        self._carried: dict[asyncio.Task[None], socket.socket] = {}
+        self._left: dict[asyncio.Task[None], float] = {}  # since when, the oldest first
+        self._checking: asyncio.TimerHandle | None = None
         self._names = names or LocalNames()
 
     @property
@@ -132,6 +138,8 @@ class LocalProxy:
 
     async def close(self) -> None:
         self._stop_listening()
+        if self._checking is not None:
+            self._checking.cancel()
         await self._tasks.end()
         self._routes.close()
         self._owners.close()
@@ -336,9 +344,31 @@ class LocalProxy:
             self._silent.popitem(last=False)[0].cancel()
         program.setblocking(False)
         task = self._tasks.begin(self._serve(program, where))
+        self._carried[task] = program
+        task.add_done_callback(self._on_served)
+        if self._checking is None:
+            self._checking = asyncio.get_running_loop().call_later(_LEFT_CHECK_S, self._check_left)
         if where.to is None and where.redirection is None:
             self._silent[task] = None
             task.add_done_callback(lambda done: self._silent.pop(done, None))
+
+    def _on_served(self, task: asyncio.Task[None]) -> None:
+        del self._carried[task]
+        self._left.pop(task, None)
+
+    def _check_left(self) -> None:
+        """End what programs have left: an origin that never ends its half would hold places for ever."""
+        loop = asyncio.get_running_loop()
+        for task, program in self._carried.items():
+            if task not in self._left and self._owners.has_left(program):
+                self._left[task] = loop.time()
+        for task, since_s in list(self._left.items()):
+            if len(self._left) <= MOST_LEFT and since_s > loop.time() - LEFT_S:
+                break
+            del self._left[task]
+            task.cancel()
+        again = loop.call_later(_LEFT_CHECK_S, self._check_left) if self._carried else None
+        self._checking = again
 
     def _go_on(self, one: socket.socket, where: Listening) -> None:
         if one.fileno() >= 0:

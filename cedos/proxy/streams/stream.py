@@ -276,7 +276,8 @@ class ProxiedStream:
     def reset(self) -> None:
         """Break it for both ends, unless it is over."""
         if self._broken is None and not (self._ended and self._peer_ended):
-            self._say(StreamReset(self.number), ordered=False)
+            # Behind the end that was sent: what the program said before it left arrives.
+            self._say(StreamReset(self.number), ordered=self._ended)
             self.broke(StreamBrokenError("it was reset here"))
 
     def drop(self) -> None:

@@ -31,3 +31,21 @@ def test_the_kernel_tells_who_sends():
         assert owners.find(socket.IPPROTO_UDP, ("::1", port), ("::1", 9)) == owner(one)
     assert owners.find(socket.IPPROTO_UDP, ("::1", port), ("::1", 9)) is None
     owners.close()
+
+
+def test_the_kernel_tells_who_has_left():
+    owners = SocketOwners()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for reset in (False, True):
+            program = socket.create_connection(server.getsockname())
+            accepted, _ = server.accept()
+            with accepted:
+                assert not owners.has_left(accepted)
+                program.shutdown(socket.SHUT_WR)
+                assert accepted.recv(1) == b""
+                assert not owners.has_left(accepted)  # it ended its half alone
+                if reset:
+                    program.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                program.close()
+                assert owners.has_left(accepted)
+    owners.close()

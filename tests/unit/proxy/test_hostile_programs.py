@@ -51,6 +51,39 @@ async def test_who_says_nothing_makes_room_for_who_does(ends, monkeypatch):
         writer.close()
 
 
+async def test_an_origin_holds_no_places_of_programs_that_have_left(ends, monkeypatch):
+    """It never ends its half: 2,000 programs that had come and gone left no place to others for a day."""
+    monkeypatch.setattr(local_proxy, "MOST_LEFT", 2)
+    monkeypatch.setattr(local_proxy, "_LEFT_CHECK_S", 0.05)
+    await ends.start(patience_s=30)
+
+    async def holds(reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\nhi")
+        await reader.read()
+        await over.wait()
+
+    over, port = asyncio.Event(), await ends.origin(holds)
+    opening = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port
+    asking = b"GET http://127.0.0.1:%d/ HTTP/1.1\r\nCookie: a\r\n\r\n" % port
+    for words in (opening, asking) * 4:
+        reader, writer = await ends.ask(words)
+        await asyncio.wait_for(reader.readuntil(b"hi"), 10)
+        writer.close()
+        await writer.wait_closed()
+    halves = [await ends.ask(words) for words in (opening, asking)]
+    for reader, writer in halves:
+        writer.write_eof()
+        await asyncio.wait_for(reader.readuntil(b"hi"), 10)
+    await until(lambda: len(ends.proxy._tasks) == 4)
+    monkeypatch.setattr(local_proxy, "LEFT_S", 0.0)
+    await until(lambda: len(ends.proxy._tasks) == 2)
+    assert not any(reader.at_eof() or reader.exception() for reader, _ in halves)
+    for _, writer in halves:
+        writer.close()
+    await until(lambda: not ends.proxy._tasks and ends.proxy._checking is None)
+    over.set()
+
+
 async def test_what_nobody_reads_does_not_fill_the_kernel(ends, monkeypatch):
     """Its own buffers held megabytes each: with 150 such programs the host's TCP had none left."""
     programs = []
