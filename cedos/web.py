@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
@@ -28,6 +29,8 @@ _MOST_LINE_BYTES: Final = 1 << 16  # some servers send one field of 10 kB
 _MOST_FIELDS: Final = 128
 # Answers that something else follows (1xx). A server could send them for ever, 20 us each.
 MOST_INFORMATIONAL: Final = 16
+# What comes between two bytes of a body: sizes of chunks and their extensions.
+_MOST_FRAMING_BYTES: Final = 1 << 16
 _LARGEST: Final = 1 << 62
 _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -37,7 +40,7 @@ Fields = dict[str, list[str]]
 
 
 class _FinalAnswer(aiohttp.ClientResponse):
-    """An answer with a limit on those before it."""
+    """An answer with limits on those before it, and on what comes between the bytes of its body."""
 
     async def start(self, connection: Any) -> "_FinalAnswer":
         protocol, left = connection.protocol, MOST_INFORMATIONAL + 1
@@ -54,7 +57,23 @@ class _FinalAnswer(aiohttp.ClientResponse):
             await super().start(connection)
         finally:
             del protocol.read
+        self._bound_framing(protocol)
         return self
+
+    def _bound_framing(self, protocol: Any) -> None:
+        body, framing = self.content, 0
+        receive = partial(type(protocol).data_received, protocol)
+
+        def on_data(data: bytes) -> None:
+            nonlocal framing
+            had = body.total_bytes
+            receive(data)
+            framing = 0 if body.total_bytes > had else framing + len(data)
+            if framing > _MOST_FRAMING_BYTES:
+                body.set_exception(aiohttp.ClientPayloadError("frames without bytes"))
+                self.close()
+
+        protocol.data_received = on_data
 
 
 def client(

@@ -121,3 +121,32 @@ async def test_a_server_that_only_says_that_it_goes_on_is_given_up(hints):
         else:
             with pytest.raises(aiohttp.ClientResponseError):
                 await asyncio.wait_for(client.get(url), 10)
+
+
+@pytest.mark.parametrize("more", [b"x", b"0", b"1\r\nx\r\n"])
+async def test_a_server_that_only_frames_its_body_is_given_up(more):
+    """Such a server kept the gateway reading, also once the program had gone; single bytes are a body."""
+    begin = b"2;a=" if more == b"x" else b""
+
+    async def serve(reader, writer):
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + begin)
+            for _ in range(30 if len(more) > 1 else 10_000):
+                writer.write(more * 10_000)
+                await writer.drain()
+            writer.write(b"0\r\n\r\n")
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    async with (
+        server,
+        web.client(lambda address: socket.socket(*address[:3])) as client,
+        client.get(url) as answer,
+    ):
+        if len(more) > 1:
+            assert await answer.read() == b"x" * 300_000
+        else:
+            with pytest.raises(aiohttp.ClientPayloadError, match="frames"):
+                await asyncio.wait_for(answer.read(), 10)

@@ -42,7 +42,7 @@ MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
 _SPARE_FILES: Final = 256
 
 _FULL_PAUSE_S: Final = 0.2
-# Connections whose programs have closed them, and how long each stays: its last bytes may be on their way.
+# Connections that programs have closed, and how long each stays: its last bytes may be on their way.
 MOST_LEFT, LEFT_S = 128, 600.0
 _LEFT_CHECK_S: Final = 5.0
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
