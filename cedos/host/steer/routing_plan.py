@@ -14,6 +14,8 @@ A table per network holds its default route. The rules, in the order in which th
     32046  IPv6 sockets that were refused (below): what they send is refused as long as they live
     32050  destinations under a user's rule, the more specific ones first; each is followed by one that
            refuses what the network has no route for
+    32114  as 32030, for an address that several networks have: it tells none of them, so that a network
+           which gives this host the address of another one would draw what is ruled to itself
     32115  each network's own resolvers: the network names them, so they never count before a user's rule
     32120  programs whose connections carry a mark (`cedos exec`)
     32130  destinations known to be different, the more specific ones first
@@ -70,6 +72,7 @@ class Preference(IntEnum):
     SOURCE_ONLY = 32031
     REFUSED = 32046
     RULED = 32050
+    SHARED_SOURCE = 32114
     RESOLVER = 32115
     MARK = 32120
     DESTINATION = 32130
@@ -215,10 +218,9 @@ def plan(
                 rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
             elif network.carries(version) and (translator := network.translator) is not None:
                 routes.add(Route(table, EVERYWHERE[version], translator.index))
-                own = [each for each in translator.addresses if each.version == version]
+                own = [each.ip for each in translator.addresses if each.version == version]
                 if not tunnelled:
-                    sources = (ip_network(each.ip) for each in own)
-                    rules |= {Rule(version, Preference.SOURCE, table, source=s) for s in sources}
+                    rules |= {_source_rule(each, table, networks) for each in own}
             waits = not network.carries(version) and (version, network.index) in lost
             if not tunnelled and (network.leads_out(version) or waits):
                 rules |= _source_rules(network, version, networks, routes)
@@ -268,9 +270,10 @@ def _refusing(version: int) -> int | None:
 
 
 def _addresses(network: Network) -> list[Address]:
+    translator = network.translator
     return [
         interface.ip
-        for interface in network.addresses
+        for interface in (*network.addresses, *(translator.addresses if translator else ()))
         if not interface.ip.is_link_local or isinstance(interface.ip, IPv4Address)
     ]
 
@@ -283,6 +286,12 @@ def _default_route(
     return Route(table_of(network), EVERYWHERE[version], network.index, gateway, own)
 
 
+def _source_rule(own: Address, table: int, networks: Sequence[Network]) -> Rule:
+    several = sum(own in _addresses(each) for each in networks) > 1
+    preference = Preference.SHARED_SOURCE if several else Preference.SOURCE
+    return Rule(own.version, preference, table, source=ip_network(own))
+
+
 def _source_rules(
     network: Network, version: int, networks: Sequence[Network], routes: set[Route]
 ) -> set[Rule]:
@@ -291,8 +300,11 @@ def _source_rules(
     for interface in network.addresses:
         if interface.version != version or interface.ip not in _addresses(network):
             continue
-        source = ip_network(interface.ip)
-        rules.add(Rule(version, Preference.SOURCE, table, source=source))
+        rule = _source_rule(interface.ip, table, networks)
+        rules.add(rule)
+        if rule.preference != Preference.SOURCE:
+            continue
+        source = rule.source
         rules.add(Rule(version, Preference.SOURCE_ONLY, None, source=source))
         on_link = interface.network
         shared = any(

@@ -67,6 +67,28 @@ def test_what_is_bound_to_a_network_that_is_down_goes_nowhere(world, routing, ve
     assert world.carrier(version) == "wlan0"
 
 
+@both
+@pytest.mark.parametrize("length", [1, 24, 32])
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("ruled", ["wlan0", "lte0"])
+def test_a_network_that_gives_the_address_of_another_draws_nothing_ruled(
+    world, routing, version, length, first, ruled
+):
+    """The kernel looks again by a socket's address: Wi-Fi's DHCP led what is ruled over Wi-Fi, or not."""
+    address = OWN["lte0", version]
+    given = (ip_interface(f"{address}/{length}"),)
+    networks = [replace(world.wlan0, addresses=given), world.lte0]
+    if first:
+        routing.networks_changed(networks[:1])
+    routing.networks_changed(networks)
+    remote = "198.51.100.7" if version == 4 else "2001:db8:7::7"
+    routing.set_destination(Destination(ip_network(remote), ruled=True), ruled)
+    assert world.carrier(version, remote=remote) == ruled
+    assert world.carrier(version, remote=remote, local=address) == ruled
+    # What is not ruled keeps to one network.
+    assert world.carrier(version, local=address) in ("wlan0", "lte0")
+
+
 def test_forwarded_packets_keep_the_hosts_own_default(world, routing):
     routing.set_default("lte0")
     routing.set_destination(Destination(ip_network("198.51.100.0/24")), "lte0")
