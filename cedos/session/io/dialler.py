@@ -30,7 +30,7 @@ from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoi
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import SessionPath, SessionPathEvent
-from cedos.session.protocol.channel import Channel, resume, set_up
+from cedos.session.protocol.channel import HANDSHAKE_S, Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.frames import Sync
 from cedos.session.protocol.handshake.credentials import Credentials
@@ -40,6 +40,7 @@ from cedos.session.protocol.schedulers.interface import PathFacts
 
 _EXCLUSIVE_S: Final = 2.0
 _RESOLVE_S: Final = 20.0
+_NO_ANSWER: Final = "no answer to the handshake"
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +279,8 @@ class Dialler:
             if not open_paths:
                 self._exclusive = path
                 self._arm(_EXCLUSIVE_S, self._exclusive_overdue)
+            # What answers nothing, as a portal may, must not keep its network unused for good.
+            self._driver.loop.call_later(HANDSHAKE_S, self._overdue, path)
             path.start()
 
     def _channel(self, *, joins: bool) -> Channel:
@@ -292,14 +295,14 @@ class Dialler:
         if self._exclusive is None:
             return
         if self._ready:
-            self._exclusive.close("no answer to the handshake", reset=True)
-            return
-        expires_at = self._exclusive.channel.expires_at
-        if expires_at is not None and self._driver.now() > expires_at:
-            self._exclusive.channel.expire()
-            self._exclusive.close("no answer to the handshake", reset=True)
+            self._exclusive.close(_NO_ANSWER, reset=True)
         else:
             self._arm(_EXCLUSIVE_S, self._exclusive_overdue)
+
+    def _overdue(self, path: SessionPath) -> None:
+        if path.path_id in self._in_handshake:
+            path.channel.expire()
+            path.close(_NO_ANSWER, reset=True)
 
     def _arm(self, seconds: float, then: Callable[[], None]) -> None:
         if self._timer is not None:

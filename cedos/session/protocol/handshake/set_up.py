@@ -11,6 +11,7 @@ from typing import Final
 from cedos.session.protocol.crypto import KeyPair, Random, Suite, expand, extract
 from cedos.session.protocol.handshake.credentials import Credentials, Locators
 from cedos.session.protocol.handshake.messages import (
+    COOKIE_BYTES,
     FLOW_ID_BYTES,
     Granted,
     Hello,
@@ -92,8 +93,9 @@ class SetUpHandshake:
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         match kind:
-            # The acceptor is under load: the cookie shows that this end reads its answers.
-            case MessageKind.COOKIE:
+            # The acceptor is under load: the cookie shows that this end reads its answers. It asks once
+            # for each hello; a stranger, whose messages need no key, could ask without end.
+            case MessageKind.COOKIE if len(body) == COOKIE_BYTES and not self._hello.cookie:
                 self._hello = Hello(self._hello.detail, self._hello.content, body)
                 return HandshakeStep(reply=self.hello)
             case MessageKind.NOTICE:

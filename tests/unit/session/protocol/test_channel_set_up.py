@@ -192,6 +192,16 @@ def test_under_load_a_cookie_is_asked_for(make_hosts):
     assert MessageKind.COOKIE not in [m[3] for m in hosts.wire]
 
 
+@pytest.mark.parametrize("cookies", [[b""], [b"c" * 300], [b"c" * 20, b"c" * 20]])
+def test_a_stranger_who_asks_for_cookies_gets_one_more_hello_at_most(hosts, cookies):
+    client = hosts.set_up()
+    client.outgoing()
+    for each in [*cookies, *[b"d" * 20] * 1000]:
+        client.receive(framed(MessageKind.COOKIE, each), 0.0)
+    assert len(client.outgoing()) == len(cookies) - 1
+    assert client.failure.kind is FailureKind.GARBLED
+
+
 def test_a_cookie_is_good_for_one_address_one_hello_and_two_minutes(make_hosts):
     hosts = make_hosts(limits=HandshakeLimits(cookies_from=0))
 

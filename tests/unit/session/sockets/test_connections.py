@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -12,6 +14,7 @@ from kit.waiting import until
 from cedos import session
 from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
 from cedos.model import Bulk, Direction, Label, NetworkKind, Urgency
+from cedos.session.io import dialler
 from cedos.session.io.advice import KnownNetwork
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.io.path import SessionPath, SessionPathEvent
@@ -339,6 +342,46 @@ async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_l
     allowed.append("lo")
     near.check_networks()
     assert await asyncio.wait_for(far.read_exactly(1), 5) == b"y"
+
+
+async def test_a_network_whose_portal_accepts_and_says_nothing_is_tried_again(monkeypatch):
+    """The portal held its connection, and with it the network, for good."""
+    monkeypatch.setattr(dialler, "HANDSHAKE_S", 0.2)
+    key, held = KeyPair(os.urandom(32)), []
+    async with await session.listen(("127.0.0.1", 0), key=key) as listener:
+
+        async def portal(reader, writer):
+            """Forward the connections of the first network; hold the first one of the other."""
+            if writer.get_extra_info("peername")[0] == "127.0.0.2" and not held:
+                held.append(writer)
+                return
+            there = await asyncio.open_connection(*listener.address)
+            await asyncio.gather(forward(reader, there[1]), forward(there[0], writer))
+
+        async def forward(source, to):
+            with suppress(OSError):
+                while data := await source.read(4096):
+                    to.write(data)
+            to.close()
+
+        front = await asyncio.start_server(portal, "127.0.0.1", 0)
+        near = await session.connect(
+            front.sockets[0].getsockname()[:2], server_key=key.public, key=KeyPair(os.urandom(32))
+        )
+        links = near.flow.dialler._driver.links
+        (first,) = links.egresses("127.0.0.1")
+        both = (
+            first,
+            replace(first, source="127.0.0.2", addresses=first.addresses | {"127.0.0.2"}),
+        )
+        monkeypatch.setattr(links, "egresses", lambda destination: both)
+        near.check_networks()
+        await until(lambda: held)
+        await until(lambda: len(near.paths()) == 2)
+        near.abort()
+        await near.drained()
+        for each in (front, *held):
+            each.close()
 
 
 LTE = {"lte0": True}
