@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from cedos.apps.files.getting import MOST_ANEW
 from cedos.apps.files.messages import (
     PutAnswer,
     PutRequest,
@@ -75,6 +76,7 @@ class Putting:
         self._body, self._path, self._link = body, path, link
         self._patience_s, self._web = patience_s, web
         self._begun = False
+        self._again_bytes = 0
         self.answer: WebAnswer | None = None
         self.progress = Progress(size_bytes=body.size)
 
@@ -134,6 +136,12 @@ class Putting:
         start = (await self._answer(connection)).start
         if start > body.size:
             raise TransferError(f"the server wants byte {start} of {body.size}")
+        # Count what the server had acknowledged and has not: it could have the file sent without end.
+        self._again_bytes += max(progress.have_bytes - start, 0)
+        if self._again_bytes > MOST_ANEW * body.size:
+            raise TransferError(
+                f"the server has dropped what it had received, {MOST_ANEW} times the whole file by now"
+            )
         if not self._begun:
             self._begun, progress.began_bytes = True, start
         progress.have_bytes, progress.state = start, ""
@@ -153,6 +161,8 @@ class Putting:
                     sending.result()
             self.answer = answering.result().web
             await sending
+            # The session reads the file until the server has its bytes, whatever the server said before.
+            await connection.acknowledged(connection.written_bytes)
         finally:
             answering.cancel()
             sending.cancel()

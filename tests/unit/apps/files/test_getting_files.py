@@ -15,8 +15,17 @@ from kit.waiting import until
 
 from cedos.apps.files import server_link, serving
 from cedos.apps.files.getting import MOST_ANEW, Getting
-from cedos.apps.files.messages import Answer, Listing, ListRequest, pack, read
+from cedos.apps.files.messages import (
+    Answer,
+    AnyRequest,
+    Listing,
+    ListRequest,
+    PutAnswer,
+    pack,
+    read,
+)
 from cedos.apps.files.partial import Partial, files_of
+from cedos.apps.files.putting import Putting, UploadBody
 from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.apps.files.serving import Serving, client_names
 from cedos.apps.files.tree import Tree
@@ -90,6 +99,8 @@ class End:
             if self.over:
                 raise self.over
             part = await self.inbox.get()
+            if part is None and self.over:
+                raise self.over
             self.eof = part is None
             self.buffer += part or b""
         data, self.buffer = self.buffer[:most], self.buffer[most:]
@@ -268,6 +279,57 @@ def test_a_server_cannot_begin_anew_without_end(root, tmp_path):
         asyncio.run(world.fetch(tmp_path / "got"))
     assert len(world.server_ends) == MOST_ANEW + 2
     assert not (tmp_path / "got").exists()
+
+
+def test_a_server_cannot_have_a_file_sent_without_end(root):
+    """A server that dropped what it had, with new words each time, got 55 MB of 5 in 40 s."""
+    ends = []
+
+    async def take(end):
+        request = await read(AnyRequest, end.read_exactly)
+        await end.write(pack(PutAnswer(0)))
+        await end.read_exactly(request.size)
+        end.abort(f"the disk has failed for the {len(ends)}th time")
+
+    async def put():
+        async def connect():
+            client, server = End(), End()
+            client.other, server.other = server, client
+            ends.append((server, asyncio.create_task(take(server))))
+            return client
+
+        putting = Putting(UploadBody(root / "file"), "file", ServerLink(connect), 60.0)
+        try:
+            await putting.run()
+        finally:
+            putting.close()
+
+    with pytest.raises(TransferError, match=f"dropped .* {MOST_ANEW} times"):
+        asyncio.run(asyncio.wait_for(put(), 30.0))
+    assert len(ends) == MOST_ANEW + 2
+
+
+async def test_a_file_is_open_until_the_server_has_it_whatever_that_says(root):
+    """The session read on by a closed file's number: bytes of the next file took its place."""
+    client, server = End(), End()
+    client.other, server.other = server, client
+    client.acknowledged_bytes = 0
+
+    async def acknowledged(up_to_bytes):
+        await until(lambda: client.acknowledged_bytes >= up_to_bytes, 60.0)
+
+    async def connect():
+        return client
+
+    client.acknowledged = acknowledged
+    await server.write(pack(PutAnswer(0)) + pack(PutAnswer(len(TEXT))))
+    putting = Putting(UploadBody(root / "file"), "file", ServerLink(connect), 60.0)
+    running = asyncio.create_task(putting.run())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(running), 1.0)
+    client.acknowledged_bytes = client.written_bytes
+    await running
+    putting.close()
 
 
 def test_what_is_wrong_here_is_fetched_once_more(root, tmp_path):
