@@ -93,11 +93,15 @@ async def _bring(
         return True
 
     async def read_all(*, again: bool) -> None:
+        failures = 0
         while True:
             read_well = await asyncio.gather(*(read(*each) for each in library.podcasts.items()))
             if not again:
                 return
-            await asyncio.sleep(_AGAIN_S if all(read_well) else _FAILED_S)
+            # A feed that is gone for good must not have all of them read each minute.
+            failures = 0 if all(read_well) else failures + 1
+            soon_s = _FAILED_S * 2.0 ** min(failures - 1, 20)
+            await asyncio.sleep(min(soon_s, _AGAIN_S) if failures else _AGAIN_S)
             try:
                 library.read_subscriptions()
             except ConfigError as error:  # the user is writing it

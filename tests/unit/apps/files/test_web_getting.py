@@ -227,6 +227,30 @@ async def test_what_has_no_end_ends(tmp_path, monkeypatch, head, body, goes_on, 
     assert (tmp_path / "file").exists() is (why is None)
 
 
+async def test_a_feed_of_empty_blocks_ends():
+    """A server sent 888 MB for a feed of 100 bytes."""
+    packer = zlib.compressobj()
+    begun = packer.compress(b"<rss>" + bytes(100)) + packer.flush(zlib.Z_SYNC_FLUSH)
+    sent = 0
+
+    async def answer(reader, writer):
+        nonlocal sent
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Encoding: deflate\r\n\r\n" + begun)
+            while sent < 100_000_000:
+                writer.write(EMPTY_BLOCK * 10_000)
+                await writer.drain()
+                sent += 50_000
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(TransferError, match="encoded into more than it is"):
+            await web_getting.read(url, 8 << 20, WebWay())
+    assert sent < 50_000_000
+
+
 @pytest.mark.parametrize("encoding", ["gzip", "x-gzip", "deflate", "GZIP"])
 async def test_a_feed_is_decoded(answering, encoding):
     compress = zlib.compress if encoding == "deflate" else gzip.compress

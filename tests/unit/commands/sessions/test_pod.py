@@ -1,5 +1,6 @@
 """`cedos-pod` against a real nginx: kills, changed files, what it says."""
 
+import asyncio
 import json
 import os
 import random
@@ -8,11 +9,16 @@ import socket
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from kit.nginx import nginx
-from kit.waiting import wait_until
+from kit.waiting import until, wait_until
+
+from cedos.apps.files.podcast_library import Library
+from cedos.commands.sessions import pod
+from cedos.errors import WebError
 
 POD = str(Path(sys.executable).with_name("cedos-pod"))
 AUDIO = random.Random(6).randbytes(4_000_000)
@@ -162,6 +168,34 @@ def test_a_program_that_stays_looks_again_and_is_interrupted(publisher):
     staying.send_signal(signal.SIGINT)
     out, said = staying.communicate(timeout=30)
     assert (staying.returncode, out, said) == (130, "", "")
+
+
+async def test_a_feed_that_fails_has_all_read_less_and_less_often(tmp_path, monkeypatch):
+    """Each minute they were read again, 1,440 times a day, over a metered network, too."""
+    monkeypatch.setenv("CEDOS_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(pod, "_FAILED_S", 0.1)
+    read_at_s = []
+
+    async def read_feed(url, networks):
+        if url.endswith("gone"):
+            raise WebError("the server says 404 Not Found")
+        read_at_s.append(time.monotonic())
+        return []
+
+    monkeypatch.setattr(pod, "read_feed", read_feed)
+    text = "".join(
+        f'[podcasts.{each}]\nurl = "http://192.0.2.1/{each}"\n' for each in ("gone", "good")
+    )
+    (tmp_path / "podcasts.toml").write_text(text)
+    library = Library(tmp_path / "podcasts.toml", tmp_path / "book.json")
+    running = asyncio.create_task(pod._bring(library, tmp_path, [], stay=True, quiet=True))
+    await until(lambda: len(read_at_s) == 5)
+    running.cancel()
+    await asyncio.wait({running})
+    gaps_s = [later - at for at, later in pairwise(read_at_s)]
+    assert all(
+        gap_s > least_s for gap_s, least_s in zip(gaps_s, (0.09, 0.19, 0.39, 0.79), strict=True)
+    )
 
 
 def test_what_is_no_feed_is_reported_and_no_podcast_too(publisher):
