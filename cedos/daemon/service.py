@@ -57,7 +57,7 @@ from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.host.steer.kernel.filter_rules import QUEUE
 from cedos.host.steer.steering import Steering
-from cedos.kernel import process_limits
+from cedos.kernel import conntrack, process_limits
 from cedos.kernel.service_manager import Notifier
 from cedos.storage.history import History
 from cedos.storage.sharing_status import neighbours
@@ -310,6 +310,7 @@ class Daemon:
     def problems(self) -> list[str]:
         optional = (
             self._flow_monitor.problem,
+            conntrack.crowded(),
             self._history.problem if self._history else None,
             self._controller.transfers.lock.problem,
             self._bus.problem if self._bus else None,

@@ -16,7 +16,7 @@ from cedos.host.profiler.capture import open_capture
 from cedos.host.steer.journal_records import RETRANSMISSION, TCP_RTO_MAX
 from cedos.host.steer.kernel import first_timeout, ipset
 from cedos.host.steer.kernel.egress_wall import EgressWall
-from cedos.kernel import generic_netlink, privileges, sock_diag
+from cedos.kernel import conntrack, generic_netlink, privileges, sock_diag
 from cedos.kernel.bpf import AttachType, ProgramType, instruction, load, root_cgroup
 from cedos.kernel.mptcp import FAMILY_NAME, GET_ADDRESS, IPPROTO_MPTCP, mptcp_info, parse_endpoint
 from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, AsyncRequester, Requester
@@ -187,6 +187,8 @@ def connection_tracking(files: Files) -> Finding:
         )
     if events == "0":
         return limited(topic, "events are off", lost, "sysctl net.netfilter.nf_conntrack_events=1")
+    if full := conntrack.crowded(files.sysctl):
+        return limited(topic, full, "all programs: their new connections fail")
     return ok(topic, "available")
 
 

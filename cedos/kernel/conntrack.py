@@ -13,8 +13,9 @@ pass.
 import socket
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from cedos.kernel import sysctl
 from cedos.kernel.classic_bpf import NETLINK_ATTRIBUTE, NETLINK_NESTED, Assembler
 from cedos.kernel.netlink import NLA_F_NESTED, NetlinkMessage, attribute, attributes, nested
 from cedos.model import Address, FlowKey, address
@@ -83,6 +84,22 @@ _ORIGINAL_HEAD, _REPLY_HEAD = (
 _ENDS = struct.pack("=H", DELETE)
 _ORIGINAL_START, _REPLY_START = _ORIGINAL_HEAD + _HEADS[0], _REPLY_HEAD + _HEADS[0]
 _PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
+
+
+_ENTRIES: Final = "net.netfilter.nf_conntrack_count"
+_MOST_ENTRIES: Final = "net.netfilter.nf_conntrack_max"
+_NEARLY_FULL: Final = 0.95
+
+
+def crowded(read: Callable[[str], str | None] = sysctl.read) -> str:
+    """Return what a full table of connections means, in words; empty: it has room."""
+    entries, most = (int(read(each) or 0) for each in (_ENTRIES, _MOST_ENTRIES))
+    if entries <= _NEARLY_FULL * most:
+        return ""
+    return (
+        f"the kernel's table of connections has {entries} of {most} entries, and refuses new"
+        f" connections of all programs while it is full: a larger {_MOST_ENTRIES} would be right"
+    )
 
 
 class Tuple(NamedTuple):

@@ -60,6 +60,29 @@ def answers(cedos, pid):
         return False
 
 
+def test_the_status_tells_of_a_full_table_of_connections(tethered, install, tmp_path, monkeypatch):
+    """A user who opens 4,000 connections a second to himself fills it in a minute."""
+    cedos = install(tethered.laptop)
+    count = tmp_path / "count"
+    count.write_text("0\n")
+    script = 'mount --bind "$1" /proc/sys/net/netfilter/nf_conntrack_count; shift; exec "$@"'
+    usual = cedos._command
+    monkeypatch.setattr(
+        cedos,
+        "_command",
+        lambda *words: ("unshare", "-m", "sh", "-ec", script, "sh", str(count), *usual(*words)),
+    )
+
+    def told():
+        return [each for each in cedos.client.status().problems if "table of connections" in each]
+
+    with cedos.up():
+        assert not told()
+        count.write_text("999999999\n")
+        (problem,) = told()
+        assert "999999999 of " in problem
+
+
 def test_a_crowd_of_interfaces_and_routes_and_a_network_that_flaps(tethered, install):
     cedos, laptop = install(tethered.laptop), tethered.laptop
     before = rules(laptop)

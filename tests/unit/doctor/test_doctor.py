@@ -307,6 +307,12 @@ def test_connection_tracking(files):
     ):
         sysctl(files, "net.netfilter.nf_conntrack_events", value)
         assert kernel.connection_tracking(files).state is state
+    sysctl(files, "net.netfilter.nf_conntrack_max", "1000")
+    for entries, state in (("950", FindingState.OK), ("951", FindingState.LIMITED)):
+        sysctl(files, "net.netfilter.nf_conntrack_count", entries)
+        finding = kernel.connection_tracking(files)
+        assert finding.state is state
+    assert "951 of 1000 entries" in finding.found
 
 
 def test_bpf(files, monkeypatch):
