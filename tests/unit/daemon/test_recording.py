@@ -94,6 +94,18 @@ def test_who_begins_log_after_log_does_not_fill_the_disk(log, monkeypatch):
         log.ask(RecordingRequest(on=True, file="b.log"), MEMBER)
 
 
+def test_who_begins_log_after_log_leaves_a_bounded_number_of_files(log, monkeypatch, tmp_path):
+    """A member who began and ended 26 of them a second left 87,000."""
+    monkeypatch.setattr(recording, "MOST_FILES", 3)
+    for number in range(3):
+        log.ask(RecordingRequest(on=True, file=f"{number}.log"), MEMBER)
+        log.ask(STOP, MEMBER)
+    with pytest.raises(HistoryError, match="3 earlier logs"):
+        log.ask(RecordingRequest(on=True, file="3.log"), MEMBER)
+    (tmp_path / "records" / "1.log").unlink()
+    assert log.ask(RecordingRequest(on=True, file="3.log"), MEMBER).on
+
+
 def test_where_a_log_could_not_be_written_any_more_another_one_may_begin(log, driver):
     log.ask(START, ROOT)
     driver.log.problem = "the disk is full"
