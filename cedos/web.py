@@ -1,16 +1,20 @@
-"""Web servers: the client that asks them, its limits, and the parsing of what they answer.
+"""Web servers: the way to them, the client that asks, its limits, and the parsing of what they answer.
 
 A server may answer anything. Each part of a head is parsed here, for all who ask; what cannot be used is
 a TransferError, or counts as missing.
 """
 
 import asyncio
+import errno
+import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from enum import IntEnum
 from functools import partial
+from ipaddress import ip_network
 from typing import Any, Final
 
 import aiohttp
@@ -19,6 +23,9 @@ from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from cedos.errors import TransferError
+from cedos.global_unicast import is_global, meanings, within
+from cedos.kernel.interface_socket import bind_to_interface
+from cedos.model import Address
 
 AGENT: Final = "cedos"  # many servers refuse agents that begin with "python"
 CONNECT_S: Final = 10.0
@@ -37,6 +44,72 @@ _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 # The fields of a head: lower-case names; values in Latin-1, which keeps every byte.
 Fields = dict[str, list[str]]
+
+
+# Address ranges for benchmarks and documentation, which laboratories and tunnels use as their
+# internet. No private host is there.
+_PLAYED: Final = tuple(
+    map(
+        ip_network,
+        ("192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32",
+         "3fff::/20"),
+    )
+)  # fmt: skip
+
+
+class Distance(IntEnum):
+    """The distance of an address from this host."""
+
+    HOST = 0
+    LINK = 1
+    PRIVATE = 2
+    INTERNET = 3
+
+
+def distance(text: str) -> Distance:
+    """Return how far an address is, wherever a translator leads it."""
+    return min(map(_distance, meanings(text)))
+
+
+def _distance(address: Address) -> Distance:
+    if address.is_loopback or address.is_unspecified:
+        return Distance.HOST
+    if address.is_link_local:
+        return Distance.LINK
+    return Distance.INTERNET if is_global(address) or within(address, _PLAYED) else Distance.PRIVATE
+
+
+@dataclass(slots=True)
+class WebWay:
+    """A way to web servers: its `socket` is the client's."""
+
+    interface: str | None = None  # the network; None: as the host routes
+    # How far addresses must be. A server leads to none that is nearer than its own: what it leads to
+    # is its choice and not the user's.
+    least: Distance = Distance.HOST
+    refused: str = ""  # why it led no further; empty: it did
+    _tried: Distance = Distance.HOST
+
+    def socket(self, address: Any) -> socket.socket:
+        """Return a socket for a connection to an address. OSError: there may be none."""
+        family, kind, protocol, _, where = address
+        self._tried = max(self._tried, far := distance(where[0]))
+        if far < self.least:
+            self.refused = f"{where[0]} is nearer to this host than the server that leads there"
+            raise OSError(errno.EACCES, self.refused)
+        one = socket.socket(family, kind, protocol)
+        try:
+            one.setblocking(False)
+            if self.interface is not None:
+                bind_to_interface(one, self.interface)
+        except BaseException:
+            one.close()
+            raise
+        return one
+
+    def on_answer(self) -> None:
+        """Note that a server has answered."""
+        self.least = max(self.least, self._tried)
 
 
 class _FinalAnswer(aiohttp.ClientResponse):
@@ -83,6 +156,7 @@ def client(
     tls: ssl.SSLContext | bool = True,
     agent: str | None = AGENT,  # None: requests have only the headers that they are given
     read_bufsize: int = 1 << 16,
+    traces: Sequence[aiohttp.TraceConfig] = (),
     **connector: Any,  # more arguments of aiohttp's connector
 ) -> aiohttp.ClientSession:
     """Return a client that keeps no cookies."""
@@ -94,6 +168,7 @@ def client(
         read_bufsize=read_bufsize,
         cookie_jar=aiohttp.DummyCookieJar(),
         response_class=_FinalAnswer,
+        trace_configs=list(traces),
         max_line_size=_MOST_LINE_BYTES,
         max_field_size=_MOST_LINE_BYTES,
     )

@@ -22,11 +22,12 @@ import msgspec
 from cedos.api import asking
 from cedos.apps.files import web_getting
 from cedos.apps.files.partial import files_of
-from cedos.apps.files.web_getting import Distance, LeadingNetworks, WebWay, is_web
+from cedos.apps.files.web_getting import LeadingNetworks, is_web
 from cedos.config import toml_file
 from cedos.config.directories import directories
 from cedos.errors import ConfigError, FeedError, WebError
 from cedos.kernel import own_file
+from cedos.web import Distance, WebWay
 
 _MOST_FEED_BYTES: Final = 8 << 20
 # A real feed of that size takes a tenth of this. The newest episodes are enough, `keep` is less.

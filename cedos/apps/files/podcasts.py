@@ -20,11 +20,11 @@ from cedos.api.transfers import TransferReport, TurnMessage, sentence
 from cedos.apps.files import web_getting
 from cedos.apps.files.partial import Partial, disk_error
 from cedos.apps.files.podcast_library import Episode, EpisodeState, Library
-from cedos.apps.files.web_getting import LeadingNetworks, WebWay
+from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.config.directories import directories
 from cedos.errors import DiskError, TransferBusyError, TransferError, WebError
 from cedos.session.io.links import Egress
-from cedos.web import LEAST_BYTES
+from cedos.web import LEAST_BYTES, WebWay
 
 _MOST_AT_ONCE: Final = 64  # episodes with a row in the table of transfers
 _LOOK_S: Final = 1.0

@@ -11,10 +11,9 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, replace
-from enum import IntEnum
-from ipaddress import ip_address, ip_network
-from typing import Any, Final
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import Final
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -24,11 +23,9 @@ from yarl import URL
 from cedos import web
 from cedos.apps.files.partial import Partial
 from cedos.errors import DiskError, HostError, TransferError, WebError
-from cedos.global_unicast import is_global, meanings, within
-from cedos.model import Address
 from cedos.session.io.advice import Chooser
 from cedos.session.io.links import Egress, EgressReader
-from cedos.web import AnswerHead
+from cedos.web import AnswerHead, WebWay
 
 _BLOCK_BYTES: Final = 1 << 16
 _SILENCE_S: Final = 10.0
@@ -50,73 +47,6 @@ _NO_WAY: Final = frozenset(
 )
 
 _FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
-
-
-# Address ranges for benchmarks and documentation, which laboratories and tunnels use as their
-# internet. No private host is there.
-_PLAYED: Final = tuple(
-    map(
-        ip_network,
-        ("192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24", "2001:db8::/32",
-         "3fff::/20"),
-    )
-)  # fmt: skip
-
-
-class Distance(IntEnum):
-    """The distance of an address from this host."""
-
-    HOST = 0
-    LINK = 1
-    PRIVATE = 2
-    INTERNET = 3
-
-
-def distance(text: str) -> Distance:
-    """Return how far an address is, wherever a translator leads it."""
-    return min(map(_distance, meanings(text)))
-
-
-def _distance(address: Address) -> Distance:
-    if address.is_loopback or address.is_unspecified:
-        return Distance.HOST
-    if address.is_link_local:
-        return Distance.LINK
-    return Distance.INTERNET if is_global(address) or within(address, _PLAYED) else Distance.PRIVATE
-
-
-@dataclass(slots=True)
-class WebWay:
-    """A way to web servers."""
-
-    interface: str | None = None  # the network; None: as the host routes
-    # How far addresses must be. A server leads to none that is nearer than its own: what it leads to
-    # is its choice and not the user's.
-    least: Distance = Distance.HOST
-    refused: str = ""  # why it led no further; empty: it did
-    _tried: Distance = Distance.HOST
-
-    def socket(self, address: Any) -> socket.socket:
-        """Return a socket for a connection to an address. OSError: there may be none."""
-        family, kind, protocol, _, where = address
-        self._tried = max(self._tried, far := distance(where[0]))
-        if far < self.least:
-            self.refused = f"{where[0]} is nearer to this host than the server that leads there"
-            raise OSError(errno.EACCES, self.refused)
-        one = socket.socket(family, kind, protocol)
-        try:
-            one.setblocking(False)
-            if self.interface is not None:
-                name = self.interface.encode() + b"\0"
-                one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, name)
-        except BaseException:
-            one.close()
-            raise
-        return one
-
-    def on_answer(self) -> None:
-        """Note that a server has answered."""
-        self.least = max(self.least, self._tried)
 
 
 async def fetch(

@@ -24,10 +24,9 @@ from aiohttp import hdrs
 from cedos import web
 from cedos.apps.prefetch.surroundings import FetchError, NotThereError, Turn
 from cedos.errors import TransferError
-from cedos.kernel.interface_socket import bind_to_interface
 from cedos.kernel.tcp_info import receive_rtt_s, tcp_info
 from cedos.model import Urgency
-from cedos.web import AnswerHead
+from cedos.web import AnswerHead, WebWay
 
 FIRST_BYTES: Final = 32 * 1024
 LEAST_BYTES: Final = 8 * 1024
@@ -204,36 +203,36 @@ class HttpFetcher:
     async def fetch(self, turn: Turn) -> Body:
         """Fetch the body.
 
-        NotThereError: the server does not have it, or not for us. FetchError: it did not come, or not
-        whole; what came is kept for the next attempt.
+        NotThereError: the server does not have it, or not for us, or leads to what is nearer to this
+        host. FetchError: it did not come, or not whole; what came is kept for the next attempt.
         """
+        way = WebWay(turn.interface)
         try:
-            async with self._session(turn) as session:
+            async with self._session(turn, way) as session:
                 return await self._fetch(session, turn)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise NotThereError(f"{self.url} is no URL that can be fetched") from error
         except (aiohttp.ClientError, OSError, TimeoutError, TransferError) as error:
+            if way.refused:
+                raise NotThereError(f"{self.url}: {way.refused}") from error
             raise FetchError(f"{self.url}: {error or type(error).__name__}") from error
 
-    def _session(self, turn: Turn) -> aiohttp.ClientSession:
+    def _session(self, turn: Turn, way: WebWay) -> aiohttp.ClientSession:
         def make(address: Any) -> socket.socket:
-            family, kind, protocol, *_ = address
             turn.connects()
-            one = socket.socket(family, kind, protocol)
-            try:
-                one.setblocking(False)
-                if turn.label.urgency is Urgency.BACKGROUND:
-                    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKGROUND_BUFFER)
-                if turn.interface is not None:
-                    bind_to_interface(one, turn.interface)
-            except BaseException:
-                one.close()
-                raise
+            one = way.socket(address)
+            if turn.label.urgency is Urgency.BACKGROUND:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKGROUND_BUFFER)
             return one
 
+        async def on_redirect(*_: object) -> None:
+            way.on_answer()
+
+        trace = aiohttp.TraceConfig()
+        trace.on_request_redirect.append(on_redirect)
         return web.client(
             make, silence_s=_SILENCE_S, tls=self._tls if self._tls is not None else True,
-            read_bufsize=_BLOCK_BYTES, limit=1,
+            read_bufsize=_BLOCK_BYTES, traces=[trace], limit=1,
         )  # fmt: skip
 
     async def _fetch(self, session: aiohttp.ClientSession, turn: Turn) -> Body:

@@ -21,12 +21,13 @@ from cedos.apps.files import podcast_library, podcasts, web_getting
 from cedos.apps.files.partial import Partial, disk_error
 from cedos.apps.files.podcast_library import Episode, EpisodeState, Library, Subscription
 from cedos.apps.files.podcasts import EpisodeFetching, WantedEpisode
-from cedos.apps.files.web_getting import Distance, LeadingNetworks
+from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.errors import ConfigError, DiskError, FeedError, WebError
 from cedos.model import NetworkKind
 from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.session.io.links import Egress
 from cedos.session.sockets.metered_gate import OWN_TABLE
+from cedos.web import Distance
 
 WIFI = Egress("lo", 1, frozenset(), NetworkKind.WIFI, metered=False)
 PHONE = Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True)

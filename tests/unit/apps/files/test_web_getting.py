@@ -13,10 +13,11 @@ from kit.odd_web_server import AUDIO, OddWebServer
 from cedos import web
 from cedos.apps.files import web_getting
 from cedos.apps.files.partial import Partial
-from cedos.apps.files.web_getting import Distance, LeadingNetworks, WebWay
+from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.errors import TransferError, WebError
 from cedos.model import NetworkKind
 from cedos.session.io.advice import KnownNetwork
+from cedos.web import Distance, WebWay
 
 REFUSED = [
     ("circle", "the server redirects in circles"),
@@ -271,12 +272,12 @@ async def test_a_feed_is_decoded(answering, encoding):
     ],
 )  # fmt: skip
 def test_how_far_an_address_is(address, far):
-    assert web_getting.distance(address) is far
+    assert web.distance(address) is far
 
 
 async def test_no_server_leads_to_what_is_nearer(tmp_path, answering, monkeypatch):
     """127.0.0.2 plays a private address, 127.0.0.3 the internet."""
-    monkeypatch.setattr(web_getting, "distance", lambda text: Distance(int(text[-1])))
+    monkeypatch.setattr(web, "distance", lambda text: Distance(int(text[-1])))
     bodies = {n: await answering("200 OK", AUDIO, f"127.0.0.{n}") for n in (1, 2, 3)}
     for first in (1, 2, 3):
         for second, there in bodies.items():

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from cedos import web
 from cedos.apps.prefetch import http
 from cedos.apps.prefetch.http import (
     FIRST_BYTES,
@@ -18,6 +19,7 @@ from cedos.apps.prefetch.http import (
 from cedos.apps.prefetch.prefetcher import OtherPrograms
 from cedos.apps.prefetch.surroundings import NotThereError, Turn
 from cedos.model import Bulk, Label, Urgency
+from cedos.web import Distance
 
 _TCP_WINDOW_CLAMP = 10
 
@@ -152,3 +154,34 @@ async def test_a_server_cannot_fill_memory_beyond_a_bound(monkeypatch, encoding)
         with pytest.raises(NotThereError, match="compressed" if encoding else "more than"):
             await asyncio.wait_for(fetcher.fetch(turn), 20)
         assert fetcher._part.size == 0
+
+
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_server_leads_to_nothing_that_is_nearer(leads, monkeypatch):
+    """127.0.0.2 plays a private address, 127.0.0.3 the internet: whose page could ask a router's."""
+    monkeypatch.setattr(web, "distance", lambda text: Distance(int(text[-1])))
+    asked = []
+
+    async def serve(address, head):
+        async def answer(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            asked.append(address)
+            writer.write(f"HTTP/1.1 {head}\r\nContent-Length: 2\r\n\r\nok".encode())
+            writer.close()
+
+        return await asyncio.start_server(answer, address)
+
+    first, second = ("127.0.0.2", "127.0.0.3") if leads else ("127.0.0.3", "127.0.0.2")
+    turn = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
+    async with await serve(second, "200 OK") as there:
+        to = f"http://{second}:{there.sockets[0].getsockname()[1]}/"
+        async with await serve(first, f"302 Found\r\nLocation: {to}") as server:
+            fetching = HttpFetcher(f"http://{first}:{server.sockets[0].getsockname()[1]}/").fetch(
+                turn
+            )
+            if leads:
+                assert (await fetching).content == b"ok"
+            else:
+                with pytest.raises(NotThereError, match="nearer to this host"):
+                    await fetching
+    assert asked == [first] + [second] * leads
