@@ -681,10 +681,10 @@ class Controller:
         match command:
             case give.SetDefault():
                 self.default.on_failure()
-            case give.SetDestinations():
-                self.destinations.on_failure(places)
+            case give.SetDestinations(wanted):
+                self.destinations.on_failure(places or wanted)
             case give.SetRuled(wanted):
-                self.ruled.on_done(wanted, failed=places or tuple(wanted))
+                self.ruled.on_done(wanted, failed=places or wanted)
             case give.SetMark(mark, _):
                 self.programs.on_failure(mark)
             case give.LeaveSpares():

@@ -242,13 +242,16 @@ _MOST = 64
 _REMEMBERED_S = 600.0
 # The time between two destinations' turns. One that has no verdict need not wait.
 _TURN_S = 0.1
+# The rule of what the kernel refused to lead: an earlier one may still be there.
+UNSURE = ""
 
 
 @dataclass(slots=True)
 class _SteeredDestination:
     """A destination of late or of a hint: until when it counts, what was decided, which rule it has.
 
-    `visits`: None where it is only of a hint. `decided_at_s`: when the last verdict was.
+    `visits`: None where it is only of a hint. `decided_at_s`: when the last verdict was. `rule`: None
+    without one, or `UNSURE`.
     """
 
     address: Address
@@ -444,10 +447,10 @@ class SteeredDestinations:
         return {place: wanted}
 
     def on_failure(self, places: Collection[Place]) -> None:
-        """Take it that destinations have no rule: the next decision adds it again."""
+        """Take it that destinations may have any rule: the next decision leads them again."""
         for place in places:
             if (known := self._known.get(place)) is not None:
-                known.rule = None
+                known.rule = UNSURE
 
     def _transfer(self, place: Place) -> Transfer | None:
         """Return what transfers with a destination are like; None where too little is known."""

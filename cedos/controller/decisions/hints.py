@@ -8,7 +8,7 @@ from typing import Final
 
 from cedos.controller.commands import FollowHint, ForgetHint, Place, SetMark
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.decisions.destinations import SteeredDestinations
+from cedos.controller.decisions.destinations import UNSURE, SteeredDestinations
 from cedos.controller.events import HintGiven
 from cedos.controller.hint import HintRequest, program_mark, program_text
 from cedos.controller.outbox import Outbox
@@ -23,7 +23,7 @@ _ROOT: Final = 0
 
 @dataclass(slots=True)
 class _MarkedProgram:
-    """A program with a hint: its transfer, the decision, and where its mark's rule leads."""
+    """A program with a hint: its transfer, the decision, and where its mark leads (or `UNSURE`)."""
 
     transfer: Transfer
     decision: Decision | None = None
@@ -46,7 +46,7 @@ class Programs:
     def network_of(self, mark: int) -> str | None:
         """Return the network of connections with a mark; None where none is up."""
         known = self._known.get(mark)
-        return None if known is None else known.rule
+        return None if known is None else known.rule or None
 
     def remove(self, mark: int) -> None:
         """Lead the connections of an ended program like all others."""
@@ -77,9 +77,9 @@ class Programs:
             self._outbox.give(SetMark(mark, wanted))
 
     def on_failure(self, mark: int) -> None:
-        """Take it that a mark has no rule: the next decision adds it again."""
+        """Take it that a mark may have any rule: the next decision leads it again."""
         if (known := self._known.get(mark)) is not None:
-            known.rule = None
+            known.rule = UNSURE
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from cedos.controller.commands import (
     SetRuled,
 )
 from cedos.controller.decisions.decider import Decider
+from cedos.controller.decisions.destinations import UNSURE
 from cedos.controller.decisions.named_addresses import (
     LONGEST_CHAIN,
     NamedAddresses,
@@ -493,7 +494,7 @@ class RuledDestinations:
         """Take the end of `SetRuled`: the next decision leads again what failed."""
         for place, network in wanted.items():
             if place in failed:
-                self._led.pop(place, None)
+                self._led[place] = UNSURE
             if network is None or place in failed:
                 self._done.pop(place, None)
             else:

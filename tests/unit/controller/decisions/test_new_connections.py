@@ -104,6 +104,19 @@ def test_a_rule_that_was_refused_is_tried_again(script):
     assert script.steering() == [command] == [SetDestinations({PLACE: "lte0"})]
 
 
+@pytest.mark.parametrize("named", [(), (HINTED,)])
+def test_a_rule_that_could_not_be_changed_is_taken_back_with_its_hint(script, named):
+    """The kernel may still have the earlier one, as where a network went while its rule was added."""
+    prefix, port = HINTED
+    script.tell(HintGiven(HintRequest(destination=prefix, port=port, size_bytes=10**7), uid=1000))
+    script.tell(HintGiven(HintRequest(program="curl", size_bytes=10**7), uid=1000))
+    destination, program = script.steering()[-2:]
+    script.tell(CommandFailed(destination, named), CommandFailed(program))
+    assert script.controller.programs.network_of(MARK) is None
+    script.tell(HintWithdrawn(1), HintWithdrawn(2))
+    assert script.steering() == [SetDestinations({HINTED: None}), SetMark(MARK, None)]
+
+
 @pytest.mark.parametrize("ends", ["in time", "taken back"])
 def test_a_hint_gives_its_destination_a_rule_at_once(script, ends):
     prefix, port = HINTED

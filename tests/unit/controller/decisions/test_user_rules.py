@@ -22,6 +22,7 @@ from cedos.controller.decisions.user_rules import MOST, MOST_OF_ALL, UserRules
 from cedos.controller.events import (
     AnswersRead,
     CommandDone,
+    CommandFailed,
     DnsReply,
     PortalFinding,
     PortalVerdict,
@@ -332,6 +333,19 @@ def test_without_an_allowed_network_it_is_refused(ruled):
     assert not ruled.controller.ruled.may_use(KEY, "lte0")
     elsewhere = FlowKey(KEY.local, 1, ip_address("192.0.2.9"), 80)
     assert ruled.controller.ruled.may_use(elsewhere, "lte0")
+
+
+def test_a_rule_that_could_not_be_changed_is_taken_back_with_the_users(ruled):
+    """The kernel still leads its place where the command before did."""
+    (command,) = of_kind(SetRuled, ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0))
+    ruled.tell(CommandFailed(command, (PLACE,)))
+    (removal,) = of_kind(SetRuled, ruled.tell(RuleSet(1, None), at_s=11.0))
+    assert removal == SetRuled({PLACE: None})
+    # Nor is it forgotten where that is refused, too.
+    ruled.tell(CommandFailed(removal, (PLACE,)))
+    (again,) = of_kind(SetRuled, ruled.decide(12.0))
+    ruled.tell(CommandDone(again))
+    assert (again, of_kind(SetRuled, ruled.decide(13.0))) == (removal, [])
 
 
 def test_an_address_that_its_network_cannot_reach_is_refused(ruled):
