@@ -27,7 +27,10 @@ from cedos.kernel.packet_queue import QueuedPacket
 from cedos.model import Address, FlowKey, Network
 
 HOSTS, RESOLV_CONF = Path("/etc/hosts"), Path("/etc/resolv.conf")
-_AT_ONCE: Final = 64
+# Packets that are read in a turn of the event loop, and messages of one: a server may send thousands in
+# one segment. What is dropped comes again in smaller ones.
+_AT_ONCE: Final = 8
+_MOST_MESSAGES: Final = 64
 _PORT: Final = 53
 # The most questions that are remembered, to know the answers that programs have asked for.
 _MOST_QUESTIONS: Final = 1024
@@ -215,23 +218,24 @@ class AnswerWatch:
         if key.protocol == "tcp":
             before = self._streams.reading(key)
             read = self._streams.messages(key, frame.segment, frame.payload)
+            if read is not None and sum(map(bool, read)) > _MOST_MESSAGES:
+                self._streams.restore(key, before)
+                read = None
             # What comes out of order, or again while its first copy waits, is sent once more.
             if read is None or (not read and self._pending[key]):
                 self._decide(packet.number, passes=False)
                 return
             messages = read
-        believed: list[DnsReply] = []
-        claimed: list[DnsReply] = []
-        self._look()  # the question may have been captured, and not read yet
-        for reply in filter(None, map(dns.parse, messages)):
-            true = self._asked_for(key, reply) and self.trusted(key.remote)
-            (believed if true else claimed).append(reply)
-        if not believed and not claimed:
+        replies = tuple(filter(None, map(dns.parse, messages)))
+        if not replies:
             self._decide(packet.number, passes=True)
             return
+        self._look()  # the question may have been captured, and not read yet
+        asked = all(self._asked_for(key, each) for each in replies)
+        told = (replies, ()) if asked and self.trusted(key.remote) else ((), replies)
         self._waiting[packet.number] = key, before
         self._pending[key] += 1
-        self._post(AnswersRead(packet.number, tuple(believed), tuple(claimed)))
+        self._post(AnswersRead(packet.number, *told))
 
     async def _look_up(self, command: LookUpName) -> None:
         replies = await asyncio.gather(*(self._reply(command, kind) for kind in _KINDS.values()))

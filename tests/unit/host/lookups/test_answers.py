@@ -162,6 +162,19 @@ def test_a_dropped_segment_is_read_again_when_it_comes_again(watch):
     assert watch.passed == {1: True, 2: False, 3: False, 4: True}
 
 
+def test_a_segment_of_many_messages_is_dropped_until_it_comes_in_parts(watch):
+    """A user whose server sent 2,400 in each kept the daemon from all else for 7 to 9 s at a time."""
+    content = answer(HOST, "203.0.113.1")
+    content = struct.pack("!H", len(content)) + content
+    assert watch.comes_by_tcp(1, 100, content * 65) == []
+    assert watch.passed == {1: False}
+    (told,) = watch.comes_by_tcp(2, 100, content * 20)
+    assert len(told.believed) == 20
+    watch.release(2, passes=True)
+    (told,) = watch.comes_by_tcp(3, 100 + 20 * len(content), content * 45)
+    assert len(told.believed) == 45
+
+
 async def test_resolvers_are_asked_one_after_the_other(watch, monkeypatch):
     asked = []
 
