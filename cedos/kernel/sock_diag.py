@@ -279,7 +279,7 @@ def parse_connecting(message: NetlinkMessage) -> ConnectingSocket | None:
     if not _is_socket(message) or data[1] != SYN_SENT:
         return None
     flags = unsigned(_subflow(attributes(data, _SOCKET_BYTES)).get(_FLAGS)) or 0
-    _, user = _OWNER.unpack_from(data)
+    _, user, _ = _OWNER.unpack_from(data)
     return ConnectingSocket(
         _EXPIRES.unpack_from(data)[0] / 1e3, data[3], bool(flags & _FLAG_JOIN_LOC), user
     )
