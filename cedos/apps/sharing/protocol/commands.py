@@ -9,7 +9,7 @@ from typing import TypeAlias
 from cedos.apps.sharing.protocol.messages import Endpoint, LeaveReason
 from cedos.apps.sharing.protocol.receipts import Contract
 
-# A neighbour's socket: address, port and interface index. The state machines only pass it back.
+# A neighbour's socket: address, port and interface index. The state machines pass it back.
 LinkAddress: TypeAlias = tuple[str, int, int]
 
 

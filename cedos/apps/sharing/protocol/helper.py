@@ -18,8 +18,8 @@ Each requestor has a state:
 | FORWARDING | silence, or the end of limit, uplink or pay | none; Leave, StopForwarding |
 | none | Hello or Confirm without a Join | Leave, so that the requestor knows |
 
-Work for strangers is bounded: a verification costs 0.25 ms, of which Invites get 20 a second, and 5 a
-second are answered, each requestor's at most once a second.
+Work for strangers is bounded: a verification costs 0.25 ms, of which Invites get 20 a second, each
+address of the link one. 5 a second are answered.
 """
 
 import math
@@ -190,7 +190,7 @@ class HelperMachine:
         self._strangers = TokenBucket(20, 40, now_s)
         self._commands: list[HelperCommand] = []
         self._joined: OrderedDict[bytes, _Joined] = OrderedDict()
-        self._answered_s: OrderedDict[bytes, float] = OrderedDict()
+        self._invited_s: OrderedDict[tuple[str, int], float] = OrderedDict()
         self._served: dict[bytes, _Served] = {}
         self._carried_before = 0
         self._helping = True
@@ -218,7 +218,7 @@ class HelperMachine:
             if isinstance(message, JoinMessage | HelloAckMessage):
                 return
             if isinstance(message, InviteMessage):
-                if not self._may_help() or not self._invites.take(now_s):
+                if not self._may_help() or not self._may_invite(source, now_s):
                     return
             elif message.to != self._me or not self._bucket(message, source).take(now_s):
                 return
@@ -337,14 +337,8 @@ class HelperMachine:
         full = len(self._served) >= self._terms.most_requestors
         if full and requestor not in self._served:
             return
-        if now_s - self._answered_s.get(requestor, -math.inf) < 1.0:
-            return
         if not self._answers.take(now_s):
             return
-        self._answered_s[requestor] = now_s
-        self._answered_s.move_to_end(requestor)
-        if len(self._answered_s) > _MOST_JOINED:
-            self._answered_s.popitem(last=False)
         nonce = self._nonce()
         join = JoinMessage(
             sent_us=self._times.next(now_s),
@@ -476,6 +470,18 @@ class HelperMachine:
         uplink = self._uplink
         able = self._helping and uplink is not None and self._has_battery(uplink)
         return able and self.left_bytes > 0
+
+    def _may_invite(self, source: LinkAddress, now_s: float) -> bool:
+        """Return whether an Invite is verified: a member may have many keys, but has few addresses."""
+        address, _, interface = source
+        host = address, interface
+        if now_s - self._invited_s.get(host, -math.inf) < 1.0 or not self._invites.take(now_s):
+            return False
+        self._invited_s[host] = now_s
+        self._invited_s.move_to_end(host)
+        if len(self._invited_s) > _MOST_JOINED:
+            self._invited_s.popitem(last=False)
+        return True
 
     def _bucket(self, message: ShareMessage, source: LinkAddress) -> TokenBucket:
         """Return what bounds such messages before their signatures are checked, which costs more."""

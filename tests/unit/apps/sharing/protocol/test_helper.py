@@ -20,6 +20,7 @@ from cedos.apps.sharing.protocol.messages import (
 
 ANN = key_of("ann").public
 WHERE = ("10.0.0.100", 7, 1)
+ADDRESSES = {"cyd": ("10.0.0.101", 7, 1)}
 
 
 def told(machine):
@@ -29,7 +30,7 @@ def told(machine):
 
 
 def say(machine, message, name="ann", now_s=START_S):
-    machine.receive_datagram(pack(identity(name), message), WHERE, now_s)
+    machine.receive_datagram(pack(identity(name), message), ADDRESSES.get(name, WHERE), now_s)
     return told(machine)
 
 
@@ -233,7 +234,7 @@ def test_two_requestors_cannot_have_one_address():
 
 
 def send(machine, name, message):
-    machine.receive_datagram(pack(identity(name), message), WHERE, START_S)
+    machine.receive_datagram(pack(identity(name), message), ADDRESSES.get(name, WHERE), START_S)
     return machine.commands()
 
 

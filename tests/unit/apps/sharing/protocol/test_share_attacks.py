@@ -290,7 +290,8 @@ def test_a_flood_of_invites_of_many_members_is_answered_5_times_a_second():
     for step in range(1000):
         now = START_S + step / 100
         message = InviteMessage(int(now * 1e6), step.to_bytes(16, "big"), 1_000_000, None)
-        bob.receive_datagram(pack(members[step % 40], message), WHERE, now)
+        where = (f"10.0.0.{step % 40}", 7, 1)
+        bob.receive_datagram(pack(members[step % 40], message), where, now)
         sent += 1
         answered += len(bob.commands())
         bob.handle_timer(now)
@@ -307,8 +308,25 @@ def test_a_flood_of_one_member_leaves_room_for_others():
     for message in flood:
         bob.receive_datagram(pack(identity("dan"), message), WHERE, START_S)
     assert len(bob.commands()) == 1, "one answer a second to each"
-    bob.receive_datagram(pack(identity("ann"), flood[0]), WHERE, START_S)
+    bob.receive_datagram(pack(identity("ann"), flood[0]), ("10.0.0.67", 7, 1), START_S)
     assert len(bob.commands()) == 1
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_a_flood_of_one_address_leaves_room_for_others(registered):
+    """A member with many keys took all answers (an honest one got none in 24 s), from any port."""
+    bob = helper("bob", 1)
+    made = identity if registered else self_made
+    hosts, answered = [made(f"eve{number}") for number in range(40)], 0
+    for step in range(1, 1000):
+        now = START_S + step / 100
+        message = InviteMessage(int(now * 1e6), step.to_bytes(16), 1_000_000, None)
+        bob.receive_datagram(pack(hosts[step % 40], message), ("10.0.0.66", step, 1), now)
+        bob.commands()
+        if step % 100 == 50:
+            bob.receive_datagram(pack(identity("ann"), message), ("10.0.0.67", 7, 1), now)
+            answered += len(bob.commands())
+    assert answered == 10
 
 
 def test_a_flood_of_one_that_is_helped_leaves_the_others_heard():
@@ -352,7 +370,8 @@ def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(monkeypatc
             InviteMessage(int(now * 1e6), bytes(16), 1, None),
             HelloMessage(int(now * 1e6), bytes(16), BOB),
         ]
-        bob.receive_datagram(pack(eve, kinds[step % 2]), WHERE, now)
+        where = (f"10.0.{step // 256}.{step % 256}", 7, 1)
+        bob.receive_datagram(pack(eve, kinds[step % 2]), where, now)
     # In 3 s: 20 Invites a second and 40 at once, and as many others.
     assert 180 <= len(counted) <= 210
     assert bob.commands() == []
