@@ -34,6 +34,9 @@ PAUSED_S: Final = 0.100
 SILENT_S: Final = 0.220
 _PAUSED_FACTOR: Final = 2.0
 _SILENT_FACTOR: Final = 3.0
+# A path without data on its way has no queue of ours any more. A round trip that a queue made longer
+# counts for at most this time when the next data leaves.
+_FIRST_USUAL_S: Final = 0.3
 # While the peer's data arrive over the path, its acknowledgements may wait behind them in the queue of
 # its uplink. The path lives then, and both limits are longer by this time.
 _BEHIND_S: Final = 0.5
@@ -108,8 +111,10 @@ class PathWatch:
         self._delivered = seen.delivered
         # The usual time between two signs: a round trip, until shorter times were seen; never less than
         # the shortest round trip.
-        usual_s = seen.rtt_s if self._usual_s is None else self._usual_s
-        usual_s = max(usual_s or 0.0, seen.rtt_min_s or 0.0)
+        usual_s = self._usual_s
+        if usual_s is None:
+            usual_s = min(seen.rtt_s or 0.0, _FIRST_USUAL_S)
+        usual_s = max(usual_s, seen.rtt_min_s or 0.0)
         self.limit_s = max(SILENT_S, _SILENT_FACTOR * usual_s)
         self.silent_s = now - self._since_s
         arrives_s = PAUSED_S - (now - seen.received_at_s)  # the peer's data count for so long
