@@ -100,9 +100,22 @@ async def test_what_is_fresh_is_asked_for_once(fetching):
     assert asked.startswith(b"GET /file?a=%20b HTTP/1.1\r\n")
     assert b"accept: text/*" in asked.lower()
     assert b"via: 1.1 cedos" in asked.lower()
+    head, body = await got(fetching, port, b"Accept: text/*\r\nCache-Control: only-if-cached\r\n")
+    assert head.startswith(b"http/1.1 200 ok\r\n")
+    assert body == origin.body
     origin.fields = b'ETag: "one"\r\n'
     await got(fetching, port, b"Cache-Control: no-cache\r\n")
     assert b'if-none-match: "one"' in origin.asked[1].lower()
+
+
+async def test_what_is_asked_for_only_if_it_is_kept_reaches_no_origin(fetching):
+    origin = Origin()
+    head, body = await got(
+        fetching, await fetching.origin(origin), b"Cache-Control: only-if-cached\r\n"
+    )
+    assert head.startswith(b"http/1.1 504 ")
+    assert body == b""
+    assert not origin.asked
 
 
 async def test_who_has_what_is_fresh_is_told_so_from_there(fetching):

@@ -31,6 +31,8 @@ _OPTIONS: Final = CacheOptions(shared=True)
 # Longer ones forbid to store.
 _MOST_RULES_BYTES: Final = 1_000
 _MOST_OF_URL: Final = 8
+# Rules of a request that hishel does not know: the object has to be confirmed.
+_STRICT: Final = re.compile("max-age|min-fresh", re.IGNORECASE)
 _TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
@@ -57,11 +59,13 @@ class CacheLookup:
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], kept: Sequence[ObjectRecord]) -> None:
-        if len(headers.get("cache-control", "")) > _MOST_RULES_BYTES:
+        rules = headers.get("cache-control", "")
+        if len(rules) > _MOST_RULES_BYTES:
             raise ValueError("a request with more rules for caches than are read")
-        request = Request("GET", url, Headers(dict(headers)))
+        strict = {"cache-control": "no-cache"} if _STRICT.search(rules) else {}
+        request = Request("GET", url, Headers({**headers, **strict}))
         newest = [each for each in kept if each.reusable][-_MOST_OF_URL:]
-        entries = [_entry(each) for each in newest]
+        entries = [_entry(each) for each in newest if _is_variant(each, headers)]
         found = IdleClient(options=_OPTIONS).next(request, entries)
         self.fresh = str(found.entry.id) if isinstance(found, FromCache) else None
         self.headers = dict(headers)
@@ -95,6 +99,17 @@ class CacheLookup:
                     newer.pop("age", None)
             return Verdict(fresh=str(state.next().entry.id), replaced=replaced, updated=updated)
         return Verdict(store=isinstance(state, StoreAndUse), replaced=list(dict.fromkeys(replaced)))
+
+
+def _is_variant(record: ObjectRecord, headers: Mapping[str, str]) -> bool:
+    """Return whether an object was asked for as this request asks (RFC 9111, 4.1).
+
+    Origins confirm another variant, too: that of a program that reads gzip, say.
+    """
+    asked = {name.lower(): values[0] for name, values in record.asked.items()}
+    asks = {name.lower(): value for name, value in headers.items()}
+    names = (each.strip().lower() for each in ",".join(record.headers.get("vary", ())).split(","))
+    return all(asked.get(name) == asks.get(name) for name in names)
 
 
 def _entry(record: ObjectRecord) -> Entry:

@@ -222,7 +222,7 @@ class ProgramRequests:
 
     async def fetch(
         self, client: bytes, host: str, port: int, target: bytes, fields: list[tuple[bytes, bytes]]
-    ) -> "StoredAnswer | PassedAnswer | None":
+    ) -> "StoredAnswer | PassedAnswer | NoAnswer | None":
         asked: dict[str, str] = {}
         hosts: list[bytes] = []
         for name, value in fields:
@@ -241,6 +241,9 @@ class ProgramRequests:
                 return None if conditions else self._part(whose, url, asked, wanted)
             if conditions:
                 return self._on_condition(whose, url, asked, conditions)
+            if "only-if-cached" in asked.get("cache-control", "").lower():
+                kept = self._fetcher.find_kept(whose, url, asked)
+                return NoAnswer() if kept is None else self._stored(whose, kept)
             found = await self._fetcher.answer(whose, url, asked)
         except (TransferError, ValueError):
             return None  # its origin itself says what is wrong
@@ -324,6 +327,18 @@ class PassedAnswer:
 
     def close(self, *, whole: bool) -> None:
         self._passed.close(whole=whole)
+
+
+class NoAnswer:
+    """The answer to a request that its origin is not to see: nothing is kept (RFC 9111, 5.2.1.7)."""
+
+    def __init__(self) -> None:
+        self.head = _head(504, b"Gateway Timeout", [(b"content-length", b"0")])
+
+    async def body(self, offset: int) -> bytes:
+        return b""
+
+    def close(self, *, whole: bool) -> None: ...
 
 
 def program_url(host: str, port: int, target: bytes, hosts: list[bytes]) -> URL:

@@ -70,8 +70,21 @@ def test_what_was_asked_for_otherwise_answers_nothing():
     one = record(kept, {"accept-language": ["de"]})
     assert CacheLookup(URL, {"accept-language": "de"}, [one]).fresh == one.id
     assert CacheLookup(URL, {"accept-language": "en"}, [one]).fresh is None
+    # Origins confirm another variant, too: a program that reads no gzip got it.
+    assert not CacheLookup(URL, {"accept-language": "en"}, [one]).conditional
+    assert not CacheLookup(URL, {}, [one]).conditional
+    one.headers["cache-control"] = ["no-cache"]
+    assert CacheLookup(URL, {"Accept-Language": "de"}, [one]).conditional
     never = record(headers(0, cache_control="max-age=60", vary="*"))
     assert CacheLookup(URL, ASKED, [never]).fresh is None
+
+
+@pytest.mark.parametrize("rule", ["max-age=0", "Min-Fresh=10", "no-cache"])
+def test_what_a_request_wants_confirmed_is_asked_about(rule):
+    one = record(headers(0, cache_control="max-age=60", etag='"a"'))
+    lookup = CacheLookup(URL, ASKED | {"cache-control": rule}, [one])
+    assert lookup.fresh is None
+    assert lookup.headers["if-none-match"] == '"a"'
 
 
 @pytest.mark.parametrize(
