@@ -281,12 +281,18 @@ class WebUploads:
 
     Args:
         changed: hears of URLs of a client that an origin was told to change.
+        admitted: tells whether a client is still served.
     """
 
     def __init__(
-        self, store: UploadStore, sender: UploadSender, changed: Callable[[str, URL], None]
+        self,
+        store: UploadStore,
+        sender: UploadSender,
+        changed: Callable[[str, URL], None],
+        admitted: Callable[[str], bool],
     ) -> None:
-        self.store, self._sender, self._changed = store, sender, changed
+        self.store, self._sender = store, sender
+        self._changed, self._admitted = changed, admitted
         self._sending: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
         self._coming: Counter[str] = Counter()
@@ -441,6 +447,8 @@ class WebUploads:
         with ExitStack() as taken:
             await self._slots[client].take(object_url(record.url), taken)
             try:
+                if not self._admitted(client):
+                    raise TransferError("this client is no longer invited")
                 answer = await self._sender.send(record, upload.path, client)
             except TransferError as error:
                 answer = failed(str(error))

@@ -223,6 +223,7 @@ async def _run(
     from cedos.apps.files.objects.object_serving import (  # noqa: PLC0415
         ObjectServing,
         ProgramRequests,
+        client_of,
     )
     from cedos.apps.files.objects.origin_client import OriginClient  # noqa: PLC0415
     from cedos.apps.files.web_uploads import UploadSender, UploadStore, WebUploads  # noqa: PLC0415
@@ -247,7 +248,12 @@ async def _run(
     fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes), refused, look_up)
     store = UploadStore(folder / "uploads", cache_bytes)
     sender = UploadSender(OriginClient(refused, look_up))
-    uploads = WebUploads(store, sender, fetcher.invalidate)
+    uploads = WebUploads(
+        store,
+        sender,
+        fetcher.invalidate,
+        lambda client: any(client_of(key) == client for key in invited.by_key()),
+    )
 
     def serving(connection: Connection) -> ObjectServing:
         return ObjectServing(

@@ -76,11 +76,15 @@ class InvitedClients:
 
     def name_of(self, key: bytes) -> str | None:
         """Return the name of the client with this public key; None: it is not invited, or no more."""
+        return self.by_key().get(key)
+
+    def by_key(self) -> dict[bytes, str]:
+        """Return the names of all clients by their public keys."""
         try:
             self._read()
         except ConfigError as error:
             _log.warning("who is invited cannot be read; it stays as it was", why=str(error))
-        return self._names.get(key)
+        return self._names
 
     @property
     def address(self) -> tuple[str, int] | None:

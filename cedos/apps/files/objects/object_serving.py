@@ -58,6 +58,11 @@ _HOP_BY_HOP: Final = frozenset(
 UNCHANGED: Final = (0, 0)
 
 
+def client_of(key: bytes) -> str:
+    """Return the name under which the objects and uploads of the client with this public key lie."""
+    return host_id(key).hex()[:32]
+
+
 @dataclass(frozen=True, slots=True)
 class _HandedOn:
     """An object that was handed to the session; its digest ends at `end` of the stream."""
@@ -89,7 +94,7 @@ class ObjectServing:
     ) -> None:
         self._connection, self._fetcher, self._admitted = connection, fetcher, admitted
         self._uploads = uploads
-        self._client = host_id(connection.peer_key).hex()[:32]
+        self._client = client_of(connection.peer_key)
         self._handed_on: deque[_HandedOn] = deque()
 
     async def run(self) -> None:
@@ -233,7 +238,7 @@ class ProgramRequests:
                 hosts.append(value)
             elif lower != b"connection":
                 asked[lower.decode()] = value.decode("latin-1")
-        whose = host_id(client).hex()[:32]
+        whose = client_of(client)
         try:
             url = program_url(host, port, target, hosts)
             conditions = {each: asked.pop(each) for each in _CONDITIONS if each in asked}

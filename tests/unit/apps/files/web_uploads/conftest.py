@@ -70,14 +70,16 @@ class Uploading:
         self.folder = folder
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.origin = Origin()
-        self.most_bytes = 1 << 30
+        self.most_bytes, self.invited = 1 << 30, True
 
     def start_gateway(self):
         folder = self.folder
         self.fetcher = ObjectFetcher(ObjectStore(folder / "objects", 1 << 30), lambda *_: "")
         self.store = UploadStore(folder / "uploads", self.most_bytes)
         sender = UploadSender(OriginClient(lambda *_: ""), (0.05, 0.05))
-        self.uploads = WebUploads(self.store, sender, self.fetcher.invalidate)
+        self.uploads = WebUploads(
+            self.store, sender, self.fetcher.invalidate, lambda _client: self.invited
+        )
         self.uploads.begin()
         self.gateway = Gateway(
             GatewaySettings(("127.0.0.1", 0), local=True),

@@ -100,6 +100,13 @@ def disk(uploading):
     return sorted(name for name in found if not name.startswith("."))
 
 
+async def test_what_waits_of_a_client_that_is_revoked_meanwhile_is_not_sent(uploading):
+    uploading.invited = False
+    with pytest.raises(TransferError, match="no longer invited"):
+        await uploading.put(uploading.file(b"data"))
+    assert uploading.origin.got == []
+
+
 async def test_the_origin_sees_one_request_and_its_answer_comes_back(uploading):
     uploading.origin.answers = [CREATED]
     data = os.urandom(3_000_000)
