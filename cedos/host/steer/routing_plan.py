@@ -14,8 +14,8 @@ A table per network holds its default route. The rules, in the order in which th
     32046  IPv6 sockets that were refused (below): what they send is refused as long as they live
     32050  destinations under a user's rule, the more specific ones first; each is followed by one that
            refuses what the network has no route for
-    32114  as 32030, for an address that several networks have: it tells none of them, so that a network
-           which gives this host the address of another one would draw what is ruled to itself
+    32114  as 32030, for an address that several networks have, or had: it tells none of them, so that a
+           network which gives this host the address of another one would draw what is ruled to itself
     32115  each network's own resolvers: the network names them, so they never count before a user's rule
     32120  programs whose connections carry a mark (`cedos exec`)
     32130  destinations known to be different, the more specific ones first
@@ -180,6 +180,7 @@ def plan(
     lost: Collection[tuple[int, int]] = (),
     others: Mapping[int, str] | None = None,
     overruled: Mapping[int, int] | None = None,
+    shared: Collection[Address] = (),
 ) -> RoutingPlan:
     """Return the rules and routes that are to be in place.
 
@@ -198,6 +199,7 @@ def plan(
             while it does not. One that never did is a local network, and none of our business.
         others: an IP version that the default lacks -> the name of the network that has its default.
         overruled: an IP version -> up to which length main's prefixes count no more than its default.
+        shared: addresses that several networks have, or had.
     """
     rules: set[Rule] = set()
     routes: set[Route] = set()
@@ -220,10 +222,10 @@ def plan(
                 routes.add(Route(table, EVERYWHERE[version], translator.index))
                 own = [each.ip for each in translator.addresses if each.version == version]
                 if not tunnelled:
-                    rules |= {_source_rule(each, table, networks) for each in own}
+                    rules |= {_source_rule(each, table, shared) for each in own}
             waits = not network.carries(version) and (version, network.index) in lost
             if not tunnelled and (network.leads_out(version) or waits):
-                rules |= _source_rules(network, version, networks, routes)
+                rules |= _source_rules(network, version, networks, routes, shared)
         left = version in left_alone
         if left and version not in borrowing:
             continue
@@ -269,7 +271,8 @@ def _refusing(version: int) -> int | None:
     return REFUSING_TABLE if version == 6 else None
 
 
-def _addresses(network: Network) -> list[Address]:
+def own_addresses(network: Network) -> list[Address]:
+    """Return a network's addresses, and its translator's, without IPv6's of the link."""
     translator = network.translator
     return [
         interface.ip
@@ -286,33 +289,36 @@ def _default_route(
     return Route(table_of(network), EVERYWHERE[version], network.index, gateway, own)
 
 
-def _source_rule(own: Address, table: int, networks: Sequence[Network]) -> Rule:
-    several = sum(own in _addresses(each) for each in networks) > 1
-    preference = Preference.SHARED_SOURCE if several else Preference.SOURCE
+def _source_rule(own: Address, table: int, shared: Collection[Address]) -> Rule:
+    preference = Preference.SHARED_SOURCE if own in shared else Preference.SOURCE
     return Rule(own.version, preference, table, source=ip_network(own))
 
 
 def _source_rules(
-    network: Network, version: int, networks: Sequence[Network], routes: set[Route]
+    network: Network,
+    version: int,
+    networks: Sequence[Network],
+    routes: set[Route],
+    shared: Collection[Address],
 ) -> set[Rule]:
     rules = set()
     table = table_of(network)
     for interface in network.addresses:
-        if interface.version != version or interface.ip not in _addresses(network):
+        if interface.version != version or interface.ip not in own_addresses(network):
             continue
-        rule = _source_rule(interface.ip, table, networks)
+        rule = _source_rule(interface.ip, table, shared)
         rules.add(rule)
         if rule.preference != Preference.SOURCE:
             continue
         source = rule.source
         rules.add(Rule(version, Preference.SOURCE_ONLY, None, source=source))
         on_link = interface.network
-        shared = any(
+        overlaps = any(
             other is not network
             and any(on_link.overlaps(i.network) for i in other.addresses if i.version == version)
             for other in networks
         )
-        if shared and network.up and on_link.prefixlen < on_link.max_prefixlen:
+        if overlaps and network.up and on_link.prefixlen < on_link.max_prefixlen:
             routes.add(Route(table, on_link, network.index))
             rules.add(
                 Rule(

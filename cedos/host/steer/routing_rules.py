@@ -17,6 +17,7 @@ default route, whatever is ruled; those into a VPN do.
 """
 
 import errno
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,7 @@ from cedos.host.steer.routing_plan import (
     RoutingPlan,
     default_rules,
     is_ours,
+    own_addresses,
     plan,
     rescue_rule,
     steps_of,
@@ -47,7 +49,7 @@ from cedos.kernel.policy_routing import (
     SeenRoute,
     SeenRule,
 )
-from cedos.model import FlowKey, Network
+from cedos.model import Address, FlowKey, Network
 
 _DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
 # A network may call that much its own subnet, and no more.
@@ -238,6 +240,7 @@ class Routing:
         self._metrics: dict[tuple[int, int], bytes] = {}
         self._main: Sequence[SeenRoute] | None = None
         self._led_out: set[tuple[int, int]] = set()
+        self._shared: set[Address] = set()
         self._installed = RoutingPlan()
         self._given_metrics: dict[Route, bytes] = {}
         self.default: str | None = None
@@ -255,6 +258,9 @@ class Routing:
         known = {(version, network.index) for version, network in there}
         leading = {(v, network.index) for v, network in there if network.leads_out(v)}
         self._led_out = leading | (self._led_out & known)
+        # A network that gave this host another one's address may do so again, faster than it is noticed.
+        holders = Counter(address for each in networks for address in {*own_addresses(each)})
+        self._shared = {a for a, count in holders.items() if count > 1 or a in self._shared}
         self.reconcile()
 
     def set_default(self, name: str | None, others: Mapping[int, str] | None = None) -> None:
@@ -385,6 +391,7 @@ class Routing:
             lost=self._led_out,
             others=self.others,
             overruled=self.foreign.overruled,
+            shared=self._shared,
         )
         steered = {rule.version for rule in planned.rules} - (left_alone.keys() - borrowing)
         ruled = {
