@@ -10,6 +10,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from math import inf
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -28,6 +29,7 @@ from cedos.model import Network as Facts
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link
+from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.frames import OpenStream
@@ -37,6 +39,7 @@ from cedos.selector.decision.case import Sent
 from cedos.session.io import connect_attempts, driver
 from cedos.session.io.links import Egress
 from cedos.session.protocol.crypto import KEY_BYTES, KeyPair
+from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import listen
 from emu.simulator.laptop import SimulatedLaptop
 from emu.simulator.link import Clock, Network
@@ -187,18 +190,23 @@ class SimulatedGateway:
         self._loop = SimulatedLoop(self._kernel)
         self._link: GatewayLink | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asked: dict[int, ProxiedTransfer] = {}
+        # The transfers whose streams have not come to the gateway, by session and stream.
+        self._asked: dict[tuple[bytes, int], ProxiedTransfer] = {}
+        self._session = b""  # that of the stream which is opened now
 
     def run(self, until_s: float) -> None:
         """Let everything happen up to `until_s`."""
         with _in_the_simulation(self._kernel, self._host):
-            self._loop.run_until_complete(self._run(until_s))
-            self._loop.close()
+            try:
+                self._loop.run_until_complete(self._run(until_s))
+            finally:
+                self._loop.close()
 
     async def _run(self, until_s: float) -> None:
         joined = JoinedGateway(GATEWAY, PORT, _SERVER.public, _CLIENT)
         sizes = SizeHistory(max_hosts=_SERVERS_KNOWN)
-        self._link = GatewayLink(joined, DaemonChooser(Path()), sizes=sizes)
+        carried = cast(CarriedConnections, self)
+        self._link = GatewayLink(joined, DaemonChooser(Path()), sizes=sizes, carried=carried)
         self._begin_task(self._serve())
         await asyncio.sleep(until_s - self._loop.time())
         # Nothing of the session outlives the simulation.
@@ -210,7 +218,12 @@ class SimulatedGateway:
     def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.result()  # what went wrong ends the simulation
 
     # On the laptop.
 
@@ -225,17 +238,22 @@ class SimulatedGateway:
         if transfer.stream is not None:
             transfer.stream.drop()
 
+    def watch(self, connection: Connection, _stream: ProxiedStream, _decided: object) -> None:
+        """Note the session of a stream that begins (`CarriedConnections`)."""
+        self._session = connection.flow_id
+
     async def _carry(self, transfer: ProxiedTransfer) -> None:
         assert self._link is not None
 
         def begun(stream: ProxiedStream) -> None:
             transfer.stream = stream
-            self._asked[stream.number] = transfer
+            self._asked[self._session, stream.number] = transfer
 
         try:
             stream = await self._link.open(transfer.planned.host, HTTP_PORT, begun)
         except (GatewayUnreachableError, RefusedError):
-            return  # the program is refused
+            transfer.stopped = True  # the program is refused
+            return
 
         def complete(_program: _Program) -> None:
             transfer.ended_s, transfer.stopped = self._loop.time(), True
@@ -253,13 +271,14 @@ class SimulatedGateway:
         )
         try:
             while True:
-                streams = Multiplexer(await listener.accept(), self._opened)
+                connection = await listener.accept()
+                streams = Multiplexer(connection, partial(self._opened, connection.flow_id))
                 self._begin_task(streams.run())
         finally:
             await listener.close()
 
-    def _opened(self, stream: ProxiedStream, _asked: OpenStream) -> None:
+    def _opened(self, session: bytes, stream: ProxiedStream, _asked: OpenStream) -> None:
         """Connect to the server, which is beside the gateway; it answers once it has the request."""
-        transfer = self._asked.pop(stream.number)
+        transfer = self._asked.pop((session, stream.number))
         stream.accept()
         _Program(stream, b"", len(transfer.request), lambda program: program.send(transfer.answer))

@@ -2,11 +2,12 @@
 
 A case is drawn from a number: cuts and odd pairs of a collection's networks, or traces made to mislead;
 interfaces that come and go; a hard budget; settings at random, and predictors that say anything. The
-simulated daemon then carries its transfers, and `check` looks for faults:
+simulated daemon then carries its transfers, or the proxy beside it does, and `check` looks for faults:
 
 - an exception;
 - a command that names a network that is down or barred while another one is there (`astray`);
-- a connection over a dead network for long, though it may move and another network lives (`stranded`);
+- a connection over a dead network for long, though it may move and another network lives, or one through
+  the proxy that gets nothing or is refused while any network lives (`stranded`);
 - more than six moves of a connection in ten seconds, the last one not away from silence (`flaps`);
 - a hard budget that is exceeded by more than what was on its way (`overspent`): what the network carries
   in half a second, and its queues (`docs/state.md`).
@@ -34,6 +35,7 @@ from emu import policies
 from emu.places.places import Places
 from emu.places.traces import OPPORTUNITY_BYTES, Trace
 from emu.simulator.connection import Transfer
+from emu.simulator.gateway import ProxiedTransfer, SimulatedGateway
 from emu.simulator.laptop import SimulatedLaptop
 from emu.simulator.link import Clock, Network
 from emu.testbed.access import INTERFACES, Access
@@ -88,6 +90,7 @@ class Case:
     config: Config
     predictors: str
     budget: Budget | None
+    gateway: bool = False  # programs connect through the proxy
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ class Outcome:
 # -- drawing ----------------------------------------------------------------------------------
 
 
-def draw(number: int, places: Places) -> Case:
+def draw(number: int, places: Places, *, gateway: bool = False) -> Case:
     """Draw a case."""
     random = Random(f"hostile/{number}")
     accesses = {kind: _access(kind, random, places) for kind in NetworkKind if kind in INTERFACES}
@@ -137,6 +140,7 @@ def draw(number: int, places: Places) -> Case:
         # (Without predictors a rule of thumb decides.)
         predictors=random.choice(("shipped", "shipped", "fickle", "none")),
         budget=budget,
+        gateway=gateway,
     )
 
 
@@ -243,7 +247,7 @@ class _World:
         # Since when each interface is up.
         self._since_s = dict.fromkeys(case.accesses, 0.0)
         self._faults: dict[str, str] = {}
-        self._transfers: dict[int, Transfer] = {}
+        self._transfers: dict[int, Transfer | ProxiedTransfer] = {}
         self._progress: dict[int, tuple[int, float]] = {}
         self._moved_at_s: defaultdict[int, deque[float]] = defaultdict(
             lambda: deque(maxlen=_MOST_MOVES + 1)
@@ -260,6 +264,9 @@ class _World:
             adapt=self._adapt,
             budget=case.budget,
             watch=self._see,
+        )
+        self._gateway = (
+            SimulatedGateway(clock, self._networks, self._laptop) if case.gateway else None
         )
 
     def _adapt(self, choices: Choices) -> Choices:
@@ -282,7 +289,7 @@ class _World:
         for change in case.changes:
             clock.at(change.at_s, self._change, change)
         clock.after(_LOOK_S, self._look)
-        clock.run(LENGTH_S + _LIMIT_S)
+        (self._gateway or clock).run(LENGTH_S + _LIMIT_S)
         if case.budget is not None:
             lte = self._networks[NetworkKind.CELLULAR]
             used = lte.down.delivered_bytes + lte.up.delivered_bytes
@@ -311,9 +318,10 @@ class _World:
         )
 
     def _begin(self, planned: PlannedTransfer) -> None:
-        transfer = self._transfers[planned.number] = self._laptop.begin(planned)
+        carrier = self._gateway or self._laptop
+        transfer = self._transfers[planned.number] = carrier.begin(planned)
         self._progress[planned.number] = (0, self._clock.now_s)
-        self._clock.after(_LIMIT_S, self._laptop.stop, transfer)
+        self._clock.after(_LIMIT_S, carrier.stop, transfer)
 
     def _change(self, change: Change) -> None:
         self._since_s[change.kind] = self._clock.now_s if change.up else math.inf
@@ -353,28 +361,40 @@ class _World:
         now_s = self._clock.now_s
         for number, transfer in self._transfers.items():
             if transfer.ended_s is not None or transfer.stopped:
+                refused = isinstance(transfer, ProxiedTransfer) and transfer.stream is None
+                if refused and number in self._progress:
+                    del self._progress[number]  # it is judged once
+                    self._judge(self._case.plan[number], transfer)
                 continue
-            carried = sum(transfer.packets.values()) + len(transfer.joined)
+            carried = _carried(transfer)
             if carried != self._progress[number][0]:
                 self._progress[number] = (carried, now_s)
             elif now_s - self._progress[number][1] >= _STRANDED_S:
                 self._judge(self._case.plan[number], transfer)
         self._clock.after(_LOOK_S, self._look)
 
-    def _judge(self, planned: PlannedTransfer, transfer: Transfer) -> None:
+    def _judge(self, planned: PlannedTransfer, transfer: Transfer | ProxiedTransfer) -> None:
         """Tell whether a transfer that gets nothing could get something elsewhere."""
+        if isinstance(transfer, ProxiedTransfer):
+            living = self._living()
+            if self._case.budget is not None:  # its price may hold what can wait off its network
+                living = [each for each in living if each is not NetworkKind.CELLULAR]
+            if living:
+                self.fault("stranded", f"{_words(planned)} through the proxy while {living} lives")
+            return
         may_move = planned.mptcp and bool(transfer.joined)
         if not may_move and (transfer.joined or not self._case.config.steering.rescue):
             return  # a plain connection stays where it is
         here = {kind for kind in self._networks if self._networks[kind] in transfer.used}
-        living = {kind for kind in self._networks if self._lives(kind)}
-        if living and not living & here:
+        living = self._living()
+        if living and here.isdisjoint(living):
             what = "MPTCP" if may_move else "a first packet"
             self.fault(
-                "stranded",
-                f"transfer {planned.number} ({what}, {planned.direction}, {planned.size_bytes} bytes,"
-                f" begun at {planned.at_s:.2f} s) on {sorted(here)} while {sorted(living)} lives",
+                "stranded", f"{_words(planned)}, {what}, on {sorted(here)} while {living} lives"
             )
+
+    def _living(self) -> list[NetworkKind]:
+        return sorted(kind for kind in self._networks if self._lives(kind))
 
     def _lives(self, kind: NetworkKind) -> bool:
         now_s = self._clock.now_s
@@ -383,6 +403,21 @@ class _World:
         down, up = self._seconds[kind]
         first, last = int(now_s - _STRANDED_S), int(now_s)
         return all(int(min(each[first:last], default=0)) >= _LIVES_PACKETS for each in (down, up))
+
+
+def _carried(transfer: Transfer | ProxiedTransfer) -> int:
+    """Return a number that grows with what a transfer gets."""
+    if isinstance(transfer, Transfer):
+        return sum(transfer.packets.values()) + len(transfer.joined)
+    stream = transfer.stream
+    return 0 if stream is None else 1 + stream.sent_bytes + stream.received_bytes
+
+
+def _words(planned: PlannedTransfer) -> str:
+    return (
+        f"transfer {planned.number} ({planned.direction}, {planned.size_bytes} bytes,"
+        f" begun at {planned.at_s:.2f} s)"
+    )
 
 
 def _by_second(trace: Trace) -> "np.ndarray[Any, np.dtype[np.int64]]":

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from contextvars import Context
 from ipaddress import ip_address
 from math import inf
-from typing import Final, Protocol, TypeVar, TypeVarTuple
+from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
 from cedos.controller.events import ESTABLISHED, SYN_SENT, FlowSample
 from cedos.kernel.tcp_info import TcpInfo
@@ -67,7 +67,7 @@ class SimulatedSocket:
         self._accepts = peer is not None
         self._network: Network | None = peer._network if peer is not None else None
         self._sender: Sender | None = None  # once the handshake is over
-        self._closed = self._reset = False
+        self._closed = self._reset = self._shut = self._ended = False
         self._lowat_bytes = 1 << 31
         # The outgoing data that has not arrived, from the byte `_at` on. By packet: the byte behind it,
         # and whether it has arrived; the first one that has not.
@@ -75,8 +75,10 @@ class SimulatedSocket:
         self._ends: list[int] = []
         self._arrived = bytearray()
         self._front = self._written = self._sent = 0
-        # What each acknowledgement on its way says: packets and bytes that are there without a gap.
-        self._fronts: deque[tuple[int, int]] = deque()
+        # The packets that have come. What each acknowledgement on its way says: of how many, and the
+        # packets and bytes that are there without a gap.
+        self._came = 0
+        self._fronts: deque[tuple[int, int, int]] = deque()
         self._acknowledged = (0, 0)
         self._incoming, self._received = bytearray(), 0
         self._heard_at_s = self._answered_at_s = kernel.clock.now_s
@@ -120,6 +122,8 @@ class SimulatedSocket:
     def recv_into(self, buffer: bytearray) -> int:
         """Take what has come. OSError: nothing, or the other end is closed."""
         count = min(len(buffer), len(self._incoming))
+        if not count and self._ended and not self._reset:
+            return 0
         if not count:
             raise ConnectionResetError if self._reset else BlockingIOError
         buffer[:count] = self._incoming[:count]
@@ -146,6 +150,19 @@ class SimulatedSocket:
         self._sender.send()
         return self._written - before
 
+    def shutdown(self, _how: int) -> None:
+        """Send nothing any more; the other end is told behind the last byte."""
+        self._shut = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._shut and not self.unacknowledged_bytes and self._peer is not None:
+            self._tell(self._peer._on_end)
+
+    def _on_end(self) -> None:
+        self._ended = True
+        self._clock.interrupt()
+
     def close(self) -> None:
         """Close it at once; the other end is told, and drops what it has not sent."""
         if self._closed:
@@ -162,7 +179,8 @@ class SimulatedSocket:
 
     def ready(self, wanted: int) -> int:
         """Return what a selector says of it that is asked for `wanted`."""
-        ready = wanted & selectors.EVENT_READ if self._incoming or self._reset else 0
+        come = self._incoming or self._ended or self._reset
+        ready = wanted & selectors.EVENT_READ if come else 0
         if wanted & selectors.EVENT_WRITE and self._sender is not None:
             ready |= selectors.EVENT_WRITE if self._few_unsent and self._has_room else 0
         return ready
@@ -335,7 +353,8 @@ class SimulatedSocket:
             peer._take(memoryview(self._data)[:count].tobytes())
             del self._data[:count]
             self._at += count
-        self._fronts.append((self._front, self._at))
+        self._came += packets
+        self._fronts.append((self._came, self._front, self._at))
 
     def _take(self, data: bytes) -> None:
         if self._closed:
@@ -349,7 +368,9 @@ class SimulatedSocket:
     def on_acknowledged(self, sender: Sender, packets: int) -> None:
         now_s = self._answered_at_s = self._clock.now_s
         self._delivered += packets
-        self._acknowledged = self._fronts.popleft()
+        while self._fronts and self._fronts[0][0] <= self._delivered:
+            _, front, at = self._fronts.popleft()
+            self._acknowledged = front, at
         # The rate of the last round trip. A limited one counts only if it is higher (`tcp_rate.c`).
         samples = self._samples
         while len(samples) > 1 and samples[1][0] <= now_s - sender.srtt_s:
@@ -363,6 +384,7 @@ class SimulatedSocket:
         if not self.unacknowledged_bytes:
             self._busy_s += now_s - self._busy_since_s
             self._busy_since_s = inf
+            self._end()
 
     def on_timeout(self, sender: Sender) -> None:
         """Do nothing: TCP repeats it over the same network."""
@@ -437,6 +459,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._clock.now_s
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """Let an exception of a callback end the simulation."""
+        if (error := context.get("exception")) is not None:
+            raise error
 
     def call_soon(
         self, callback: Callable[[*_Ts], object], *args: *_Ts, context: Context | None = None

@@ -194,8 +194,8 @@ class Sender:
         if self._closed:
             return
         # Later parcels were delivered, and the network keeps the order: what is missing before is lost.
-        lost = self._lose_before(parcel)
-        self.inflight -= packets + lost
+        lost, covered = self._lose_before(parcel)
+        self.inflight -= packets + covered + lost
         parcel.unacknowledged -= packets
         # Packets of the parcel that the queue dropped keep it at the head, until a later parcel is
         # acknowledged.
@@ -210,22 +210,28 @@ class Sender:
                 self._reduce(timed_out)
             elif not timed_out:
                 self._grow(packets, parcel.number)
-        self._source.on_acknowledged(self, packets)
+        self._source.on_acknowledged(self, packets + covered)
         if self._sent:
             self._set_timer()
         else:
             self._expires_s = inf
         self.send()
 
-    def _lose_before(self, parcel: Parcel) -> int:
-        """Take for lost what was sent before a parcel that is acknowledged now; return the packets."""
-        lost = 0
+    def _lose_before(self, parcel: Parcel) -> tuple[int, int]:
+        """Take for lost what was sent before a parcel that is acknowledged now, and did not arrive.
+
+        Return those packets, and those that arrived while the link failed under their acknowledgement.
+        """
+        lost = covered = 0
         while self._sent[0] is not parcel:
             missing = self._sent.popleft()
-            lost += missing.unacknowledged
-            self._lost.append((missing.first, missing.unacknowledged))
+            absent = missing.end - missing.first
+            covered += missing.unacknowledged - absent
+            lost += absent
+            if absent:
+                self._lost.append((missing.first, absent))
         self.lost_packets += lost
-        return lost
+        return lost, covered
 
     def _measure(self, rtt_s: float) -> None:
         # The smoothed round trip and its variation (RFC 6298, 2.3).

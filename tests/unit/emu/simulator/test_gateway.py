@@ -111,6 +111,17 @@ def test_wi_fi_that_comes_back_is_used_again():
     assert there.megabytes_over(WIFI) > before[0] + 3.0
 
 
+@pytest.mark.parametrize("away_s", [0.03, 0.3])
+def test_acknowledgements_that_a_short_failure_lost_do_no_harm(away_s):
+    there = Gatewayed()
+    for number in range(8):
+        at_s = BEGUN_S + 0.4 * number
+        there.clock.at(at_s, there.networks[WIFI].fail)
+        there.clock.at(at_s + away_s, there.networks[WIFI].up_again)
+    (took_s,) = there.took(12_000_000)
+    assert took_s < 8 * 12 / 10, "not longer than over LTE alone"
+
+
 def test_a_program_is_refused_while_no_network_leads_to_the_gateway():
     there = Gatewayed()
     for network in there.networks.values():

@@ -14,6 +14,7 @@ from emu.places import places
 from emu.places.traces import Trace
 from emu.simulator import hostile
 from emu.simulator.connection import Transfer
+from emu.simulator.gateway import SimulatedGateway
 from emu.simulator.hostile import Case
 from emu.testbed.access import Access
 from emu.workloads.mixed import PlannedTransfer
@@ -34,7 +35,7 @@ def test_no_hostile_case_has_a_fault_and_each_comes_out_the_same_twice(number):
     assert hostile.check(hostile.draw(number, PLACES)) == found
 
 
-def made(wifi, *, predictors="shipped", mptcp=True, supply=0.0):
+def made(wifi, *, predictors="shipped", mptcp=True, supply=0.0, gateway=False):
     """Six large downloads, of which three begin just before Wi-Fi is known to have died."""
     daemon = policies.simulated("cedos").daemon
     assert daemon is not None
@@ -54,6 +55,7 @@ def made(wifi, *, predictors="shipped", mptcp=True, supply=0.0):
         budget=Budget("data", Resource.DATA, supply, "2026-12-01", networks=("lte0",), hard=True)
         if supply
         else None,
+        gateway=gateway,
     )
 
 
@@ -71,6 +73,17 @@ def test_a_first_packet_that_is_left_on_a_dead_network_is_a_fault(monkeypatch):
     assert kinds(made(DIES, mptcp=False)) == []
     monkeypatch.setattr(Transfer, "rescue", lambda transfer, network: None)
     assert kinds(made(DIES, mptcp=False)) == ["stranded"]
+
+
+def test_a_program_to_whom_the_proxy_brings_nothing_is_a_fault(monkeypatch):
+    assert kinds(made(DIES, gateway=True)) == []
+    monkeypatch.setattr(SimulatedGateway, "_opened", lambda *opened: None)
+    assert kinds(made(DIES, gateway=True)) == ["stranded"]
+
+
+def test_an_exception_in_a_session_is_a_fault(monkeypatch):
+    monkeypatch.setattr(SimulatedGateway, "_opened", None)
+    assert kinds(made(DIES, gateway=True)) == ["exception"]
 
 
 def test_a_budget_that_bars_nothing_is_exceeded(monkeypatch):
