@@ -88,11 +88,11 @@ def _bounded_buffers(value: str) -> bool:
     return most in (initial, int(2 ** (steps / WINDOW_STEPS_PER_DOUBLING)))
 
 
-# The sysctls that cedos changes. The path manager's is known without a journal: without a daemon
-# no program steers it.
+# The sysctls that cedos changes. The path manager's may be another program's: a daemon that started on a
+# full disk has written nothing, and changed none.
 CHANGED: Final[Mapping[str, ChangedSysctl]] = {
-    MPTCP_PATH_MANAGER: ChangedSysctl(_path_manager, "userspace".__eq__, "kernel"),
-    MPTCP_PM_TYPE: ChangedSysctl(_up_to(255), "1".__eq__, "0"),
+    MPTCP_PATH_MANAGER: ChangedSysctl(_path_manager, "userspace".__eq__),
+    MPTCP_PM_TYPE: ChangedSysctl(_up_to(255), "1".__eq__),
     MPTCP_CLOSE_TIMEOUT: ChangedSysctl(_up_to(_MOST), "1".__eq__),
     MPTCP_FALLBACK: ChangedSysctl(_up_to(255), "6".__eq__),
     CONNTRACK_ACCOUNTING: ChangedSysctl(_up_to(1), "1".__eq__),
