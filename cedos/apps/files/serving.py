@@ -283,6 +283,8 @@ class Serving:
         finally:
             for _, number in files:
                 os.close(number)
+            # Whatever failed: no session may go on to read by these numbers.
+            connection.abort("the server failed")
 
     def _turn(self, connection: "Connection") -> asyncio.Semaphore:
         """Return the turns of a client's address, as it was last: keys cost nothing."""

@@ -131,6 +131,10 @@ class ObjectServing:
             self._let_go()
             for each in self._handed_on:
                 each.opened.close()
+            # The session reads objects by their descriptors until the client has them: these numbers
+            # may be another client's from now on.
+            if connection.acknowledged_bytes < connection.written_bytes:
+                connection.abort("what was asked for was not taken")
 
     async def _answer(self, request: AnyRequest) -> None:
         if not self._admitted():

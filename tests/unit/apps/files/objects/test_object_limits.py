@@ -9,7 +9,8 @@ from kit.waiting import until
 
 from cedos import web
 from cedos.apps.files.client_store import Cost
-from cedos.apps.files.messages import FileRequest, pack
+from cedos.apps.files.messages import Answer, FileRequest, pack, read
+from cedos.apps.files.objects import object_serving
 from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN
 from cedos.apps.files.objects.object_serving import MOST_AHEAD, ObjectServing
 from cedos.apps.files.objects.object_store import MOST_OPEN
@@ -102,6 +103,34 @@ async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching
     await asyncio.gather(*tasks, return_exceptions=True)
     assert store._open[client] == 0
     assert all(each.users == 0 for _, each in store.all())
+
+
+async def test_a_client_that_reads_late_reads_no_other_ones_object(fetching, monkeypatch):
+    """The gateway closed its objects, and the session read on by their numbers: another client's."""
+    monkeypatch.setattr(object_serving, "_GOODBYE_S", 0.1)
+    await fetching.start()
+    other = KeyPair(os.urandom(32))
+    fetching.invited[other.public] = "other"
+    ends = []
+    for who, fill in ((other, b"B"), (fetching.client, b"A")):
+        fetching.publish(fill * 20_000_000)
+        url = fetching.url(f"/fresh/file?{fill}")
+        await fetching.get(url, who=who)
+        ends.append((await fetching.connect(who), pack(FileRequest(url))))
+    (near, request), (late, late_request) = ends
+    await late.write(late_request)
+    size = (await read(Answer, late.read_exactly)).size
+    late.finish()
+    await until(lambda: not fetching.fetcher.store._open[client_of(fetching)])
+    await near.write(request)
+    await read(Answer, near.read_exactly)
+    strange = 0
+    with suppress(SessionError):
+        async with asyncio.timeout(10.0):
+            while late.received_bytes < size and (part := await late.read()):
+                strange += bytes(part).count(b"B")
+    assert strange == 0
+    near.abort()
 
 
 async def ask(fetching, port, count):
