@@ -46,7 +46,7 @@ LONGEST_HEAD: Final = 65536
 
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP/([0-9])\.([0-9])")
-_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([^\x00-\x08\x0a-\x1f\x7f]*)")
+_FIELD = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):([^\x00-\x08\x0a-\x1f\x7f]*)")
 _NAME = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
                    r"(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?")  # fmt: skip
 # Names that resolvers take for an IPv4 address because of their ending (inet_aton(3)): 8.8.2056,
@@ -166,7 +166,7 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
     match = _FIELD.fullmatch(line)
     if match is None:
         raise _bad("a field of the head is not `Name: value`")
-    return match[1], match[2].rstrip(b" \t")
+    return match[1], match[2].strip(b" \t")
 
 
 def _values(fields: list[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
@@ -301,5 +301,5 @@ def forwarded(head: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]] | N
     return (
         line[1],
         line[2],
-        [(each[1], each[2].rstrip(b" \t")) for each in fields if each is not None],
+        [(each[1], each[2].strip(b" \t")) for each in fields if each is not None],
     )

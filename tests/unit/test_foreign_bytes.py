@@ -529,17 +529,20 @@ def test_the_time_is_linear(name, tmp_path):
     parser = PARSERS[name]
     call = called(name, tmp_path)
     for right in parser.right:
-        for pattern in (
-            right,
-            right[:1] + right[1:] * 2,
-            b"\r\n" + right[:9],
-            right[:1],
-            b"[",
-            b'"\\',
+        value = right[: right.find(b":") + 1]  # where the value of a field begins
+        for begin, pattern in (
+            (right, right),
+            (right, right[:1] + right[1:] * 2),
+            (right, b"\r\n" + right[:9]),
+            (right, right[:1]),
+            (right, b"["),
+            (right, b'"\\'),
+            (value, b" "),
+            (value, b"0"),
         ):
             took_s = []
             for size in (8_000, 64_000):
-                data = (right + pattern * (size // max(len(pattern), 1)))[:size]
+                data = (begin + pattern * (size // max(len(pattern), 1)))[:size] + b"\1"
                 best_s = float("inf")
                 for _ in range(3):
                     began_s = time.process_time()
