@@ -4,7 +4,8 @@ A user's rule for a name is kept by routes to the addresses of the name. A progr
 address before its route stands: so an answer waits in a queue (`cedos.kernel.packet_queue`), usually for
 a millisecond. Without a daemon at the queue all answers pass. The chain is in the table `mangle`: the
 user's own firewall is asked about answers afterwards, as always. What connection tracking finds invalid
-(a wrong checksum, a number of TCP out of the window) is no answer to a program, and is dropped.
+(a wrong checksum, a number of TCP out of the window) is no answer to a program, and is dropped, as is a
+datagram whose question it does not know.
 
 Three chains bar networks, so that no program's packets go over them. A program that begins a connection
 is refused at once; one in the middle of it is reset by its next packet, and then the kernel itself
@@ -35,6 +36,8 @@ _HELD: Final = tuple(
     for protocol in ("udp", "tcp")
     for state in (
         "--ctstate INVALID -j DROP",
+        # Connection tracking has forgotten the question, as its table was full.
+        *(("--ctstate NEW --dport 1024:65535 -j DROP",) if protocol == "udp" else ()),
         f"! --ctstate NEW -j NFQUEUE --queue-num {QUEUE} --queue-bypass",
     )
 )
