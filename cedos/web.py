@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import IntEnum
@@ -38,6 +39,7 @@ _MOST_FIELDS: Final = 128
 MOST_INFORMATIONAL: Final = 16
 # What comes between two bytes of a body: sizes of chunks and their extensions.
 _MOST_FRAMING_BYTES: Final = 1 << 16
+_LONGEST_PLACE: Final = 8_192  # each character of a name takes 11 us
 _LARGEST: Final = 1 << 62
 _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -228,13 +230,11 @@ class AnswerHead:
             text = raw.decode()
         except UnicodeDecodeError:
             text = to
-        try:
-            there = self.url.join(URL(text)).with_fragment(None)
-        except ValueError:
-            there = URL()
-        if there.scheme not in ("http", "https") or not there.host:
-            raise TransferError(f"{self.url.host} leads to what is no URL of a web server")
-        return there
+        with suppress(ValueError):  # a host that cannot be a name, say
+            there = self.url.join(URL(text[:_LONGEST_PLACE])).with_fragment(None)
+            if there.scheme in ("http", "https") and there.host and len(text) <= _LONGEST_PLACE:
+                return there
+        raise TransferError(f"{self.url.host} leads to what is no URL of a web server")
 
     @property
     def size(self) -> int | None:
