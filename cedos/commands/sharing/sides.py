@@ -17,6 +17,7 @@ import structlog
 
 from cedos import logs
 from cedos.api.client import ControlClient
+from cedos.api.messages import NetworkMessage
 from cedos.apps.sharing import own_identity
 from cedos.apps.sharing.help_driver import HelpDriver, read_charge
 from cedos.apps.sharing.own_identity import SharingClock, read_identity
@@ -29,7 +30,7 @@ from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console.manual import BIT_RATE, SIZE, STATE, Manual, Parsed
 from cedos.commands.console.render import echo
 from cedos.config.directories import directories
-from cedos.errors import AlreadyRunningError, HostError, SharingError
+from cedos.errors import AlreadyRunningError, CedosError, HostError, SharingError
 from cedos.host.steer.journal import Journal
 from cedos.host.steer.kernel.interface import refusals
 from cedos.host.steer.sharing.forwarding import Forwarding
@@ -216,7 +217,8 @@ def help_(
         identity, trust = read_identity(SharingClock().now_s())
         forwarding = Forwarding(kernel, journal, shared, limit_bytes=limit, uplink=uplink)
         terms = HelperTerms(price.millionths, limit, price.currency, battery_floor=battery)
-        facts = _UplinkFacts(kernel, joined, shared, forwarding.uplink, rate)
+        networks = ControlClient(directories().socket, _DAEMON_S).networks
+        facts = _UplinkFacts(kernel, joined, shared, forwarding.uplink, rate, networks)
 
         async def run(link: GatewayLink, store: SharingStore, status: Path) -> None:
             side = Side(identity, trust, shared, link.ask_share, store, status)
@@ -317,16 +319,19 @@ class _UplinkFacts:
         shared: str,
         uplink: str,
         rate_bps: float | None,
+        networks: Callable[[], list[NetworkMessage]],  # asks the daemon; CedosError: none answers
     ) -> None:
-        self._kernel, self._joined = kernel, joined
+        self._kernel, self._joined, self._networks = kernel, joined, networks
         self._shared, self._uplink, self._rate_bps = shared, uplink, rate_bps
         self._identifier = NetworkIdentifier(user_overrides())
 
     def read(self) -> Uplink | None:
-        """Return them as they are now; None: the gateway or the link is out of reach. It blocks."""
+        """Return them as they are now; None: the gateway or a link is out of reach. It blocks."""
         links = self._kernel.links()
         shared, uplink = links.get(self._shared), links.get(self._uplink)
         if shared is None or uplink is None or not shared.carries or not uplink.carries:
+            return None
+        if self._is_barred():
             return None
         own = [
             each.interface.ip.packed
@@ -348,6 +353,13 @@ class _UplinkFacts:
             battery=charge.level if charge is not None else None,
             battery_s=charge.lasts_s if charge is not None else None,
         )
+
+    def _is_barred(self) -> bool:
+        """Return whether a hard budget bars the uplink, for what is forwarded too."""
+        try:
+            return any(each.barred for each in self._networks() if each.interface == self._uplink)
+        except CedosError:
+            return False
 
     def _reaches(self) -> tuple[Endpoint, ...]:
         try:

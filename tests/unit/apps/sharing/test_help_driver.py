@@ -2,7 +2,8 @@
 
 import os
 import time
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Interface
+from types import SimpleNamespace
 
 import pytest
 from kit.neighbours import identity, trust, uplink
@@ -22,7 +23,10 @@ from cedos.apps.sharing.protocol.messages import (
 )
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
+from cedos.commands.sharing.sides import _UplinkFacts
+from cedos.errors import DaemonUnreachableError
 from cedos.host.steer.kernel.iptables import Counted
+from cedos.kernel.rtnetlink import Link
 
 SOURCE = IPv4Address("169.254.7.7")
 WHERE = ("169.254.0.9", 7, 1)
@@ -113,3 +117,26 @@ async def test_contracts_that_carry_nothing_take_no_disk(helping):
     assert helping._side.store.contract(number) is not None
     leave(LeaveReason.DONE)
     await until(lambda: not helping._calls._tasks)
+
+
+@pytest.mark.parametrize("barred", ["", "A hard budget is spent", None])
+def test_a_barred_uplink_is_no_uplink(barred):
+    """Requestors saw an active helper, through which nothing passed."""
+    links = {
+        name: Link(number, name, "", 1, 0x1_0043)
+        for number, name in enumerate(("wlan0", "lte0"), 1)
+    }
+    own = SimpleNamespace(index=1, interface=IPv4Interface("169.254.1.1/16"), protocol=0)
+    kernel = SimpleNamespace(links=lambda: links, addresses=lambda: [own])
+
+    def networks():
+        if barred is None:
+            raise DaemonUnreachableError("no daemon answers")
+        return [
+            SimpleNamespace(interface="wlan0", barred="A"),
+            SimpleNamespace(interface="lte0", barred=barred),
+        ]
+
+    gateway = SimpleNamespace(host="127.0.0.1", port=7009)
+    facts = _UplinkFacts(kernel, gateway, "wlan0", "lte0", None, networks)
+    assert (facts.read() is None) is bool(barred)
