@@ -242,8 +242,8 @@ _MOST = 64
 _REMEMBERED_S = 600.0
 # The time between two destinations' turns. One that has no verdict need not wait.
 _TURN_S = 0.1
-# The rule of what the kernel refused to lead: an earlier one may still be there.
-UNSURE = ""
+# The rule of what the kernel refused to lead: an earlier one may still be there. No network is called so.
+UNSURE = "/"
 
 
 @dataclass(slots=True)

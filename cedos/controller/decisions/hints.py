@@ -46,7 +46,7 @@ class Programs:
     def network_of(self, mark: int) -> str | None:
         """Return the network of connections with a mark; None where none is up."""
         known = self._known.get(mark)
-        return None if known is None else known.rule or None
+        return None if known is None or known.rule == UNSURE else known.rule
 
     def remove(self, mark: int) -> None:
         """Lead the connections of an ended program like all others."""

@@ -339,6 +339,9 @@ def test_a_rule_that_could_not_be_changed_is_taken_back_with_the_users(ruled):
     """The kernel still leads its place where the command before did."""
     (command,) = of_kind(SetRuled, ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0))
     ruled.tell(CommandFailed(command, (PLACE,)))
+    (again,) = of_kind(SetRuled, ruled.decide(10.5))
+    assert again == command == SetRuled({PLACE: NOWHERE})
+    ruled.tell(CommandFailed(again, (PLACE,)))
     (removal,) = of_kind(SetRuled, ruled.tell(RuleSet(1, None), at_s=11.0))
     assert removal == SetRuled({PLACE: None})
     # Nor is it forgotten where that is refused, too.
