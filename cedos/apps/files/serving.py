@@ -5,7 +5,7 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -393,7 +393,11 @@ class Serving:
         # The answer to a whole file may have been lost: do not take it twice.
         if await self._has(connection, request):
             return
-        async with self._uploads.begun(connection.peer_key, request) as partial:
+        async with AsyncExitStack() as taken:
+            # A thread hashes what is here already.
+            async with self._turn(connection):
+                beginning = self._uploads.begun(connection.peer_key, request)
+                partial = await taken.enter_async_context(beginning)
             # Go on where an earlier session ended, if it was the same version.
             start = partial.have if partial.version == request.version else 0
             partial.begin(start, request.version, request.size)
