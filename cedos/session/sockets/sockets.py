@@ -5,6 +5,7 @@ import errno
 import os
 import socket
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -103,7 +104,8 @@ async def connect(
             core = Session(
                 made if adviser is None else adviser.scheduler,
                 driver.now(),
-                limits=limits or SessionLimits(),
+                # The server may shorten this end's wait for a network, not lengthen it.
+                limits=replace(limits or SessionLimits(), keep_alive_s=int(seconds)),
                 memory=driver.memory,
                 keep_alive_s=int(seconds),
             )

@@ -205,6 +205,15 @@ async def test_a_session_lives_as_long_as_it_waits(joined, agreed_s, waits_s, th
     assert terms[0]._serial == (then_s != agreed_s), "it is asked for once"
 
 
+async def test_a_server_cannot_make_the_other_end_wait_longer(joined):
+    """It waited for thirty days without a network where its user had said a minute."""
+    near, far = await joined(deadline=60)
+    far._core.control.propose_keep_alive(86_400)
+    await far.write(b"message")
+    assert await near.read_exactly(7) == b"message"
+    assert near._core.control.terms.seconds == 60
+
+
 async def test_who_waits_is_in_the_table_of_the_process_until_its_bytes_are_here(
     joined, monkeypatch
 ):
