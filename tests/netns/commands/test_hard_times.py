@@ -61,7 +61,7 @@ def answers(cedos, pid):
 
 
 def test_the_status_tells_of_a_full_table_of_connections(tethered, install, tmp_path, monkeypatch):
-    """A user who opens 4,000 connections a second to himself fills it in a minute."""
+    """Tell of the table that a user fills in a minute by 4,000 connections a second."""
     cedos = install(tethered.laptop)
     count = tmp_path / "count"
     count.write_text("0\n")

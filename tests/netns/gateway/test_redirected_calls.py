@@ -261,7 +261,7 @@ for family, host in ((socket.AF_INET, "FOUR"), (socket.AF_INET6, "SIX")):
 @pytest.mark.usefixtures("echo")
 @pytest.mark.parametrize("redirected", [True, False])
 def test_another_users_flood_pushes_out_no_datagram(redirected, laptop):
-    """A user, or a stranger, who filled the one buffer denied the datagrams of others."""
+    """Fill the proxy's buffer as a user, or a stranger: it denied the datagrams of others."""
     forward = laptop.forward("--redirect", str(USER), "--redirect", str(OTHER), "--fail", "closed")
     ask = "".join(
         f"""
@@ -291,7 +291,7 @@ made.append(one)
 
 @pytest.mark.usefixtures("echo")
 def test_a_stranger_sends_nothing_to_a_place(laptop):
-    """The kernel shows all users the stand-in address that another one's socket is connected to."""
+    """Send as another socket to a stand-in address, which the kernel shows to all users."""
     laptop.forward("--redirect", str(USER))
     for family, host, loopback in (("AF_INET", ORIGIN, "127.1"), ("AF_INET6", ORIGIN6, "[fd63")):
         calling = as_user(

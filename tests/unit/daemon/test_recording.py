@@ -95,7 +95,7 @@ def test_who_begins_log_after_log_does_not_fill_the_disk(log, monkeypatch):
 
 
 def test_who_begins_log_after_log_leaves_a_bounded_number_of_files(log, monkeypatch, tmp_path):
-    """A member who began and ended 26 of them a second left 87,000."""
+    """Begin and end logs as a member did, who left 87,000 of them, at 26 a second."""
     monkeypatch.setattr(recording, "MOST_FILES", 3)
     for number in range(3):
         log.ask(RecordingRequest(on=True, file=f"{number}.log"), MEMBER)

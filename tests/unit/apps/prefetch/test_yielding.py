@@ -158,7 +158,7 @@ async def test_a_server_cannot_fill_memory_beyond_a_bound(monkeypatch, encoding)
 
 @pytest.mark.parametrize("leads", [True, False])
 async def test_a_server_leads_to_nothing_that_is_nearer(leads, monkeypatch):
-    """127.0.0.2 plays a private address, 127.0.0.3 the internet: whose page could ask a router's."""
+    """Lead from 127.0.0.3, which plays the internet, to 127.0.0.2, which plays a private address."""
     monkeypatch.setattr(web, "distance", lambda text: Distance(int(text[-1])))
     asked = []
 

@@ -121,7 +121,7 @@ async def test_contracts_that_carry_nothing_take_no_disk(helping):
 
 @pytest.mark.parametrize("barred", ["", "A hard budget is spent", None])
 def test_a_barred_uplink_is_no_uplink(barred):
-    """Requestors saw an active helper, through which nothing passed."""
+    """Offer no uplink to requestors, who saw an active helper through which nothing passed."""
     links = {
         name: Link(number, name, "", 1, 0x1_0043)
         for number, name in enumerate(("wlan0", "lte0"), 1)

@@ -314,7 +314,7 @@ def test_a_flood_of_one_member_leaves_room_for_others():
 
 @pytest.mark.parametrize("registered", [True, False])
 def test_a_flood_of_one_address_leaves_room_for_others(registered):
-    """A member with many keys took all answers (an honest one got none in 24 s), from any port."""
+    """Invite with many keys from one address: an honest requestor got no answer in 24 s."""
     bob = helper("bob", 1)
     made = identity if registered else self_made
     hosts, answered = [made(f"eve{number}") for number in range(40)], 0
