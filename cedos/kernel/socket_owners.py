@@ -31,8 +31,13 @@ class SocketOwners:
         self._asking: Requester | None = None
         self._answers: dict[int, bool] = {}
 
-    def find(self, protocol: int, program: Endpoint, to: Endpoint) -> SocketOwner | None:
-        """Return the socket that sends from `program` to `to`; None: there is none; `UNKNOWN`."""
+    def find(
+        self, protocol: int, program: Endpoint, to: Endpoint, *, living: bool = False
+    ) -> SocketOwner | None:
+        """Return the socket that sends from `program` to `to`; None: there is none; `UNKNOWN`.
+
+        `living`: one that its program has closed, and that the kernel still serves, counts as none.
+        """
         # Without the kernel's module for a protocol, it answers as if there were no socket. So look for a
         # socket of our own first.
         if protocol not in self._answers:
@@ -42,9 +47,12 @@ class SocketOwners:
                     own.listen()
                 found = self._find(protocol, own.getsockname(), ("127.0.0.1", 9))
                 self._answers[protocol] = found not in (None, UNKNOWN)
-        return self._find(protocol, program, to) if self._answers[protocol] else UNKNOWN
+        known = self._answers[protocol]
+        return self._find(protocol, program, to, living=living) if known else UNKNOWN
 
-    def _find(self, protocol: int, program: Endpoint, to: Endpoint) -> SocketOwner | None:
+    def _find(
+        self, protocol: int, program: Endpoint, to: Endpoint, *, living: bool = False
+    ) -> SocketOwner | None:
         local, remote = (ip_address(each[0].partition("%")[0]) for each in (program, to))
         key = FlowKey(local, program[1], remote, to[1])
         try:
@@ -56,7 +64,7 @@ class SocketOwners:
             return None
         except OSError:
             return UNKNOWN
-        if any(map(sock_diag.is_orphan, answers)):
+        if living and any(map(sock_diag.is_orphan, answers)):
             return None
         found = next(filter(None, map(sock_diag.owner_of, answers)), None)
         return UNKNOWN if found is None else SocketOwner(*found)
@@ -72,7 +80,7 @@ class SocketOwners:
             ends = one.getpeername()[:2], one.getsockname()[:2]
         except OSError:
             return True  # it was reset
-        return self.find(socket.IPPROTO_TCP, *ends) is None
+        return self.find(socket.IPPROTO_TCP, *ends, living=True) is None
 
     def close(self) -> None:
         if self._asking is not None:

@@ -48,4 +48,7 @@ def test_the_kernel_tells_who_has_left():
                     program.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 program.close()
                 assert owners.has_left(accepted)
+                if not reset:  # it is the one that sent, all the same: its redirected bytes arrive
+                    ends = accepted.getpeername(), accepted.getsockname()
+                    assert owners.find(socket.IPPROTO_TCP, *ends) is not None
     owners.close()
