@@ -30,7 +30,7 @@ from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoi
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import SessionPath, SessionPathEvent
-from cedos.session.protocol.channel import HANDSHAKE_S, Channel, resume, set_up
+from cedos.session.protocol.channel import Channel, resume, set_up
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.frames import Sync
 from cedos.session.protocol.handshake.credentials import Credentials
@@ -39,6 +39,7 @@ from cedos.session.protocol.handshake.set_up import SetUpOptions
 from cedos.session.protocol.schedulers.interface import PathFacts
 
 _EXCLUSIVE_S: Final = 2.0
+_HANDSHAKE_S: Final = 10.0
 _RESOLVE_S: Final = 20.0
 _NO_ANSWER: Final = "no answer to the handshake"
 
@@ -280,15 +281,15 @@ class Dialler:
                 self._exclusive = path
                 self._arm(_EXCLUSIVE_S, self._exclusive_overdue)
             # What answers nothing, as a portal may, must not keep its network unused for good.
-            self._driver.loop.call_later(HANDSHAKE_S, self._overdue, path)
+            self._driver.loop.call_later(_HANDSHAKE_S, self._overdue, path)
             path.start()
 
     def _channel(self, *, joins: bool) -> Channel:
-        credentials, me, now = self._credentials(), self._server.me, self._driver.now()
+        credentials, me = self._credentials(), self._server.me
         if credentials is None:
-            return set_up(me, self._server.key, self._server.ask, random=os.urandom, now=now)
+            return set_up(me, self._server.key, self._server.ask, random=os.urandom)
         kind = ConnectionKind.JOIN if joins else ConnectionKind.RESUME
-        return resume(me, credentials, kind, random=os.urandom, now=now)
+        return resume(me, credentials, kind, random=os.urandom)
 
     def _exclusive_overdue(self) -> None:
         """Give up the one handshake if it is slow while another connection is ready."""

@@ -45,7 +45,6 @@ from cedos.session.protocol.handshake.resume import ResumeHandshake
 from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions
 from cedos.session.protocol.packing import RECORD_BYTES
 
-HANDSHAKE_S: Final = 10.0
 _RECORD: Final = int(MessageKind.RECORD)
 
 
@@ -61,18 +60,17 @@ class Channel:
 
     `opened` is None until the peer has proved who it is; then the channel may send. At a resumption the
     acceptor has that proof with the keys. At a set-up it waits for CONFIRM: a hello may be a replay.
-    After a `failure`, send the `outgoing` messages and close the connection. `expires_at`: see `expire`.
+    After a `failure`, send the `outgoing` messages and close the connection.
     """
 
     __slots__ = (
         "_done", "_handshake", "_held", "_initiator", "_least", "_most", "_opener", "_outgoing",
-        "_partial", "_sealer", "_secrets", "confirmed", "expires_at", "failure", "opened",
+        "_partial", "_sealer", "_secrets", "confirmed", "failure", "opened",
     )  # fmt: skip
 
     def __init__(
         self,
         handshake: Handshake,
-        expires_at: float,
         *,
         first: bytes = b"",
         done: Callable[["Channel"], None] | None = None,
@@ -80,7 +78,6 @@ class Channel:
         self.opened: Opened | None = None
         self.confirmed = False
         self.failure: Failure | None = None
-        self.expires_at: float | None = expires_at
         self._handshake: Handshake | None = handshake
         self._initiator = bool(first)
         self._outgoing = [first] if first else []
@@ -165,7 +162,7 @@ class Channel:
         return records
 
     def expire(self) -> None:
-        """Fail because the peer was too slow to prove itself; call it at `expires_at`."""
+        """Fail because the peer was too slow to prove itself."""
         self._fail(Failure(FailureKind.TIMED_OUT, "no proof of the peer in time"))
 
     def abandon(self) -> None:
@@ -267,7 +264,6 @@ class Channel:
         # From now on only records of possible lengths are accepted.
         overhead = 0 if self._opener is None else TAG_BYTES
         self._least, self._most = overhead + 1, overhead + RECORD_BYTES
-        self.expires_at = None
         self._secrets = None
         self._release()
 
@@ -278,7 +274,6 @@ class Channel:
         if self.failure is None:
             self.failure = failure
         self._partial = bytearray()
-        self.expires_at = None
         self._release()
 
     def _release(self) -> None:
@@ -291,20 +286,18 @@ def _confirmation(secret: bytes) -> bytes:
     return expand(secret, "confirmation", length=CONFIRM_BYTES)
 
 
-def set_up(
-    me: KeyPair, server_key: bytes, ask: SetUpOptions, *, random: Random, now: float
-) -> Channel:
+def set_up(me: KeyPair, server_key: bytes, ask: SetUpOptions, *, random: Random) -> Channel:
     """Return the channel of a new flow to the holder of a key; NoiseError: `server_key` is no key."""
     opening = SetUpHandshake(me, server_key, ask, random)
-    return Channel(opening, now + HANDSHAKE_S, first=opening.hello)
+    return Channel(opening, first=opening.hello)
 
 
 def resume(
-    me: KeyPair, credentials: Credentials, kind: ConnectionKind, *, random: Random, now: float
+    me: KeyPair, credentials: Credentials, kind: ConnectionKind, *, random: Random
 ) -> Channel:
     """Return the channel of a further connection of a flow; counts an attempt in its credentials."""
     resuming = ResumeHandshake(me, credentials, kind, random)
-    return Channel(resuming, now + HANDSHAKE_S, first=resuming.hello)
+    return Channel(resuming, first=resuming.hello)
 
 
 _NO_LIMITS = HandshakeLimits()
@@ -351,7 +344,7 @@ class Acceptor:
     def channel(self, address: str, now: float) -> Channel:
         """Return the channel of a new connection from an address (without its port)."""
         accepting = AcceptorHandshake(self._reception, address)
-        channel = Channel(accepting, now + self._limits.handshake_s, done=self._half_open.remove)
+        channel = Channel(accepting, done=self._half_open.remove)
         # A new connection may push out an older one that is not confirmed yet.
         pushed = self._half_open.add(channel, address, now)
         if pushed is not None:

@@ -68,11 +68,10 @@ class Hosts:
             key or self.server.public,
             ask or SetUpOptions(),
             random=self.random,
-            now=self.now,
         )
 
     def resume(self, credentials, kind=ConnectionKind.RESUME):
-        return resume(self.client, credentials, kind, random=self.random, now=self.now)
+        return resume(self.client, credentials, kind, random=self.random)
 
     def carry(self, sender, receiver):
         """Carry the records of one end to the other."""

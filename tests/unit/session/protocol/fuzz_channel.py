@@ -49,7 +49,7 @@ def feed(channel, data, sizes):
 def one(data):
     choices = atheris.FuzzedDataProvider(data)
     book = Book()
-    client = set_up(CLIENT, SERVER.public, SetUpOptions(), random=RANDOM, now=0.0)
+    client = set_up(CLIENT, SERVER.public, SetUpOptions(), random=RANDOM)
     server = accepted(book, 0.0)
     resuming = choices.ConsumeBool()
     if resuming:
@@ -57,9 +57,7 @@ def one(data):
             for sender, receiver in ((client, server), (server, client)):
                 receiver.receive(b"".join(sender.outgoing()), 0.0)
         book.flows[client.opened.credentials.flow_id] = server.opened.credentials
-        client = resume(
-            CLIENT, client.opened.credentials, ConnectionKind.JOIN, random=RANDOM, now=0.0
-        )
+        client = resume(CLIENT, client.opened.credentials, ConnectionKind.JOIN, random=RANDOM)
         server = accepted(book, 0.0)
     if choices.ConsumeBool():
         victim = choices.PickValueInList([client, server])

@@ -319,7 +319,7 @@ async def test_it_takes_no_living_flow_over(monkeypatch, tmp_path):
         # It has the right secret, a new number, a right proof, but no peer confirms it.
         credentials = ours.flow.credentials
         assert credentials is not None
-        late = resume(me, credentials, ConnectionKind.RESUME, random=os.urandom, now=0.0)
+        late = resume(me, credentials, ConnectionKind.RESUME, random=os.urandom)
         with socket.create_connection(listener.address) as attacker:
             attacker.sendall(late.outgoing()[0])
             attacker.setblocking(False)

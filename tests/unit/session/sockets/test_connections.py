@@ -165,9 +165,7 @@ async def test_a_peer_has_a_bounded_number_of_paths(joined):
         connection = socket.socket()
         connection.setblocking(False)
         await loop.sock_connect(connection, endpoint)
-        channel = resume(
-            me, near.flow.credentials, ConnectionKind.JOIN, random=os.urandom, now=driver.now()
-        )
+        channel = resume(me, near.flow.credentials, ConnectionKind.JOIN, random=os.urandom)
         made.append(SessionPath(driver, connection, channel, report, PathFacts(network="lo")))
         made[-1].start()
         await until(lambda count=count: opened == count)
@@ -206,7 +204,7 @@ async def test_a_session_lives_as_long_as_it_waits(joined, agreed_s, waits_s, th
 
 
 async def test_a_server_cannot_make_the_other_end_wait_longer(joined):
-    """It waited for thirty days without a network where its user had said a minute."""
+    """The client waited for thirty days without a network where its user had said a minute."""
     near, far = await joined(deadline=60)
     far._core.control.propose_keep_alive(86_400)
     await far.write(b"message")
@@ -354,8 +352,8 @@ async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_l
 
 
 async def test_a_network_whose_portal_accepts_and_says_nothing_is_tried_again(monkeypatch):
-    """The portal held its connection, and with it the network, for good."""
-    monkeypatch.setattr(dialler, "HANDSHAKE_S", 0.2)
+    """A portal held its connection, and with it the network, for good."""
+    monkeypatch.setattr(dialler, "_HANDSHAKE_S", 0.5)
     key, held = KeyPair(os.urandom(32)), []
     async with await session.listen(("127.0.0.1", 0), key=key) as listener:
 

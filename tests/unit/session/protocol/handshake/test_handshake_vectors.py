@@ -57,7 +57,7 @@ def test_the_documents_vectors_are_what_is_sent():
         got[name] = b"".join(sender.send([text]))
         assert receiver.receive(got[name], 0.0) == [text]
 
-    near = set_up(ours, theirs.public, SetUpOptions(deadline_s=3600), random=client, now=0.0)
+    near = set_up(ours, theirs.public, SetUpOptions(deadline_s=3600), random=client)
     far = accepted()
     step("SET_UP", near, far)
     step("SET_UP_ANSWER", far, near)
@@ -69,7 +69,7 @@ def test_the_documents_vectors_are_what_is_sent():
     got["flow id"] = credentials.flow_id
     got["flow secret"] = credentials.secret
     got["credentials"] = credentials.to_bytes()
-    near = resume(ours, credentials, ConnectionKind.JOIN, random=client, now=0.0)
+    near = resume(ours, credentials, ConnectionKind.JOIN, random=client)
     far = accepted()
     step("RESUME", near, far)
     step("RESUME_ANSWER", far, near)
