@@ -312,8 +312,8 @@ class Controller:
             # -- commands
             case on.CommandDone(give.BarNetworks()):
                 self._bar(self.hard.on_barred(), now_s)
-            case on.CommandDone(give.HoldAnswers()):
-                self.answers.on_hold()
+            case on.CommandDone(give.HoldAnswers(held)):
+                self.answers.on_hold(held)
             case on.CommandDone(give.SetRuled(wanted)):
                 self.ruled.on_done(wanted)
             case on.CommandDone(command):
@@ -324,8 +324,8 @@ class Controller:
                 self.transfers.lock.on_alarm_failed(why, self.decider.unix_s(now_s))
             case on.CommandFailed(give.KeepAwake()):
                 self.transfers.lock.on_awake_failed(now_s)
-            case on.CommandFailed(give.HoldAnswers(), _, why):
-                self.answers.on_hold(why)
+            case on.CommandFailed(give.HoldAnswers(held), _, why):
+                self.answers.on_hold(held, why)
             case on.CommandFailed(command, places):
                 self._on_failure(command, places)
         self.answers.review(now_s)

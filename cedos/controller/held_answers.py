@@ -103,12 +103,13 @@ class HeldAnswers:
         self._holding = wanted
         self._outbox.give(HoldAnswers(wanted))
 
-    def on_hold(self, why: str = "") -> None:
-        """Take the end of `HoldAnswers`; `why`: it failed."""
-        self._why = why
+    def on_hold(self, on: bool, why: str = "") -> None:
+        """Take the end of `HoldAnswers(on)`; `why`: it failed, and `follow` orders it again."""
+        self._why = why if on else ""
         if why:
-            self._holding = False
-            self._outbox.give(Tell("answers to look-ups are not held", {"why": why}))
+            self._holding = not on
+            still = "not" if on else "still"
+            self._outbox.give(Tell(f"answers to look-ups are {still} held", {"why": why}))
 
     def learn(self, event: AnswersRead | NameLookedUp) -> bool:
         """Take what resolvers of this host have told; return whether it is about a rule's name."""

@@ -119,6 +119,15 @@ def test_people_are_told_if_answers_cannot_wait():
     assert script.controller.answers.problems == []
 
 
+def test_answers_that_still_wait_are_let_go_again():
+    script = Script()
+    script.tell(RuleSet(1, RULE))
+    (command,) = of_kind(HoldAnswers, script.tell(RuleSet(1, None)))
+    script.tell(CommandFailed(command, why="busy"))
+    prefix = RuleRequest(host="198.51.100.0/24", never=("lte0",))
+    assert of_kind(HoldAnswers, script.tell(RuleSet(2, prefix))) == [HoldAnswers(False)]
+
+
 @pytest.mark.parametrize("settings", [{"dry_run": True}, {"unable_to_bar": "no filter"}])
 def test_no_answer_waits_where_nothing_may_be_changed(settings):
     script = Script(**settings)
