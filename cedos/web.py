@@ -99,6 +99,7 @@ class WebWay:
         if far < self.least:
             self.refused = f"{where[0]} is nearer to this host than the server that leads there"
             raise OSError(errno.EACCES, self.refused)
+        self.refused = ""
         one = socket.socket(family, kind, protocol)
         try:
             one.setblocking(False)
@@ -144,7 +145,7 @@ class _FinalAnswer(aiohttp.ClientResponse):
             had = body.total_bytes
             receive(data)
             framing = 0 if body.total_bytes > had else framing + len(data)
-            if framing > _MOST_FRAMING_BYTES:
+            if framing > _MOST_FRAMING_BYTES and not body.is_eof():
                 body.set_exception(aiohttp.ClientPayloadError("frames without bytes"))
                 self.close()
 

@@ -29,7 +29,7 @@ _ROOT: Final = 0
 _PID_BYTES: Final = 32
 _ENDING_S: Final = 0.5
 _BETWEEN_S: Final = 0.02
-_WAITED: Final = struct.pack("@2l", 0, 500_000)  # seconds, and microseconds
+_ANSWER_TIMEVAL: Final = struct.pack("@2l", 3, 0)  # seconds, and microseconds
 _log = structlog.get_logger(__name__)
 
 
@@ -145,7 +145,7 @@ def _namespace_name() -> socket.socket:
         pid, uid = _holder()
         if not _can_steer(uid):
             # Any user may take the name. A daemon answers on it.
-            _log.warning("a process of a user holds the daemon's name", pid=pid)
+            _log.warning("a process of a user holds the daemon's name", pid=pid or None)
             return socket.socket(socket.AF_UNIX)
         raise _already(daemon_of(pid), "it steers this network namespace") from None
     return holding
@@ -170,7 +170,7 @@ def _holder() -> tuple[int, int | None]:
     """Return the process that answers on the name, and its user; 0: the kernel does not show it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asking:
         # Others may ask the daemon at the same time: wait for a place in its queue.
-        asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _WAITED)
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _ANSWER_TIMEVAL)
         with suppress(OSError):
             asking.connect(_NAME)
             credentials = asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)

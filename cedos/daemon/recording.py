@@ -71,10 +71,14 @@ class Recording:
             there = [each.lstat().st_size for each in earlier]
         except OSError as error:
             raise HistoryError(f"{self._folder} cannot be used: {error.strerror}") from None
-        if len(there) >= MOST_FILES or sum(there) > MOST_BYTES:
+        if len(there) >= MOST_FILES:
             raise HistoryError(
-                f"{self._folder} has {len(there):,} earlier logs with {sum(there) / 1e6:,.0f} MB;"
-                f" fewer than {MOST_FILES:,} with {MOST_BYTES / 1e6:,.0f} MB would be right"
+                f"{self._folder} has {MOST_FILES:,} earlier logs or more. Remove some first"
+            )
+        if sum(there) > MOST_BYTES:
+            raise HistoryError(
+                f"{self._folder} has {sum(there) / 1e6:,.0f} MB of earlier logs; at most"
+                f" {MOST_BYTES / 1e6:,.0f} MB would be right. Remove some first"
             )
 
 

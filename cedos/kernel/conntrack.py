@@ -84,8 +84,6 @@ _ORIGINAL_HEAD, _REPLY_HEAD = (
 _ENDS = struct.pack("=H", DELETE)
 _ORIGINAL_START, _REPLY_START = _ORIGINAL_HEAD + _HEADS[0], _REPLY_HEAD + _HEADS[0]
 _PROTOCOLS = {socket.IPPROTO_TCP: "tcp", socket.IPPROTO_UDP: "udp"}
-
-
 _ENTRIES: Final = "net.netfilter.nf_conntrack_count"
 _MOST_ENTRIES: Final = "net.netfilter.nf_conntrack_max"
 _NEARLY_FULL: Final = 0.95
@@ -97,8 +95,8 @@ def crowded(read: Callable[[str], str | None] = sysctl.read) -> str:
     if entries <= _NEARLY_FULL * most:
         return ""
     return (
-        f"the kernel's table of connections has {entries} of {most} entries, and refuses new"
-        f" connections of all programs while it is full: a larger {_MOST_ENTRIES} would be right"
+        f"the kernel's table of connections has {entries} of {most} entries. Full, it"
+        f" refuses all programs' new connections: a larger {_MOST_ENTRIES} would be right"
     )
 
 

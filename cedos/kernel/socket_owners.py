@@ -70,7 +70,7 @@ class SocketOwners:
         return UNKNOWN if found is None else SocketOwner(*found)
 
     def has_left(self, one: socket.socket) -> bool:
-        """Return whether the program of this host at a TCP connection's other end has closed it.
+        """Return whether a program of this host at a TCP connection's other end has closed it.
 
         One that has ended only its own half still reads.
         """
@@ -80,6 +80,9 @@ class SocketOwners:
             ends = one.getpeername()[:2], one.getsockname()[:2]
         except OSError:
             return True  # it was reset
+        (there, _), (here, _) = ends
+        if there != here and not ip_address(there.partition("%")[0]).is_loopback:
+            return False  # a program of another host, of which this kernel knows nothing
         return self.find(socket.IPPROTO_TCP, *ends, living=True) is None
 
     def close(self) -> None:

@@ -140,7 +140,7 @@ class Putting:
         self._again_bytes += max(progress.have_bytes - start, 0)
         if self._again_bytes > MOST_ANEW * body.size:
             raise TransferError(
-                f"the server has dropped what it had received, {MOST_ANEW} times the whole file by now"
+                f"the server began the file anew until {MOST_ANEW} times its size was sent"
             )
         if not self._begun:
             self._begun, progress.began_bytes = True, start

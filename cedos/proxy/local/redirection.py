@@ -260,7 +260,7 @@ class Redirection:
                 os.close(cgroup)
 
     def divide(self, sockets: Sequence[socket.socket]) -> None:
-        """Give each user's datagrams a socket of their own, of those that share one port, in order."""
+        """Give each user's datagrams to one of the sockets that share a port, by the user's number."""
         version = 4 if sockets[0].family is socket.AF_INET else 6
         with _refusals():
             program = load(

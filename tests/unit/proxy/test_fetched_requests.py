@@ -108,11 +108,11 @@ async def test_what_is_fresh_is_asked_for_once(fetching):
     assert b'if-none-match: "one"' in origin.asked[1].lower()
 
 
-async def test_what_is_asked_for_only_if_it_is_kept_reaches_no_origin(fetching):
+@pytest.mark.parametrize("besides", [b"", b"Range: bytes=0-9\r\n", b'If-None-Match: "one"\r\n'])
+async def test_what_is_asked_for_only_if_it_is_kept_reaches_no_origin(fetching, besides):
     origin = Origin()
-    head, body = await got(
-        fetching, await fetching.origin(origin), b"Cache-Control: only-if-cached\r\n"
-    )
+    fields = b"Cache-Control: only-if-cached\r\n" + besides
+    head, body = await got(fetching, await fetching.origin(origin), fields)
     assert head.startswith(b"http/1.1 504 ")
     assert body == b""
     assert not origin.asked

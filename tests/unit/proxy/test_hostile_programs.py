@@ -52,7 +52,7 @@ async def test_who_says_nothing_makes_room_for_who_does(ends, monkeypatch):
 
 
 async def test_an_origin_holds_no_places_of_programs_that_have_left(ends, monkeypatch):
-    """It never ends its half: 2,000 programs that had come and gone left no place to others for a day."""
+    """Free the places of programs that have left: 2,000 took all, as their origin never ended."""
     monkeypatch.setattr(local_proxy, "MOST_LEFT", 2)
     monkeypatch.setattr(local_proxy, "_LEFT_CHECK_S", 0.05)
     await ends.start(patience_s=30)

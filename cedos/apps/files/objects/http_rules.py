@@ -62,7 +62,7 @@ class CacheLookup:
         rules = headers.get("cache-control", "")
         if len(rules) > _MOST_RULES_BYTES:
             raise ValueError("a request with more rules for caches than are read")
-        strict = {"cache-control": "no-cache"} if _STRICT.search(rules) else {}
+        strict = {"cache-control": f"{rules}, no-cache"} if _STRICT.search(rules) else {}
         request = Request("GET", url, Headers({**headers, **strict}))
         newest = [each for each in kept if each.reusable][-_MOST_OF_URL:]
         entries = [_entry(each) for each in newest if _is_variant(each, headers)]

@@ -246,13 +246,11 @@ class ProgramRequests:
         try:
             url = program_url(host, port, target, hosts)
             conditions = {each: asked.pop(each) for each in _CONDITIONS if each in asked}
-            if (wanted := asked.pop("range", None)) is not None:
-                return None if conditions else self._part(whose, url, asked, wanted)
-            if conditions:
-                return self._on_condition(whose, url, asked, conditions)
+            wanted = asked.pop("range", None)
             if "only-if-cached" in asked.get("cache-control", "").lower():
-                kept = self._fetcher.find_kept(whose, url, asked)
-                return NoAnswer() if kept is None else self._stored(whose, kept)
+                return self._kept(whose, url, asked, conditions, wanted) or NoAnswer()
+            if wanted is not None or conditions:
+                return self._kept(whose, url, asked, conditions, wanted)
             found = await self._fetcher.answer(whose, url, asked)
         except (TransferError, ValueError):
             return None  # its origin itself says what is wrong
@@ -261,6 +259,22 @@ class ProgramRequests:
         if isinstance(found, PassedOn):
             return PassedAnswer(found)
         return self._stored(whose, found)
+
+    def _kept(
+        self,
+        client: str,
+        url: URL,
+        asked: dict[str, str],
+        conditions: dict[str, str],
+        wanted: str | None,
+    ) -> "StoredAnswer | NoAnswer | None":
+        """Answer from what is stored, without asking an origin; `wanted`: the range."""
+        if wanted is not None:
+            return None if conditions else self._part(client, url, asked, wanted)
+        if conditions:
+            return self._on_condition(client, url, asked, conditions)
+        kept = self._fetcher.find_kept(client, url, asked)
+        return None if kept is None else self._stored(client, kept)
 
     def _stored(
         self, client: str, found: StoredObject, part: tuple[int, int] | None = None

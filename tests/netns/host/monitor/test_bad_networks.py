@@ -367,7 +367,7 @@ def test_a_router_that_drops_pings_is_not_dead(around, tmp_path):
         assert host.address() == "10.9.2.2"
 
 
-def test_with_the_uplink_dead_pages_come_within_a_second(around, tmp_path):
+def test_with_the_uplink_dead_pages_come_before_a_resolver_asks_again(around, tmp_path):
     """A name and a first byte, by a program whose one resolver is the hot spot's."""
     (tmp_path / "resolv.conf").write_text("nameserver 10.9.1.1\n")
     page = (
@@ -387,7 +387,7 @@ def test_with_the_uplink_dead_pages_come_within_a_second(around, tmp_path):
             around.spot.run("iptables", "-F", "INPUT")
             around.logged_in()
     print([round(each, 2) for each in took_s])
-    # At rest it is under a second. A resolver's library asks again after five.
+    # A resolver's library asks again after 5 s. At rest pages take under a second.
     assert sorted(took_s)[int(0.95 * len(took_s)) - 1] < 2.0
 
 

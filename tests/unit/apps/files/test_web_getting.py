@@ -332,3 +332,11 @@ async def test_an_unknown_name_is_not_waited_for(monkeypatch):
     async with asyncio.timeout(5.0):
         assert "lo" not in {each.interface for each in await networks.to("slow.test")}
     networks.close()
+
+
+def test_a_way_that_led_on_was_not_refused():
+    way = WebWay(least=Distance.PRIVATE)
+    with pytest.raises(OSError, match="nearer to this host"):
+        way.socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", 80)))
+    way.socket((socket.AF_INET, socket.SOCK_STREAM, 0, "", ("192.168.1.1", 80))).close()
+    assert not way.refused

@@ -40,7 +40,14 @@ def test_where_nothing_waits_nothing_is_silent():
 
 @pytest.mark.parametrize(
     ("rtt_s", "rtt_min_s", "limit_s"),
-    [(0.02, 0.02, SILENT_S), (0.25, 0.02, 0.75), (0.7, 0.5, 1.5), (None, None, SILENT_S)],
+    [
+        (0.02, 0.02, SILENT_S),
+        (0.25, 0.02, 0.75),
+        # A dying Wi-Fi of a packet a second: 7 s of silence passed unnoticed.
+        (2.3, 0.02, 0.9),
+        (0.7, 0.5, 1.5),
+        (None, None, SILENT_S),
+    ],
 )
 def test_a_long_path_is_given_three_of_its_round_trips(rtt_s, rtt_min_s, limit_s):
     watch = PathWatch()
@@ -48,13 +55,6 @@ def test_a_long_path_is_given_three_of_its_round_trips(rtt_s, rtt_min_s, limit_s
     watch.observe(nothing, 0.0)
     assert watch.observe(nothing, limit_s - 0.01) is not PathVoice.SILENT
     assert watch.observe(nothing, limit_s + 0.01) is PathVoice.SILENT
-
-
-def test_a_queue_that_has_drained_hides_no_silence():
-    """A dying Wi-Fi of one packet a second has a round trip of 2.3 s: 7 s of silence were usual."""
-    watch = PathWatch()
-    watch.observe(seen(5, 0.0, rtt_s=2.3), 0.0)
-    assert watch.observe(seen(5, 0.0, rtt_s=2.3), 0.95) is PathVoice.SILENT
 
 
 def test_a_path_over_which_the_peer_sends_is_silent_half_a_second_later():

@@ -305,8 +305,10 @@ async def test_more_than_may_be_kept_is_refused(fetching):
 async def test_what_is_on_its_way_for_a_program_is_no_file_for_others(fetching):
     """`cedos-get` took the gzip of a page that a browser was loading for the page."""
     await fetching.start()
+    writers = []
 
     async def varies(reader, writer):
+        writers.append(writer)
         packed = b"gzip" in await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
         writer.write(b"packed" if packed else bytes(100_000))
@@ -319,3 +321,6 @@ async def test_what_is_on_its_way_for_a_program_is_no_file_for_others(fetching):
         )
         assert not theirs.whole
         assert await asyncio.wait_for(fetching.get(url), 10) == bytes(100_000)
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()

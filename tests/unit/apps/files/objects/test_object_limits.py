@@ -93,7 +93,7 @@ async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching
     servings = [ObjectServing(each, fetching.fetcher, lambda: True) for each in greedy]
     tasks = [asyncio.create_task(each.run()) for each in servings]
     client = servings[0]._client
-    await until(lambda: store._open[client] == MOST_OPEN)
+    await until(lambda: store._open[client] == MOST_OPEN, 60.0)
     assert all(len(each._handed_on) <= MOST_AHEAD for each in servings)
     await asyncio.sleep(0.3)
     assert store._open[client] == MOST_OPEN
@@ -121,12 +121,12 @@ async def test_a_client_that_reads_late_reads_no_other_ones_object(fetching, mon
     await late.write(late_request)
     size = (await read(Answer, late.read_exactly)).size
     late.finish()
-    await until(lambda: not fetching.fetcher.store._open[client_of(fetching)])
+    await until(lambda: not fetching.fetcher.store._open[client_of(fetching)], 60.0)
     await near.write(request)
     await read(Answer, near.read_exactly)
     strange = 0
     with suppress(SessionError):
-        async with asyncio.timeout(10.0):
+        async with asyncio.timeout(60.0):
             while late.received_bytes < size and (part := await late.read()):
                 strange += bytes(part).count(b"B")
     assert strange == 0
