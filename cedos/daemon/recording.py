@@ -66,7 +66,7 @@ class Recording:
         """Make the folder; refuse where earlier logs fill it, for no client may fill the disk."""
         try:
             own_file.folder(self._folder)
-            # No more are looked at than are allowed: that takes time.
+            # Each look takes time: no more files are looked at than are allowed.
             earlier = islice(self._folder.iterdir(), MOST_FILES)
             there = [each.lstat().st_size for each in earlier]
         except OSError as error:

@@ -258,7 +258,8 @@ class Routing:
         known = {(version, network.index) for version, network in there}
         leading = {(v, network.index) for v, network in there if network.leads_out(v)}
         self._led_out = leading | (self._led_out & known)
-        # A network that gave this host another one's address may do so again, faster than it is noticed.
+        # A network that gave this host another one's address may do so again, faster than it is noticed:
+        # the address counts as shared for as long as any network has it.
         holders = Counter(address for each in networks for address in {*own_addresses(each)})
         self._shared = {a for a, count in holders.items() if count > 1 or a in self._shared}
         self.reconcile()

@@ -39,7 +39,7 @@ from cedos.session.protocol.handshake.set_up import SetUpOptions
 from cedos.session.protocol.schedulers.interface import PathFacts
 
 _EXCLUSIVE_S: Final = 2.0
-_HANDSHAKE_S: Final = 10.0
+_HANDSHAKE_S: Final = 10.0  # as long as the other end waits (`HandshakeLimits`)
 _RESOLVE_S: Final = 20.0
 _NO_ANSWER: Final = "no answer to the handshake"
 

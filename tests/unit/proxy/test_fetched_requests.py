@@ -10,13 +10,12 @@ import pytest
 from kit.waiting import until
 
 from cedos.apps.files.objects.object_fetcher import PROGRAMS_AT_ONCE, ObjectFetcher
-from cedos.apps.files.objects.object_serving import ProgramRequests, program_url
+from cedos.apps.files.objects.object_serving import ProgramRequests, client_of, program_url
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import WINDOW_BYTES
-from cedos.session.protocol.crypto import host_id
 from cedos.session.sockets.sockets import connect
 
 LARGE = 8 * WINDOW_BYTES
@@ -164,7 +163,7 @@ async def test_what_nobody_else_may_have_is_not_fetched_for_who_has_gone(fetchin
     origin.go_on.clear()
     reader = await begun(fetching, await fetching.origin(origin))
     await asyncio.wait_for(reader.readexactly(100_000), 20)
-    client = host_id(fetching.client.public).hex()[:32]
+    client = client_of(fetching.client.public)
     assert len(fetching.fetcher.store.of(client)) == 1
     fetching.writers[-1].transport.abort()
     await asyncio.sleep(1.0)
@@ -277,7 +276,7 @@ async def test_fields_outside_latin_1_reach_the_program_as_they_are(fetching, fi
         head, have = await got(fetching, port)
         assert fields.partition(b"\r\n")[0].lower() in head
         assert have == body
-    for each in fetching.fetcher.store.of(host_id(fetching.client.public).hex()[:32]):
+    for each in fetching.fetcher.store.of(client_of(fetching.client.public)):
         assert each.users == 0
 
 
@@ -297,7 +296,7 @@ async def test_what_fails_at_the_gateway_breaks_and_leaves_nothing_open(fetching
     port = await fetching.origin(origin)
     await got(fetching, port)
     before = open_files()
-    (kept,) = fetching.fetcher.store.of(host_id(fetching.client.public).hex()[:32])
+    (kept,) = fetching.fetcher.store.of(client_of(fetching.client.public))
 
     def fails(*_):
         raise RuntimeError("not foreseen")
@@ -351,7 +350,7 @@ async def test_programs_that_an_origin_leaves_waiting_end_nothing_for_others(fet
     for task in tasks:
         task.cancel()
     await until(lambda: living == 0)
-    client = host_id(fetching.client.public).hex()[:32]
+    client = client_of(fetching.client.public)
     assert not fetching.fetcher._programs[client]._all.locked()
 
 

@@ -267,7 +267,7 @@ class ProgramRequests:
         asked: dict[str, str],
         conditions: dict[str, str],
         wanted: str | None,
-    ) -> "StoredAnswer | NoAnswer | None":
+    ) -> "StoredAnswer | None":
         """Answer from what is stored, without asking an origin; `wanted`: the range."""
         if wanted is not None:
             return None if conditions else self._part(client, url, asked, wanted)

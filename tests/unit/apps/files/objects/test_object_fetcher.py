@@ -12,12 +12,13 @@ from kit.waiting import until
 from yarl import URL
 
 from cedos.apps.files.getting import Getting
+from cedos.apps.files.objects import object_serving
 from cedos.apps.files.objects.origin_client import OriginClient, words
 from cedos.apps.files.partial import Partial, files_of
 from cedos.apps.files.server_link import ServerLink
 from cedos.errors import TransferError
 from cedos.proxy.gateway.origin import DestinationRules, Origins
-from cedos.session.protocol.crypto import KeyPair, host_id
+from cedos.session.protocol.crypto import KeyPair
 
 
 def said(port, why="", *, host="127.0.0.1"):
@@ -317,7 +318,7 @@ async def test_what_is_on_its_way_for_a_program_is_no_file_for_others(fetching):
     async with await asyncio.start_server(varies, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page"
         theirs = await fetching.fetcher.answer(
-            host_id(fetching.client.public).hex()[:32], URL(url), {"accept-encoding": "gzip"}
+            object_serving.client_of(fetching.client.public), URL(url), {"accept-encoding": "gzip"}
         )
         assert not theirs.whole
         assert await asyncio.wait_for(fetching.get(url), 10) == bytes(100_000)

@@ -12,10 +12,10 @@ from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import Answer, FileRequest, pack, read
 from cedos.apps.files.objects import object_serving
 from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN
-from cedos.apps.files.objects.object_serving import MOST_AHEAD, ObjectServing
+from cedos.apps.files.objects.object_serving import MOST_AHEAD, ObjectServing, client_of
 from cedos.apps.files.objects.object_store import MOST_OPEN
 from cedos.errors import SessionError, TransferError
-from cedos.session.protocol.crypto import KeyPair, host_id
+from cedos.session.protocol.crypto import KeyPair
 
 
 class Greedy:
@@ -121,7 +121,7 @@ async def test_a_client_that_reads_late_reads_no_other_ones_object(fetching, mon
     await late.write(late_request)
     size = (await read(Answer, late.read_exactly)).size
     late.finish()
-    await until(lambda: not fetching.fetcher.store._open[client_of(fetching)], 60.0)
+    await until(lambda: not fetching.fetcher.store._open[client_of(fetching.client.public)], 60.0)
     await near.write(request)
     await read(Answer, near.read_exactly)
     strange = 0
@@ -139,12 +139,10 @@ async def ask(fetching, port, count):
         asyncio.create_task(fetching.get(f"http://127.0.0.1:{port}/{number}", f"never{number}"))
         for number in range(count)
     ]
-    await until(lambda: len(fetching.fetcher._under_way[client_of(fetching)]) == count)
+    await until(
+        lambda: len(fetching.fetcher._under_way[client_of(fetching.client.public)]) == count
+    )
     return tasks
-
-
-def client_of(fetching):
-    return host_id(fetching.client.public).hex()[:32]
 
 
 async def end(tasks):
@@ -235,7 +233,7 @@ async def test_what_an_origin_adds_to_a_kept_object_is_bounded(fetching, monkeyp
     for number in range(12):
         for _ in range(2):
             assert await fetching.get(f"http://127.0.0.1:{port}/stale{number}") == b"x"
-    kept = store.of(client_of(fetching))
+    kept = store.of(client_of(fetching.client.public))
     assert any("x-1" in each.record.headers for each in kept)
-    assert store._accounts[client_of(fetching)].memory <= 100_000
+    assert store._accounts[client_of(fetching.client.public)].memory <= 100_000
     server.close()

@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from kit.nginx import certificate, nginx
@@ -13,9 +13,10 @@ from kit.waiting import until
 from cedos.apps.files import web_uploads
 from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import PutAnswer, PutRequest, WebAnswer, pack, read
+from cedos.apps.files.objects.object_serving import client_of
 from cedos.apps.files.web_uploads import UploadRecord, UploadState
 from cedos.errors import TransferError
-from cedos.session.protocol.crypto import KeyPair, host_id
+from cedos.session.protocol.crypto import KeyPair
 from tests.unit.apps.files.web_uploads.conftest import CREATED
 
 SERVERS = """
@@ -277,7 +278,7 @@ async def test_what_was_changed_is_fetched_anew(uploading):
     """A good answer to a PUT makes what is kept of that URL stale (RFC 9111, 4.4)."""
     uploading.origin.answers = [CREATED]
     uploading.fetcher.store.open()
-    client = host_id(uploading.client.public).hex()[:32]
+    client = client_of(uploading.client.public)
     kept = uploading.fetcher.store.create(
         client, uploading.url, "v", {}, {"etag": ['"a"']}, reusable=True, size=1
     )
@@ -361,13 +362,12 @@ async def test_an_upload_that_an_origin_neither_reads_nor_answers_fails(
         await uploading.put(uploading.file(bytes(8_000_000)), url=never_reading)
 
     async def drips(reader, writer):
-        with suppress(ConnectionError):
+        with suppress(ConnectionError), closing(writer):
             writer.write(DRIPS)
             while True:
                 writer.write(b"x")
                 await writer.drain()
                 await asyncio.sleep(0.05)
-        writer.close()
 
     async with await asyncio.start_server(drips, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/in"
