@@ -58,7 +58,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | requests that wait; of them for the disk | {api.server:MAX_REQUESTS_OF_USER} of one, {api.server:MAX_REQUESTS} of all but root; {api.server:MAX_DISK_OF_USER} of one | 503 |
 | programs that report connections; connections | {daemon.told_connections:_MOST_OF_A_USER} of one, {daemon.told_connections:_MOST_PROGRAMS} of all; {daemon.told_connections:_MOST_CONNECTIONS} of all | not believed |
 | hints; transfers with deadlines; files of earlier logs beside which one begins | {controller.decisions.hints:MOST_OF_A_USER} of one, {controller.decisions.hints:MOST} of all; {selector.deadlines.transfer_table:MOST_OF_USER} of one, {selector.deadlines.transfer_table:MOST} of all; {daemon.recording:MOST_FILES} | refused |
-| rules; budgets that commands set | {controller.decisions.user_rules:MOST}; {daemon.budgets.host_budgets:MOST} | refused |
+| rules; of the kernel's that could not be withdrawn; budgets that commands set | {controller.decisions.user_rules:MOST}; {controller.outbox:MOST_LED}; {daemon.budgets.host_budgets:MOST} | refused; forgotten; refused |
 | TCP connections that are followed | {kernel.sock_diag:MOST_OF_USER} of one, {kernel.sock_diag:MOST} of all | as without the daemon, by the routes that it has set |
 | first packets that are watched; connections that are rescued; openings that wait to be handled | {controller.decisions.rescue:_MOST_WATCHED_OF_ONE} of one, {controller.decisions.rescue:_MOST_WATCHED} of all; {controller.decisions.rescue:_MOST_RESCUED_OF_ONE} of one, {controller.decisions.rescue:_MOST_RESCUED} of all; {host.monitor.flow_monitor:_MOST_WAITING} of all | not rescued; nor recorded |
 | **A neighbour, by packets** | | |

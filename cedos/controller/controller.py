@@ -71,6 +71,8 @@ JUDGED_PER_S: Final = 3
 # core.
 _SHARE: Final = 30.0
 _DECIDED_APART_S: Final = 0.1
+# What the kernel refused is tried again after this time. If it refuses still, the next decision tries.
+_AGAIN_S: Final = 1.0
 # A look comes this long after the beat at which counters are read, for it depends on them.
 _AFTER_COUNTERS_S: Final = 0.005
 
@@ -137,6 +139,8 @@ class Controller:
         self._look_at_s: float | None = -math.inf
         self._stuck_at_s: float | None = None
         self._woken_at_s = self._decided_at_s = self._full_at_s = -math.inf
+        self._refused_at_s = -math.inf
+        self._again_at_s: float | None = None
         # What is to be decided in turn (`_take_turn`), and since when.
         self._turns: deque[SteeredDestinations | LivingFlow | int] = deque()
         self._turn_at_s = -math.inf
@@ -161,6 +165,7 @@ class Controller:
             self._look_at_s,
             self._stuck_at_s,
             decide_s,
+            self._again_at_s,
             self._turn_at_s if self._turns else None,
             self.destinations.next_timer_s(),
             self.rescuer.next_timer_s(),
@@ -327,7 +332,7 @@ class Controller:
             case on.CommandFailed(give.HoldAnswers(held), _, why):
                 self.answers.on_hold(held, why)
             case on.CommandFailed(command, places):
-                self._on_failure(command, places)
+                self._on_failure(command, places, now_s)
         self.answers.review(now_s)
 
     def _context(self, now_s: float) -> Context:
@@ -353,6 +358,9 @@ class Controller:
             if len(self.flows):
                 self.stuck.check(self._context(now_s), self._asked_at_s)
             self._plan_stuck(now_s)
+        if self._again_at_s is not None and now_s >= self._again_at_s:
+            self._again_at_s = None
+            self._outbox.wake(urgent=True)
         if self._outbox.woken and now_s >= self._woken_at_s + _DECIDED_APART_S:
             self._woken_at_s, self._outbox.woken = now_s, False
             context = self._context(now_s)
@@ -413,6 +421,7 @@ class Controller:
         if changed:
             self.decider.bar(self.hard.why)
             self._usable_changed(now_s)
+            self.ruled.reconsider(self._context(now_s))  # before any flow's turn: see `keep`
             self._outbox.wake(urgent=True)
 
     def _seen(self, direction: Direction, now_s: float) -> Moment:
@@ -676,17 +685,20 @@ class Controller:
             )
         )
 
-    def _on_failure(self, command: Command, places: Sequence[give.Place]) -> None:
+    def _on_failure(self, command: Command, places: Sequence[give.Place], now_s: float) -> None:
         """Count a command as not done; the next decision gives it again."""
+        if now_s - self._refused_at_s > self.config.idle_interval_s:
+            self._again_at_s = now_s + _AGAIN_S
+        self._refused_at_s = now_s
         match command:
             case give.SetDefault():
                 self.default.on_failure()
             case give.SetDestinations(wanted):
-                self.destinations.on_failure(places or wanted)
+                self.destinations.led.on_refused(places or wanted)
             case give.SetRuled(wanted):
                 self.ruled.on_done(wanted, failed=places or wanted)
             case give.SetMark(mark, _):
-                self.programs.on_failure(mark)
+                self.programs.led.on_refused((mark,))
             case give.LeaveSpares():
                 self.moves.on_spares_failed()
             case give.SetFirstTimeouts():

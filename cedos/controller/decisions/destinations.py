@@ -2,14 +2,14 @@
 
 import math
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address, ip_network
 
 from cedos.controller.commands import AskNetwork, Place, SetDefault, SetDestinations
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.outbox import Outbox
+from cedos.controller.outbox import LedConnections, Outbox
 from cedos.model import (
     LAST_RULED_PORT,
     Address,
@@ -242,16 +242,13 @@ _MOST = 64
 _REMEMBERED_S = 600.0
 # The time between two destinations' turns. One that has no verdict need not wait.
 _TURN_S = 0.1
-# The rule of what the kernel refused to lead: an earlier one may still be there. No network is called so.
-UNSURE = "/"
 
 
 @dataclass(slots=True)
 class _SteeredDestination:
-    """A destination of late or of a hint: until when it counts, what was decided, which rule it has.
+    """A destination of late or of a hint: until when it counts, and what was decided.
 
-    `visits`: None where it is only of a hint. `decided_at_s`: when the last verdict was. `rule`: None
-    without one, or `UNSURE`.
+    `visits`: None where it is only of a hint. `decided_at_s`: when the last verdict was.
     """
 
     address: Address
@@ -260,7 +257,6 @@ class _SteeredDestination:
     hinted: Transfer | None = None
     decision: Decision | None = None
     decided_at_s: float = -math.inf
-    rule: str | None = None
 
 
 class SteeredDestinations:
@@ -288,6 +284,7 @@ class SteeredDestinations:
         self._sizes: dict[Place, Mapping[Direction, SizeEstimate]] = {}
         self._trials = trials
         self._known: OrderedDict[Place, _SteeredDestination] = OrderedDict()
+        self.led: LedConnections[Place] = LedConnections()
         self._living: set[str] = set()  # the networks that carried data when it last looked
         # Those whose turn is to come, and when the first one's is.
         self._turns: deque[Place] = deque()
@@ -322,13 +319,12 @@ class SteeredDestinations:
         """Forget those of long ago, leave networks that carry nothing, and give each one a turn."""
         self._turns.clear()
         if not self._decider.choices.destinations or self._default.decision is None:
+            self._lead(self.led.withdrawn)
             return
-        over: dict[Place, str | None] = {}
         for place, known in list(self._known.items()):
             if context.at_s > known.until_s or len(self._known) > _MOST:
                 del self._known[place]
                 self._sizes.pop(place, None)
-                over |= self._led(place, known, None)
         free = {
             place: each
             for place, each in self._known.items()
@@ -337,10 +333,7 @@ class SteeredDestinations:
         self._leave(free.values(), context)
         visited = ((p, each.visits) for p, each in free.items() if each.visits is not None)
         self._trials.reconsider(visited, context)
-        for place, known in self._known.items():
-            over |= self._led(place, known, self._network_of(place) if place in free else None)
-        if over:
-            self._outbox.give(SetDestinations(over))
+        self._lead(self.led.withdrawn | {place: self._network_of(place) for place in free})
         self._turns.extend(sorted(free, key=lambda place: free[place].decided_at_s))
         self._skip()
         self._turn_at_s = max(self._turn_at_s, context.at_s)
@@ -391,8 +384,7 @@ class SteeredDestinations:
         known.decided_at_s = context.at_s
         if known.visits is not None:
             known.visits.decision = seen
-        if news := self._led(place, known, self._network_of(place)):
-            self._outbox.give(SetDestinations(news))
+        self._lead({place: self._network_of(place)})
 
     def on_hint(self, place: Place, transfer: Transfer, until_s: float, context: Context) -> None:
         """Take what a program will transfer with a destination, in place of what history says."""
@@ -403,10 +395,9 @@ class SteeredDestinations:
 
     def on_hint_ended(self, place: Place) -> None:
         """Treat a destination like all others again."""
-        known = self._known.pop(place, None)
+        self._known.pop(place, None)
         self._sizes.pop(place, None)
-        if known is not None and (news := self._led(place, known, None)):
-            self._outbox.give(SetDestinations(news))
+        self._lead({place: None})
 
     def network_of(self, destination: str, port: int | None) -> str | None:
         """Return the network of transfers with a destination; None where none is up."""
@@ -430,27 +421,19 @@ class SteeredDestinations:
         return known
 
     def _network_of(self, place: Place) -> str | None:
-        """Return where a destination is to be led: by its trial, or else by its verdict."""
-        decision = self._known[place].decision
+        """Return where a destination is to be led: by its trial, or else by its verdict.
+
+        It has no rule where the default leads.
+        """
+        known = self._known[place]
+        decision = known.decision
         usual = next(iter(decision.choice.networks), None) if decision is not None else None
-        return self._trials.network_of(place) or usual
+        wanted = self._trials.network_of(place) or usual
+        return None if self._default.is_led_to(wanted, known.address.version) else wanted
 
-    def _led(
-        self, place: Place, known: _SteeredDestination, wanted: str | None
-    ) -> dict[Place, str | None]:
-        """Return the change of a destination's rule, if any; it has none where the default leads."""
-        if self._default.is_led_to(wanted, known.address.version):
-            wanted = None
-        if wanted == known.rule:
-            return {}
-        known.rule = wanted
-        return {place: wanted}
-
-    def on_failure(self, places: Collection[Place]) -> None:
-        """Take it that destinations may have any rule: the next decision leads them again."""
-        for place in places:
-            if (known := self._known.get(place)) is not None:
-                known.rule = UNSURE
+    def _lead(self, wanted: Mapping[Place, str | None]) -> None:
+        if news := self.led.change(wanted):
+            self._outbox.give(SetDestinations(news))
 
     def _transfer(self, place: Place) -> Transfer | None:
         """Return what transfers with a destination are like; None where too little is known."""

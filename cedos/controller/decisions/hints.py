@@ -8,10 +8,10 @@ from typing import Final
 
 from cedos.controller.commands import FollowHint, ForgetHint, Place, SetMark
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.decisions.destinations import UNSURE, SteeredDestinations
+from cedos.controller.decisions.destinations import SteeredDestinations
 from cedos.controller.events import HintGiven
 from cedos.controller.hint import HintRequest, program_mark, program_text
-from cedos.controller.outbox import Outbox
+from cedos.controller.outbox import LedConnections, Outbox
 from cedos.errors import NotFoundError, PrivilegeError
 from cedos.model import LAST_RULED_PORT, Context, Decision, SizeEstimate, Transfer
 
@@ -23,11 +23,10 @@ _ROOT: Final = 0
 
 @dataclass(slots=True)
 class _MarkedProgram:
-    """A program with a hint: its transfer, the decision, and where its mark leads (or `UNSURE`)."""
+    """A program with a hint: its transfer, and the decision."""
 
     transfer: Transfer
     decision: Decision | None = None
-    rule: str | None = None
 
 
 class Programs:
@@ -37,22 +36,17 @@ class Programs:
         self._outbox = outbox
         self._decider = decider
         self._known: dict[int, _MarkedProgram] = {}
+        self.led: LedConnections[int] = LedConnections()
 
     def add(self, mark: int, transfer: Transfer, context: Context) -> None:
         """Lead the connections of a new program, which bear `mark`."""
-        known = self._known[mark] = _MarkedProgram(transfer)
-        self._lead(mark, known, context)
-
-    def network_of(self, mark: int) -> str | None:
-        """Return the network of connections with a mark; None where none is up."""
-        known = self._known.get(mark)
-        return None if known is None or known.rule == UNSURE else known.rule
+        self._known[mark] = _MarkedProgram(transfer)
+        self.reconsider(mark, context)
 
     def remove(self, mark: int) -> None:
         """Lead the connections of an ended program like all others."""
-        known = self._known.pop(mark, None)
-        if known is not None and known.rule is not None:
-            self._outbox.give(SetMark(mark, None))
+        self._known.pop(mark, None)
+        self._lead(mark, None)
 
     def decision(self, mark: int | None) -> Decision | None:
         """Return the decision that connections with this mark follow; None: they follow the default."""
@@ -61,25 +55,20 @@ class Programs:
 
     @property
     def marks(self) -> Collection[int]:
-        """Return the marks of all programs."""
-        return self._known.keys()
+        """Return the marks of all programs, and of ended ones whose rule may still be there."""
+        return dict.fromkeys((*self._known, *self.led.withdrawn))
 
     def reconsider(self, mark: int, context: Context) -> None:
-        """Decide on a program again, if it is still there."""
+        """Decide on a program again, or withdraw the rule of one that has ended."""
+        wanted = None
         if (known := self._known.get(mark)) is not None:
-            self._lead(mark, known, context)
+            known.decision, _ = self._decider.renewed(known.transfer, context, known.decision)
+            wanted = next(iter(known.decision.choice.networks), None)
+        self._lead(mark, wanted)
 
-    def _lead(self, mark: int, known: _MarkedProgram, context: Context) -> None:
-        known.decision, _ = self._decider.renewed(known.transfer, context, known.decision)
-        wanted = next(iter(known.decision.choice.networks), None)
-        if wanted != known.rule:
-            known.rule = wanted
+    def _lead(self, mark: int, wanted: str | None) -> None:
+        if self.led.change({mark: wanted}):
             self._outbox.give(SetMark(mark, wanted))
-
-    def on_failure(self, mark: int) -> None:
-        """Take it that a mark may have any rule: the next decision leads it again."""
-        if (known := self._known.get(mark)) is not None:
-            known.rule = UNSURE
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +135,7 @@ class Hints:
         """Return where the connections of a hint go; None: it leads none, or no network is up."""
         known = self._known[number]
         if known.hint.program is not None and known.mark is not None:
-            return self._programs.network_of(known.mark)
+            return self._programs.led.get(known.mark)
         return None if known.place is None else self._destinations.network_of(*known.place)
 
     def on_given(self, event: HintGiven, context: Context, now_s: float) -> None:

@@ -20,7 +20,6 @@ from cedos.controller.commands import (
     SetRuled,
 )
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.decisions.destinations import UNSURE
 from cedos.controller.decisions.named_addresses import (
     LONGEST_CHAIN,
     NamedAddresses,
@@ -29,7 +28,7 @@ from cedos.controller.decisions.named_addresses import (
 )
 from cedos.controller.events import DnsReply
 from cedos.controller.flows.living_flow import LivingFlow
-from cedos.controller.outbox import Outbox
+from cedos.controller.outbox import LedConnections, Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
 from cedos.errors import ConfigError
 from cedos.model import (
@@ -354,7 +353,7 @@ class RuledDestinations:
         self._outbox = outbox
         self._decider = decider
         # Where places are led: as was commanded, and as is done.
-        self._led: dict[Place, str] = {}
+        self.led: LedConnections[Place] = LedConnections()
         self._done: dict[Place, str] = {}
         self._ruled: dict[tuple[tuple[int, ...], int], RuledDecision] = {}
         """The numbers of rules that hold at once, an IP version of their addresses -> the decision."""
@@ -419,7 +418,7 @@ class RuledDestinations:
 
     def reconsider(self, context: Context) -> None:
         before, self._ruled = self._ruled, {}
-        if not self.rules.rules and not self._led:
+        if not self.rules.rules and not self.led.withdrawn:
             return
         unknown = self._decider.unknown()
         usual = {v: self._decider.considered(unknown, context, None, version=v) for v in (4, 6)}
@@ -470,31 +469,20 @@ class RuledDestinations:
             for number in self.rules.at(address)
         ]
         return all(
-            place in self._led and self._done.get(place) == self._led[place] for place in places
+            place in self._done and self._done[place] == self.led.get(place) for place in places
         )
 
     def _lead(self) -> None:
-        wanted = {
+        wanted: dict[Place, str | None] = {
             place: self._ruled[which].network or NOWHERE for place, which in self._places().items()
         }
-        news: dict[Place, str | None] = {
-            **{place: each for place, each in wanted.items() if self._led.get(place) != each},
-            **dict.fromkeys(self._led.keys() - wanted.keys()),
-        }
-        if not news:
-            return
-        for place, network in news.items():
-            if network is None:
-                del self._led[place]
-            else:
-                self._led[place] = network
-        self._outbox.give(SetRuled(news))
+        if news := self.led.change(self.led.withdrawn | wanted):
+            self._outbox.give(SetRuled(news))
 
     def on_done(self, wanted: Mapping[Place, str | None], failed: Collection[Place] = ()) -> None:
-        """Take the end of `SetRuled`: the next decision leads again what failed."""
+        """Take the end of `SetRuled`."""
+        self.led.on_refused(failed)
         for place, network in wanted.items():
-            if place in failed:
-                self._led[place] = UNSURE
             if network is None or place in failed:
                 self._done.pop(place, None)
             else:

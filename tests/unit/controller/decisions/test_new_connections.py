@@ -46,7 +46,7 @@ def test_a_default_that_was_refused_is_set_again(script):
 def test_a_program_goes_where_its_transfers_are_quickest(script):
     hint = HintRequest(program="curl", size_bytes=10**7)
     script.tell(HintGiven(hint, uid=1000), at_s=9.0)
-    assert script.controller.programs.network_of(MARK) == "lte0"
+    assert script.controller.programs.led.get(MARK) == "lte0"
     assert script.steering() == [SetMark(MARK, "lte0")]
     assert script.recorded().transfer.size == size_of(10**7, "hint")
     assert script.recorded().transfer.label == hint.label
@@ -112,9 +112,31 @@ def test_a_rule_that_could_not_be_changed_is_taken_back_with_its_hint(script, na
     script.tell(HintGiven(HintRequest(program="curl", size_bytes=10**7), uid=1000))
     destination, program = script.steering()[-2:]
     script.tell(CommandFailed(destination, named), CommandFailed(program))
-    assert script.controller.programs.network_of(MARK) is None
+    assert script.controller.programs.led.get(MARK) is None
     script.tell(HintWithdrawn(1), HintWithdrawn(2))
-    assert script.steering() == [SetDestinations({HINTED: None}), SetMark(MARK, None)]
+    removals = script.steering()
+    assert removals == [SetDestinations({HINTED: None}), SetMark(MARK, None)]
+    # Nor is it forgotten where that is refused, too.
+    script.tell(CommandFailed(removals[0], named), CommandFailed(removals[1]), at_s=11.0)
+    script.decide(12.0)
+    assert script.steering() == removals
+    script.decide(13.0)
+    assert script.steering() == []
+
+
+def test_what_was_refused_is_tried_again_a_second_later_and_then_with_the_next_decision(script):
+    """An idle host decides every ten seconds. A lasting refusal is not logged each second."""
+    script.wait(9.0)
+    script.given(SetDefault)
+    command = SetDefault("wlan0", {})
+    script.tell(CommandFailed(command), at_s=9.5)
+    script.wait(10.4)
+    assert script.given(SetDefault) == []
+    script.wait(10.6)
+    assert script.given(SetDefault) == [command]
+    script.tell(CommandFailed(command))
+    script.wait(15.0)
+    assert script.given(SetDefault) == []
 
 
 @pytest.mark.parametrize("ends", ["in time", "taken back"])

@@ -26,8 +26,10 @@ from cedos.controller.events import (
     DnsReply,
     PortalFinding,
     PortalVerdict,
+    ProvidersRead,
     RuleSet,
     SizesKnown,
+    TimerFired,
     TlsAnswer,
 )
 from cedos.controller.outbox import Outbox
@@ -396,6 +398,16 @@ def test_a_living_connection_leaves_a_network_that_it_may_not_use(script):
     script.decide(10.5)
     assert steered(script) == [MoveConnection(TOKEN, ONLY_LTE), ReleasePath(TOKEN, "wlan0")]
     assert flow.strategy == ONLY_LTE
+
+
+def test_a_living_connection_is_not_moved_to_a_network_that_has_just_been_barred(script):
+    script.connection(movable=True)
+    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0",))), at_s=10.0)
+    script.tell(ProvidersRead(), TimerFired(), at_s=10.5)  # the flow's turn is to come
+    script.barred("lte0")
+    script.steering()
+    script.wait(12.0)
+    assert MoveConnection(TOKEN, ONLY_LTE) not in script.steering()
 
 
 def test_a_claimed_name_counts_for_its_connection_alone(script):
