@@ -377,9 +377,6 @@ async def _run(
     proxy = LocalProxy(link, fail, direct=direct, rules=ruled)
     await ruled.follow()
     routes = EgressReader()
-    datagrams = (
-        RedirectedDatagrams(redirection, proxy.packets) if redirection is not None and udp else None
-    )
     names = NameStub(
         link,
         fails_open=fail is Fail.OPEN,
@@ -388,6 +385,9 @@ async def _run(
         rules=ruled,
         known=known,
     )
+    datagrams = None
+    if redirection is not None:
+        datagrams = RedirectedDatagrams(redirection, names.take, proxy.packets if udp else None)
     # With -W serve standard input and output alone, else all listening sockets.
     work = (
         _join(proxy, *stdio)
@@ -445,7 +445,7 @@ async def _listen(
         if where.redirection is None:
             to = f" to {where.to[0]} port {where.to[1]}" if where.to else " (SOCKS 5 and HTTP)"
             log.info(f"listens at {where}{to}")
-    if redirection is not None:
+    if redirection is not None and datagrams is not None:
         for each in joined:
             # A gateway on this host would be redirected to itself.
             await _refuse_loop(each.host)
@@ -457,7 +457,7 @@ async def _listen(
         redirection.attach(
             LedTo(ports[False], ports.get(True)),
             LedTo(name_ports[False], name_ports.get(True)),
-            datagrams.open() if datagrams is not None else None,
+            datagrams.open(),
             closed=closed,
         )
         log.info("carries what it was told to", but="local networks and VPNs go direct")

@@ -156,6 +156,15 @@ class NameStub:
         await self._tasks.end()
         self._owners.close()
 
+    def take(self, message: bytes, user: int, say: Callable[[bytes], object]) -> None:
+        """Answer a user's question by UDP through `say`, or leave it out: the user has too many."""
+        question = read(message)
+        if question is None or len(self._tasks) >= _MOST or self._users[user] >= _MOST_OF_USER:
+            return
+        self._users[user] += 1
+        asking = self._tasks.begin(self._say(message, question, user, say))
+        asking.add_done_callback(partial(_give_back, self._users, user))
+
     async def answer(self, message: bytes, question: AskedName, user: int = UNKNOWN.user) -> bytes:
         """Return a resolver's answer to a user's question, or SERVFAIL if none answers."""
         found = await self._answer(message, question, user)
@@ -235,32 +244,18 @@ class NameStub:
                 message, sender = udp.recvfrom(_LARGEST)
             except OSError:
                 return
-            question = read(message)
-            if question is None or len(self._tasks) >= _MOST:
-                continue
             user = self._user_of(socket.IPPROTO_UDP, sender, udp)
-            if self._users[user] < _MOST_OF_USER:
-                self._users[user] += 1
-                asking = self._tasks.begin(self._say(udp, sender, message, question, user))
-                asking.add_done_callback(partial(_give_back, self._users, user))
+            self.take(message, user, partial(_send, udp, sender))
 
     def _user_of(self, protocol: int, program: Endpoint, near: socket.socket) -> int:
         owner = self._owners.find(protocol, program[:2], near.getsockname()[:2])
         return (owner or UNKNOWN).user
 
     async def _say(
-        self,
-        udp: socket.socket,
-        sender: Endpoint,
-        message: bytes,
-        question: AskedName,
-        user: int,
+        self, message: bytes, question: AskedName, user: int, say: Callable[[bytes], object]
     ) -> None:
         answer = await self.answer(message, question, user)
-        if len(answer) > question.takes_bytes:
-            answer = truncated(answer, question)
-        with suppress(OSError):
-            udp.sendto(answer, sender)
+        say(answer if len(answer) <= question.takes_bytes else truncated(answer, question))
 
     def _acceptable(self, tcp: socket.socket) -> None:
         try:
@@ -300,6 +295,11 @@ class NameStub:
                 answer = await self.answer(message, question, user)
                 async with asyncio.timeout(_IDLE_S):
                     await loop.sock_sendall(connection, len(answer).to_bytes(2) + answer)
+
+
+def _send(udp: socket.socket, to: Endpoint, answer: bytes) -> None:
+    with suppress(OSError):
+        udp.sendto(answer, to)
 
 
 def _give_back(places: Counter[int], user: int, _task: asyncio.Task[None]) -> None:

@@ -2,7 +2,8 @@
 
 The BPF programs (`redirection_programs`) send a datagram to that address, where the proxy receives it.
 The proxy finds the destination by the address, and sends answers from there. It has several sockets at
-one port, so that one user's datagrams do not fill the buffer in which another one's wait.
+one port, so that one user's datagrams do not fill the buffer in which another one's wait. Questions to
+resolvers come here, too, and are answered by `name_stub`.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -20,7 +22,7 @@ from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.packet_relay import IDLE_S
 from cedos.proxy.local.program_packets import MOST_DESTINATIONS, Came, ProgramPackets, Refused
 from cedos.proxy.local.redirection import Redirection, SentTo
-from cedos.proxy.local.redirection_programs import STRANGERS, LedDatagrams
+from cedos.proxy.local.redirection_programs import NAMES_PORT, STRANGERS, LedDatagrams
 
 # The most redirected sockets. A gateway gives one client 512 associations.
 MOST_SOCKETS: Final = 384
@@ -102,13 +104,16 @@ class RedirectedDatagrams:
     def __init__(
         self,
         redirection: Redirection,
-        # Returns the carrier of one socket's packets, which calls back with the answers.
-        packets: Callable[[Came, Refused], ProgramPackets],
+        # Takes a user's question to a resolver, and calls back with the answer.
+        question: Callable[[bytes, int, Callable[[bytes], None]], None],
+        # Returns the carrier of one socket's packets, which calls back with the answers; None: only
+        # questions are redirected.
+        packets: Callable[[Came, Refused], ProgramPackets] | None,
         *,
         most: int = MOST_SOCKETS,
         idle_s: float = IDLE_S,
     ) -> None:
-        self._redirection, self._packets = redirection, packets
+        self._redirection, self._question, self._packets = redirection, question, packets
         self._most, self._idle_s = most, idle_s
         self._loop = asyncio.get_running_loop()
         self._families: list[list[socket.socket]] = []
@@ -135,7 +140,7 @@ class RedirectedDatagrams:
             for one in sockets[:STRANGERS]:
                 self._loop.add_reader(one, self._readable, one)
         self._check_later()
-        return LedDatagrams(self._port, six)
+        return LedDatagrams(self._port, six, self._packets is not None)
 
     async def close(self) -> None:
         if self._checking is not None:
@@ -172,6 +177,11 @@ class RedirectedDatagrams:
                 self._refused(_Here(address, sender, one))
                 return
         to, here = known.to, known.here
+        if to.port == NAMES_PORT:
+            self._question(data, to.user, partial(self._came, here))
+            return
+        if self._packets is None:
+            return
         # One carrier for each socket, so that all its datagrams leave from one port.
         program = self._senders.get(to.cookie)
         if program is None:

@@ -167,7 +167,6 @@ class Redirection:
                 direct_ports=ports(chosen.direct_ports),
                 asked=self._asked.file,
                 arrived=self._arrived.file,
-                named=table(8, programs.ASKED.size).file,
                 places=self._places.file,
                 sent_to=table(programs.PLACE.size, programs.ADDRESS_BYTES).file,
                 heard=table(programs.PLACE.size, 4).file,
@@ -219,12 +218,12 @@ class Redirection:
     def attach(
         self,
         proxy: LedTo,
-        names: LedTo | None = None,
-        datagrams: LedDatagrams | None = None,
+        names: LedTo,
+        datagrams: LedDatagrams,
         *,
         closed: bool = False,
     ) -> None:
-        """Redirect connections, DNS questions and other datagrams to these ports from now on.
+        """Redirect connections, those to resolvers, and datagrams to these ports from now on.
 
         What cannot be redirected (IPv6 on a host without ::1) goes direct, or is refused (`closed`).
         Raises: as the constructor.
@@ -250,11 +249,7 @@ class Redirection:
                     )
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
                 for version, where in _SENDERS.items():
-                    if names is None and datagrams is None:
-                        break
-                    code = programs.sender_program(
-                        version, here, tables, names, datagrams, closed=closed
-                    )
+                    code = programs.sender_program(version, here, tables, datagrams, closed=closed)
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
             finally:
                 os.close(cgroup)

@@ -60,7 +60,7 @@ _BOUND_INTERFACE, _SOURCE4, _SOURCE6, _SOURCE_PORT = 0, 24, 28, 44
 _OPERATION, _LOCAL_PORT, _CONNECTING = 0, 68, 3
 _STREAM, _DATAGRAM, _TCP, _UDP = 1, 2, 6, 17
 _QUIC_PORT: Final = 443
-_NAMES_PORT: Final = 53
+NAMES_PORT: Final = 53
 
 _REFUSED: Final = "refused"
 
@@ -95,7 +95,6 @@ class RedirectTables:
     direct_ports: int
     asked: int  # destinations of connections, by the socket's cookie (`ASKED`)
     arrived: int  # the same by ports (`ARRIVED`)
-    named: int  # as `asked`, for sockets that ask a resolver
     places: int  # places, by their stand-in address (`PLACE`)
     sent_to: int  # stand-in addresses, by their place with the socket's cookie and no user
     # Places that sent to a user's port before it sent to them; they are answered directly.
@@ -116,10 +115,14 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class LedDatagrams:
-    """The proxy's port for datagrams of both families; `six` False: those by IPv6 are left alone."""
+    """The proxy's port for datagrams of both families; `six` False: those by IPv6 are left alone.
+
+    `others` False: those that are no questions to a resolver are left alone.
+    """
 
     port: int
     six: bool
+    others: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,29 +138,28 @@ def connect_program(
     here: Here,
     tables: RedirectTables,
     proxy: LedTo,
-    names: LedTo | None,
-    datagrams: LedDatagrams | None,
+    names: LedTo,
+    datagrams: LedDatagrams,
     *,
     closed: bool = False,
 ) -> bytes:
     """Return the program for sockets that connect, or send without having connected.
 
-    It redirects TCP to the proxy, questions to any resolver to `names`, and other datagrams to the
-    stand-in addresses of their places. It refuses QUIC, so that browsers take TCP. What cannot be
-    redirected is left alone, or with `closed` refused.
+    It redirects TCP to the proxy, or to `names` if it is for a resolver, and datagrams to the stand-in
+    addresses of their places. It refuses QUIC, so that browsers take TCP. What cannot be redirected is
+    left alone, or with `closed` refused.
     """
     code = Assembly()
     otherwise = _REFUSED if closed else EXIT
     code.unless_here(here.netns_cookie)
-    if datagrams is not None:
-        # Refuse a program that names the stand-in address of another socket: it would fill the buffer of
-        # that one's user. (An IPv6 socket that is connected to an IPv4 address names its own.)
-        code.unless(_USER_PORT, kernel_port(datagrams.port), "no_stand_in")
-        _put_cookie(code)
-        _put_destination(code, version)
-        code.look_up(tables.places, _ASKED_AT, "no_stand_in")
-        _unless_own(code, _REFUSED)
-        code.label("no_stand_in")
+    # Refuse a program that names the stand-in address of another socket: it would fill the buffer of that
+    # one's user. (An IPv6 socket that is connected to an IPv4 address names its own.)
+    code.unless(_USER_PORT, kernel_port(datagrams.port), "no_stand_in")
+    _put_cookie(code)
+    _put_destination(code, version)
+    code.look_up(tables.places, _ASKED_AT, "no_stand_in")
+    _unless_own(code, _REFUSED)
+    code.label("no_stand_in")
     _unless_chosen(code, here, tables)
     # Leave alone the ports that go direct.
     code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
@@ -166,14 +168,16 @@ def connect_program(
     code.jump(Opcode.JUMP, EXIT)
     code.label("not_direct")
     _put_destination(code, version)
-    if names is not None:
-        # DNS comes before the check for direct destinations: a resolver is nearly always nearby, but the
-        # names that it is asked for are not.
-        code.unless(_USER_PORT, kernel_port(_NAMES_PORT), "no_question")
-        _unless_bound(code, version)
-        _lead(code, version, tables.named, names, "name_", otherwise)
-        code.jump(Opcode.JUMP, EXIT)
-        code.label("no_question")
+    # DNS comes before the check for direct destinations: a resolver is nearly always nearby, but the
+    # names that it is asked for are not.
+    code.unless(_USER_PORT, kernel_port(NAMES_PORT), "no_question")
+    _unless_bound(code, version)
+    code.unless(_PROTOCOL, _UDP, "question_by_tcp")
+    code.jump(Opcode.JUMP, "question")
+    code.label("question_by_tcp")
+    _lead(code, version, tables.asked, names, "name_", otherwise)
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("no_question")
     _unless_direct(code, tables)
     # A TCP socket: redirect it to the proxy.
     code.unless(_TYPE, _STREAM, "datagram")
@@ -195,22 +199,22 @@ def connect_program(
     code.put(Opcode.SET, 0, immediate=0)
     code.put(Opcode.RETURN)
     code.label("no_quic")
-    if datagrams is not None:
+    if datagrams.others:
         # Leave port 0 alone: the C library connects there to learn its own address.
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
         code.jump(Opcode.IF_EQUAL, EXIT, 2)
-        _lead_datagram(code, version, tables, datagrams, otherwise)
-    if closed or datagrams is not None:
+    else:
         code.jump(Opcode.JUMP, EXIT)
-        code.label(_REFUSED)
-        code.put(Opcode.SET, 0, immediate=0)
-        code.put(Opcode.RETURN)
+    code.label("question")
+    _lead_datagram(code, version, tables, datagrams, otherwise)
+    code.jump(Opcode.JUMP, EXIT)
+    code.label(_REFUSED)
+    code.put(Opcode.SET, 0, immediate=0)
+    code.put(Opcode.RETURN)
     return code.code()
 
 
-def peer_name_program(
-    version: int, tables: RedirectTables, datagrams: LedDatagrams | None
-) -> bytes:
+def peer_name_program(version: int, tables: RedirectTables, datagrams: LedDatagrams) -> bytes:
     """Return the program for sockets that are asked for their peer."""
     code = Assembly()
     _put_cookie(code)
@@ -218,12 +222,7 @@ def peer_name_program(
     _show(code, version)
     code.jump(Opcode.JUMP, EXIT)
     code.label("no_connection")
-    code.look_up(tables.named, _COOKIE_AT, "no_question")
-    _show(code, version)
-    code.jump(Opcode.JUMP, EXIT)
-    code.label("no_question")
-    if datagrams is not None:
-        _show_place(code, version, tables, datagrams, EXIT)
+    _show_place(code, version, tables, datagrams, EXIT)
     return code.code()
 
 
@@ -231,8 +230,7 @@ def sender_program(
     version: int,
     here: Here,
     tables: RedirectTables,
-    names: LedTo | None,
-    datagrams: LedDatagrams | None,
+    datagrams: LedDatagrams,
     *,
     closed: bool = False,
 ) -> bytes:
@@ -243,24 +241,16 @@ def sender_program(
     """
     code = Assembly()
     _put_cookie(code)
-    if names is not None:
-        code.look_up(tables.named, _COOKIE_AT, "no_name")
-        code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
-        for port in {names.port4, names.port6} - {None}:
-            code.jump(Opcode.IF_EQUAL, "ours", 2, immediate=_signed(kernel_port(port or 0)))
-        code.jump(Opcode.JUMP, "no_name")
-        code.label("ours")
-        _show(code, version)
-        code.jump(Opcode.JUMP, EXIT)
-        code.label("no_name")
-    if datagrams is not None:
-        _show_place(code, version, tables, datagrams, EXIT if closed else "outside")
-    if datagrams is not None and not closed:
+    hears = datagrams.others and not closed
+    _show_place(code, version, tables, datagrams, "outside" if hears else EXIT)
+    if hears:
         code.jump(Opcode.JUMP, EXIT)
         # From no stand-in address: if the host may be redirected, note that it has spoken first
-        # (`heard`).
+        # (`heard`). A resolver is never asked directly.
         code.label("outside")
         code.unless_here(here.netns_cookie)
+        code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+        code.jump(Opcode.IF_EQUAL, EXIT, 2, immediate=kernel_port(NAMES_PORT))
         _unless_chosen(code, here, tables)
         _put_destination(code, version)
         _unless_direct(code, tables)

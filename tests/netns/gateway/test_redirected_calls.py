@@ -265,12 +265,16 @@ def buffers(laptop, port):
     return [(int(row[4].partition(":")[2], 16), int(row[-1])) for row in rows]
 
 
-@pytest.mark.parametrize("redirected", [True, False])
-def test_another_users_flood_pushes_out_no_datagram(redirected, laptop):
-    """Fill the proxy's buffer as a user, or a stranger: it denied the datagrams of others."""
-    forward = laptop.forward("--redirect", str(USER), "--redirect", str(OTHER), "--fail", "closed")
+@pytest.mark.parametrize(
+    ("redirected", "to", "options"),
+    [(True, 9001, ()), (True, 53, ()), (True, 53, ("--direct", "udp")), (False, 9001, ())],
+)
+def test_another_users_flood_pushes_out_no_datagram(redirected, to, options, laptop):
+    """Fill the proxy's buffer as a user, or a stranger: it denied others' datagrams and look-ups."""
+    both = ("--redirect", str(USER), "--redirect", str(OTHER))
+    forward = laptop.forward(*both, "--fail", "closed", *options)
     port = datagrams_port(laptop)
-    places = SEND.replace("FOUR", ORIGIN).replace("SIX", ORIGIN6).replace("PORT", "9001")
+    places = SEND.replace("FOUR", ORIGIN).replace("SIX", ORIGIN6).replace("PORT", str(to))
     direct = SEND.replace("FOUR", "127.0.0.1").replace("SIX", "::1").replace("PORT", str(port))
     # The proxy reads nothing while its buffers fill.
     forward.send_signal(signal.SIGSTOP)

@@ -63,8 +63,13 @@ class Packets:
 class Host:
     def __init__(self, **limits):
         self.places, self.made = Places(), list[Packets]()
-        self.datagrams = RedirectedDatagrams(self.places, self._make, **limits)
+        self.questions = []
+        self.datagrams = RedirectedDatagrams(self.places, self._asked, self._make, **limits)
         self.port = self.datagrams.open().port
+
+    def _asked(self, message, user, say):
+        self.questions.append((message, user))
+        say(b"answer to " + message)
 
     def _make(self, came, refused):
         self.made.append(Packets(came, refused))
@@ -118,6 +123,13 @@ async def test_places_of_one_socket(hosts, programs):
     assert packets.sent == [("203.0.113.9", 4000, b"a"), ("203.0.113.10", 4001, b"b")]
     packets.came("198.51.100.1", 4000, b"nobody asked me")
     assert await host.says(one, FIRST, b"c") == (b"echo c", (FIRST, host.port))
+
+
+async def test_a_question_to_a_resolver_is_the_users_own(hosts, programs):
+    host, one = hosts(), programs()
+    host.places.places = {FIRST: SentTo("192.168.1.1", 53, ALICE, cookie(one))}
+    assert await host.says(one, FIRST, b"q") == (b"answer to q", (FIRST, host.port))
+    assert (host.questions, host.made) == ([(b"q", ALICE)], [])
 
 
 async def test_who_was_not_led_here_is_not_served(hosts, programs):

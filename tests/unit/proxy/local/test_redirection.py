@@ -13,7 +13,8 @@ from cedos.proxy.local.direct import NEAR, is_near
 from cedos.proxy.local.redirection import chosen_cgroups
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
-TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10, 11)
+TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10)
+LED, NAMES, DATAGRAMS = LedTo(4711, 4712), LedTo(4713, 4714), LedDatagrams(4715, six=True)
 
 
 @given(st.ip_addresses())
@@ -61,41 +62,34 @@ def test_what_is_near_never_reaches_the_proxy(address, near):
     ],
 )
 def test_cgroups_and_chosen_places_are_looked_up_only_where_wanted(more):
-    here, led = Here(1 << 40, 1234), LedTo(4711, 4712)
-    plain = programs.connect_program(6, here, TABLES, led, None, None)
-    found = programs.connect_program(6, here, replace(TABLES, **more), led, None, None)
+    here = Here(1 << 40, 1234)
+    plain = programs.connect_program(6, here, TABLES, LED, NAMES, DATAGRAMS)
+    found = programs.connect_program(6, here, replace(TABLES, **more), LED, NAMES, DATAGRAMS)
     assert len(plain) < len(found) < 8 * 4096  # instructions that every kernel takes
 
 
 def test_programs_are_small_and_end():
     here = Here(1 << 40, 1234)
-    led, names = LedTo(4711, 4712), LedTo(4713, 4714)
+    without = [replace(DATAGRAMS, six=False), replace(DATAGRAMS, others=False)]
     found = [
-        programs.connect_program(version, here, TABLES, led, asked, datagrams)
+        programs.connect_program(version, here, TABLES, LED, NAMES, datagrams, closed=closed)
         for version in (4, 6)
-        for asked in (None, names)
-        for datagrams in (None, LedDatagrams(4715, six=True), LedDatagrams(4715, six=False))
+        for closed in (False, True)
+        for datagrams in (DATAGRAMS, *without)
     ]
     assert len(set(found[6:])) == len(found[6:])
-    assert found[1] == found[2]  # IPv4's
-    found += [
-        programs.connect_program(6, here, TABLES, LedTo(4711, None), None, None),
-        programs.arrival_program(TABLES),
-    ]
-    # What cannot be led is refused.
+    assert found[0] == found[1]  # IPv4's
     found += [
         programs.connect_program(
-            version, here, TABLES, LedTo(4711, port), LedTo(4713, port), datagrams, closed=True
+            6, here, TABLES, LedTo(4711, None), LedTo(4713, None), DATAGRAMS, closed=closed
         )
-        for version in (4, 6)
-        for port in (4712, None)
-        for datagrams in (None, LedDatagrams(4715, six=False))
+        for closed in (False, True)
     ]
+    found.append(programs.arrival_program(TABLES))
     for version in (4, 6):
-        for datagrams in (None, LedDatagrams(4715, six=True)):
-            found.append(programs.peer_name_program(version, TABLES, datagrams))
-            found.append(programs.sender_program(version, here, TABLES, names, datagrams))
-            found.append(programs.sender_program(version, here, TABLES, None, datagrams))
+        found.append(programs.peer_name_program(version, TABLES, DATAGRAMS))
+        found.append(programs.sender_program(version, here, TABLES, DATAGRAMS))
+        found.append(programs.sender_program(version, here, TABLES, without[1]))
     for code in found:
         assert len(code) % 8 == 0
         assert len(code) // 8 < 400
