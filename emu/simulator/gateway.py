@@ -2,8 +2,9 @@
 
 Their own code runs in the event loop of `sockets`: sessions with their paths, schedulers and watches,
 streams, and the questions to the daemon. Replaced is what it asks the kernel and the daemon's socket
-(`_in_the_simulation`). Programs connect by SOCKS, and begin once the gateway has accepted; where it
-cannot be reached they are refused, as the policy's `--fail closed` says. Processors' work takes no time.
+(`_in_the_simulation`). Programs connect by SOCKS, and send a first block before the gateway has accepted;
+where it cannot be reached they are refused, as the policy's `--fail closed` says. Processors' work takes
+no time.
 """
 
 import asyncio
@@ -32,6 +33,7 @@ from cedos.proxy.local import gateway_link
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.joined_gateway import JoinedGateway
+from cedos.proxy.local.program_request import MOST_FIRST_BYTES
 from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, ProxiedStream
@@ -245,9 +247,13 @@ class SimulatedGateway:
     async def _carry(self, transfer: ProxiedTransfer) -> None:
         assert self._link is not None
 
+        early = 0
+
         def begun(stream: ProxiedStream) -> None:
+            nonlocal early
             transfer.stream = stream
             self._asked[self._session, stream.number] = transfer
+            early = stream.write(transfer.request[:MOST_FIRST_BYTES])
 
         try:
             stream = await self._link.open(transfer.planned.host, HTTP_PORT, begun)
@@ -259,7 +265,7 @@ class SimulatedGateway:
             transfer.ended_s, transfer.stopped = self._loop.time(), True
             stream.finish()
 
-        _Program(stream, transfer.request, len(transfer.answer), complete)
+        _Program(stream, transfer.request[early:], len(transfer.answer), complete)
 
     # At the gateway.
 

@@ -45,6 +45,7 @@ _FULL_PAUSE_S: Final = 0.2
 # Connections that programs have closed, and how long each stays: its last bytes may be on their way.
 MOST_LEFT, LEFT_S = 128, 600.0
 _LEFT_CHECK_S: Final = 5.0
+_MOST_REFUSED: Final = 256
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *HIDDEN)
 
@@ -106,6 +107,7 @@ class LocalProxy:
         self._left: dict[asyncio.Task[None], float] = {}  # since when, the oldest first
         self._checking: asyncio.TimerHandle | None = None
         self._names = names or LocalNames()
+        self._refused: dict[tuple[str, int], None] = {}  # origins that refused, the oldest first
 
     @property
     def addresses(self) -> list[Listening]:
@@ -412,22 +414,29 @@ class LocalProxy:
             return
         # Connect; the program's first bytes may be sent with that.
         far = where.to is not None and where.redirection is None
-        words = FirstWords(
-            program, request.first, reads=not request.accepted, once=self._fail is Fail.CLOSED
-        )
+        origin = request.host, request.port
+        # A program whose origin was refused before waits for the answer, so that it hears why.
+        yes = b"" if origin in self._refused else request.accepted
+        words = FirstWords(program, request.first, yes, once=self._fail is Fail.CLOSED)
         try:
             upstream = await self.connect(
                 request.host, request.port, far=far, words=words, fetch=request.fetch
             )
         except RefusedError as error:
             _log.debug("refused", reason=error.details)
-            if where.to is None:
+            if where.to is None and not words.accepted:
                 await refuse(program, request, error)
-            else:
-                reset_on_close(program)  # the program sees a reset, as from the destination itself
+                return
+            if words.accepted:
+                self._refused[origin] = None
+                if len(self._refused) > _MOST_REFUSED:
+                    del self._refused[next(iter(self._refused))]
+            reset_on_close(program)  # the program sees a reset, as from the destination itself
             return
-        with suppress(OSError):
-            await asyncio.get_running_loop().sock_sendall(program, request.accepted)
+        self._refused.pop(origin, None)
+        if not words.accepted:
+            with suppress(OSError):
+                await asyncio.get_running_loop().sock_sendall(program, request.accepted)
         # If this process ends, the program must see a reset. An orderly end would look like a complete
         # one.
         reset_on_close(program)

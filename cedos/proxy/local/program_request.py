@@ -20,7 +20,7 @@ from cedos.proxy.streams.stream import ProxiedStream
 
 _LINGER_S: Final = 1.0
 _BLOCK: Final = 16_384
-_MOST_BYTES: Final = 16_384
+MOST_FIRST_BYTES: Final = 16_384
 _HANDSHAKE: Final = b"\x16\x03"
 _GREETING: Final = b"SSH-"
 SAFE_METHODS: Final = (b"GET ", b"HEAD ", b"OPTIONS ")
@@ -126,24 +126,29 @@ def may_be_repeated(words: bytes) -> bool:
 
 
 class FirstWords:
-    """The bytes that a stream may take early: `begin` with the stream, `end` when it was answered."""
+    """The bytes that a stream may take early: `begin` with the stream, `end` when it was answered.
+
+    A program that waits for its proxy's yes hears it as the stream begins, one round trip before the
+    gateway's answer. If that is no, the program's connection is reset, as a redirected one.
+    """
 
     def __init__(
         self,
         program: socket.socket,
         said: bytes = b"",  # the bytes that the program has sent so far
+        yes: bytes = b"",  # the bytes for which it waits until it sends more; empty: it may send any time
         *,
-        # Whether the program may send bytes before it gets an answer; then they are read once.
-        reads: bool,
         once: bool,  # whether bytes are never sent a second time, so that all may be sent early
     ) -> None:
         self._program = program
         self._said = said
-        self._reads, self._once = reads and not said, once
+        self._yes = yes
+        self._once = once
         self._taken = 0
         self._stream: ProxiedStream | None = None
         self._loop = asyncio.get_running_loop()
         self.broken = False  # whether the program's connection broke meanwhile
+        self.accepted = False  # whether the program has heard `yes`
 
     @property
     def left(self) -> bytes:
@@ -157,10 +162,17 @@ class FirstWords:
 
     def begin(self, stream: ProxiedStream) -> None:
         self._stream = stream
+        if self._yes and not self.accepted:
+            self.accepted = True
+            try:
+                self._program.send(self._yes)
+            except OSError:
+                self.broken = True
+                return
         # Send the bytes that the program has sent already; else read once while the gateway connects.
         if self._said:
             self._say()
-        elif self._reads:
+        else:
             self._loop.add_reader(self._program, self._readable)
 
     def end(self, *, again: bool = False) -> None:
@@ -173,7 +185,7 @@ class FirstWords:
 
     def _readable(self) -> None:
         try:
-            self._said = self._program.recv(_MOST_BYTES)
+            self._said = self._program.recv(MOST_FIRST_BYTES)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:

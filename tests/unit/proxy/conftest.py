@@ -78,6 +78,12 @@ class Ends:
         finally:
             writer.close()
 
+    async def why(self, data):
+        """Ask for a connection that is refused twice: first it is reset, then the proxy says why."""
+        with pytest.raises(ConnectionResetError):
+            await self.answer(data)
+        return await self.answer(data)
+
     async def restart_gateway(self):
         """End the gateway and start it again at the same port, as `systemctl restart` does."""
         self.settings = replace(self.settings, listen=self.gateway.address)
@@ -112,3 +118,8 @@ async def ends():
 @pytest.fixture
 def closed_port():
     return free_port()
+
+
+@pytest.fixture
+def nothing_is_near(monkeypatch):
+    monkeypatch.setattr(LocalProxy, "goes_direct", lambda *_: False)

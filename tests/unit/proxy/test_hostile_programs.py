@@ -309,4 +309,4 @@ async def test_a_look_up_that_gets_no_thread_is_refused(ends, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert (await ends.answer(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503")
+    assert (await ends.why(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503")

@@ -105,11 +105,6 @@ async def test_what_breaks_at_the_origin_breaks_for_the_program(ends):
     writer.close()
 
 
-@pytest.fixture
-def nothing_is_near(monkeypatch):
-    monkeypatch.setattr(local_proxy.LocalProxy, "goes_direct", lambda *_: False)
-
-
 CONNECT = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -200,12 +195,9 @@ async def test_what_programs_could_read_in_two_ways_is_no_answer(ends, direct, a
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_a_closed_port_is_refused_in_each_language(ends, closed_port):
     await ends.start()
-    assert b"connection_refused" in await ends.answer(CONNECT % closed_port)
-    reader, writer = await ends.ask(
-        b"\x05\x01\x00\x05\x01\x00\x01\x7f\0\0\x01" + closed_port.to_bytes(2, "big")
-    )
-    assert (await asyncio.wait_for(reader.read(), 5))[:4] == b"\x05\x00\x05\x05"
-    writer.close()
+    assert b"connection_refused" in await ends.why(CONNECT % closed_port)
+    socks = b"\x05\x01\x00\x05\x01\x00\x01\x7f\0\0\x01" + closed_port.to_bytes(2, "big")
+    assert (await ends.answer(socks))[:4] == b"\x05\x00\x05\x05"
     reader, writer = await ends.forward(closed_port)
     with pytest.raises(ConnectionResetError):
         await asyncio.wait_for(reader.read(), 5)
@@ -215,7 +207,7 @@ async def test_a_closed_port_is_refused_in_each_language(ends, closed_port):
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_the_gateways_own_host_is_closed_to_strangers_requests(ends):
     await ends.start(local=False)
-    assert (await ends.answer(CONNECT % await ends.origin(echo))).startswith(b"HTTP/1.1 403")
+    assert (await ends.why(CONNECT % await ends.origin(echo))).startswith(b"HTTP/1.1 403")
 
 
 @pytest.mark.usefixtures("nothing_is_near")
@@ -225,11 +217,9 @@ async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(en
     living, to_living = await ends.ask(CONNECT % port)
     assert (await asyncio.wait_for(living.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
     monkeypatch.setattr(MemoryRoom, "short", lambda _self: True)
-    reader, writer = await ends.ask(CONNECT % port)
-    told = await asyncio.wait_for(reader.read(), 5)
+    told = await ends.why(CONNECT % port)
     assert told.startswith(b"HTTP/1.1 503")
     assert b"no memory left" in told
-    writer.close()
     to_living.write(b"still there")
     assert await asyncio.wait_for(living.readexactly(11), 5) == b"still there"
     to_living.close()

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.proxy.gateway.origin import Origins
-from cedos.proxy.http import RefusedError
+from cedos.proxy.http import ESTABLISHED, RefusedError
+from cedos.proxy.local import local_proxy
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.program_request import may_be_repeated
@@ -93,6 +94,52 @@ async def test_first_words_do_not_wait_for_the_origin_unless_they_might_be_said_
     held.let.set()
     assert await asyncio.wait_for(reader.read(), 5) == b"you said " + words
     writer.close()
+
+
+CONNECT = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n"
+SOCKS_5 = b"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01%b"
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+@pytest.mark.parametrize(
+    ("asked", "yes"),
+    [
+        (lambda port: SOCKS_5 % port.to_bytes(2, "big"), b"\5\0" + reply(SocksReply.SUCCEEDED)),
+        (lambda port: CONNECT % port, ESTABLISHED),
+    ],
+)
+async def test_a_program_hears_yes_before_the_gateway_reached_the_origin(
+    ends, monkeypatch, asked, yes
+):
+    await ends.start()
+    held = Held(ends, monkeypatch)
+    reader, writer = await ends.ask(asked(await ends.origin(answers)))
+    assert await asyncio.wait_for(reader.readexactly(len(yes)), 5) == yes
+    writer.write(GET)
+    assert await held.come() == GET
+    held.let.set()
+    assert await asyncio.wait_for(reader.read(), 5) == b"you said " + GET
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_an_origin_that_serves_again_is_not_waited_for(ends):
+    await ends.start()
+    port = await ends.origin(answers)
+    ends.proxy._refused["127.0.0.1", port] = None
+    reader, writer = await ends.ask(CONNECT % port)
+    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    assert not ends.proxy._refused
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_origins_that_refused_are_remembered_up_to_a_number(ends, closed_port, monkeypatch):
+    monkeypatch.setattr(local_proxy, "_MOST_REFUSED", 1)
+    await ends.start()
+    for host in (b"127.0.0.1", b"127.0.0.2"):
+        await ends.why(b"CONNECT %b:%d HTTP/1.1\r\n\r\n" % (host, closed_port))
+    assert list(ends.proxy._refused) == [("127.0.0.2", closed_port)]
 
 
 @pytest.mark.parametrize("words", [GET, POST])
