@@ -12,7 +12,7 @@ import structlog
 from cedos.errors import CedosError, SessionError, SessionRefusedError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Label
-from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS
+from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS, OPENS_AT_ONCE, OPENS_PER_S
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
@@ -21,6 +21,7 @@ from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
+from cedos.token_bucket import TokenBucket
 
 # A new connection waits this long for the gateway. Then it goes another way, or is refused.
 PATIENCE_S: Final = 1.0
@@ -106,6 +107,9 @@ class GatewayLink:
         self._numbers = count(1)
         self._questions: dict[int, asyncio.Future[bytes]] = {}
         self._used_at_s = 0.0
+        # Half of what the gateway allows this host, whose other proxies have the rest.
+        self._opens = TokenBucket(OPENS_PER_S / 2, OPENS_AT_ONCE / 2, self._loop.time())
+        self._opening = asyncio.Lock()
 
     def leads_to(self, host: str) -> bool:
         """Tell whether a host is the gateway itself, as far as its addresses are known."""
@@ -239,6 +243,7 @@ class GatewayLink:
     async def _opened(self, ask: Callable[[Multiplexer], _Opened]) -> _Opened:
         streams = await self._session()
         await self._answering(streams)
+        await self._pace()
         try:
             opened = ask(streams)
         except OSError as error:
@@ -251,6 +256,12 @@ class GatewayLink:
             opened.reset()
             raise
         return opened
+
+    async def _pace(self) -> None:
+        """Wait until one more may be opened: of who opens too many, the gateway ends the session."""
+        async with self._opening:
+            while not self._opens.take(self._loop.time()):  # noqa: ASYNC110 - it refills by time
+                await asyncio.sleep(self._opens.wait_s)
 
     async def _answering(self, streams: Multiplexer) -> None:
         """Wait for a path that is not silent. GatewayUnreachableError: there is none in time."""

@@ -11,10 +11,10 @@ from kit.waiting import counting_turns, until
 
 from cedos.host.monitor import dns_message
 from cedos.kernel import tcp_info
-from cedos.proxy.gateway import origin
+from cedos.proxy.gateway import gateway, origin
 from cedos.proxy.gateway.origin import DestinationRules, Origins
 from cedos.proxy.http import RefusedError
-from cedos.proxy.local import local_proxy
+from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.name_stub import NameStub
 
@@ -48,6 +48,23 @@ async def test_who_says_nothing_makes_room_for_who_does(ends, monkeypatch):
     kept[1].write_eof()
     assert await asyncio.wait_for(kept[0].read(), 5) == b"end"
     for _, writer in (*silent, kept):
+        writer.close()
+
+
+async def test_a_program_that_opens_without_end_ends_no_connections_of_others(ends, monkeypatch):
+    """Pace what programs open: a flood of one had the gateway end the session of all."""
+    for module in (gateway, gateway_link):
+        monkeypatch.setattr(module, "OPENS_PER_S", 100)
+        monkeypatch.setattr(module, "OPENS_AT_ONCE", 20)
+    await ends.start(patience_s=30)
+    first = await ends.forward(await ends.origin(echo))
+    where = ("127.0.0.1", ends.proxy.addresses[-1].port)
+    programs = [first, *[await asyncio.open_connection(*where) for _ in range(60)]]
+    for _, writer in programs:
+        writer.write_eof()
+    got = await asyncio.gather(*(reader.read() for reader, _ in programs), return_exceptions=True)
+    assert set(got) == {b"end"}
+    for _, writer in programs:
         writer.close()
 
 
