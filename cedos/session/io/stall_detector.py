@@ -119,28 +119,22 @@ class StallDetector:
             now,
         )
         # 2. Does it crawl? Only the rate of a path that speaks says so.
-        begins = False
         if voice is PathVoice.SILENT:
             crawl.rests()
         else:
             on_way_bytes = info.in_flight_bytes + info.unsent_bytes
             elsewhere_s = self._elsewhere_s(path, on_way_bytes)
             # Bytes in order come in one piece once a hole is filled, and would be taken for a high rate.
-            begins = crawl.observe(
+            if crawl.observe(
                 info.delivered_segments * info.segment_bytes,
                 on_way_bytes,
                 elsewhere_s,
                 info.rtt_min_s or 0.0,
                 now,
-            )
-        # A crawling path gets no new data, as if it paused.
-        if crawl.crawls and voice is PathVoice.SPEAKS:
-            voice = PathVoice.PAUSES
-        # 3. Tell the session. It sends data in flight on a silent path again; here that of a crawling
-        # one.
+            ):
+                voice = PathVoice.CRAWLS
+        # 3. Tell the session. It sends data in flight on a silent or crawling path again.
         changed = self._core.path_voice(path.path_id, voice, now)
-        if begins:
-            self._core.requeue(path.path_id, now)
         if changed and voice is PathVoice.PAUSES:
             self._pauses(path, watch.silent_s)
         # 4. Dial beside a path that is silent for so long that its connection may be dead.
@@ -159,8 +153,8 @@ class StallDetector:
         """Return how soon another path, neither silent nor slow, could deliver as much."""
         found = float("inf")
         for other in self._paths.values():
-            crawl, info = self._crawls.get(other.path_id), other.estimator.info
-            slow = other.facts.stalled_at_s is not None or (crawl is not None and crawl.crawls)
+            info = other.estimator.info
+            slow = other.facts.stalled_at_s is not None or other.facts.crawls
             if other is not path and not slow and info is not None and other.facts.rate_bps:
                 whole_bytes = info.in_flight_bytes + info.unsent_bytes + size_bytes
                 found = min(found, 8 * whole_bytes / other.facts.rate_bps)

@@ -62,10 +62,12 @@ class PathFlight:
         self.asked = self.fell = False
         self.state.facts.flaps = held_until_s is not None
 
-    def silent_since(self, at_s: float | None, *, pauses: bool = False) -> None:
+    def silent_since(
+        self, at_s: float | None, *, pauses: bool = False, crawls: bool = False
+    ) -> None:
         """Note since when the path is silent; None: it is not. `pauses`: too shortly to be sure."""
         facts = self.state.facts
-        facts.stalled_at_s, facts.pauses = at_s, pauses
+        facts.stalled_at_s, facts.pauses, facts.crawls = at_s, pauses, crawls
 
     def asks_at(self) -> float | None:
         """Return when the path has been held for long enough to be asked whether it is there."""

@@ -2,9 +2,8 @@
 
 - `PathWatch` notices a silent path long before the kernel does. The kernel retransmits ever more rarely,
   and gives the connection up only half a minute after the last acknowledgement.
-- `CrawlWatch` notices a path that has become so slow that another path would deliver its data sooner. A
-  Wi-Fi that fades does not fall silent: acknowledgements go on, at a hundredth of the rate
-  (docs/decisions/silences.md).
+- `CrawlWatch` notices a path so slow that another path would deliver its data sooner. A Wi-Fi that fades
+  does not fall silent: acknowledgements go on, at a hundredth of the rate (docs/decisions/silences.md).
 - `FlappingNetworks` remembers networks that fall silent or are lost again and again. A path that flaps
   costs more than it carries, since its data is sent again over another path. Each time it comes back it
   is left alone for longer, as long as another path lives. Each ten seconds without a fall cancel one
@@ -19,6 +18,7 @@
 from collections import deque
 from dataclasses import dataclass
 from enum import IntEnum
+from math import inf
 from typing import Final
 
 from cedos.session.protocol import packing
@@ -55,7 +55,8 @@ class PathVoice(IntEnum):
 
     SPEAKS = 0  # or no data waits
     PAUSES = 1  # no new data for the path, if another one may carry them
-    SILENT = 2  # its data in flight are sent over another path as well
+    CRAWLS = 2  # by `CrawlWatch`: its data in flight are sent over another path as well
+    SILENT = 3  # the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,8 @@ _OVER_ROUND_TRIPS: Final = 2.0
 _LEAST_S: Final = 0.5
 # A path crawls only if its data in flight need this many times as long as over another path,
 _TIMES_ELSEWHERE: Final = 3.0
-# and if it is this many times slower than before. For a path that was always slow nothing need be
-# noticed: the scheduler knows its rate.
+# and if it is this many times slower than before, or was the only path when they were sent. Else nothing
+# need be noticed of a path that was always slow: the scheduler knows its rate.
 _SLOWER: Final = 4.0
 # The half-life of the earlier rate.
 _FORGETS_S: Final = 10.0
@@ -158,11 +159,13 @@ _FORGETS_S: Final = 10.0
 class CrawlWatch:
     """The watch of one path's rate while data is on its way there."""
 
-    __slots__ = ("_arrived", "_had_bps", "_had_s", "crawls")
+    __slots__ = ("_alone", "_arrived", "_had_bps", "_had_s", "crawls")
 
     def __init__(self) -> None:
         # Whether the path crawls; it does so until the data on its way has nearly arrived.
         self.crawls = False
+        # Whether no other path could have carried the data on its way, when that was last judged.
+        self._alone = False
         self._arrived: deque[tuple[float, int]] = deque()
         self._had_bps = 0.0
         self._had_s = 0.0
@@ -175,7 +178,7 @@ class CrawlWatch:
         rtt_min_s: float,
         now: float,
     ) -> bool:
-        """Look again; return whether the path has just begun to crawl.
+        """Look again; return whether the path crawls.
 
         `delivered_bytes`: all that arrived, in order or not. `on_way_bytes`: sent on the path and not
         acknowledged. `elsewhere_s`: in how many seconds another path could deliver that, infinite
@@ -185,6 +188,7 @@ class CrawlWatch:
             # All data has arrived, so that nothing can be slow.
             self.rests()
             return False
+        self._alone |= elsewhere_s == inf
         # Keep the samples of the last `_OVER_S`, or of two round trips if these take longer.
         seen = self._arrived
         seen.append((now, delivered_bytes))
@@ -194,7 +198,7 @@ class CrawlWatch:
         over_s = now - seen[0][0]
         came_bytes = delivered_bytes - seen[0][1]
         if over_s < max(_LEAST_OVER_S, least_s) or not came_bytes:
-            return False  # `PathWatch` notices if nothing arrives at all
+            return self.crawls  # `PathWatch` notices if nothing arrives at all
         rate_bps = 8 * came_bytes / over_s
         # A path that was fast long ago may be slow now for a good reason: the earlier rate fades.
         had_bps = self._had_bps * 0.5 ** ((now - self._had_s) / _FORGETS_S)
@@ -204,10 +208,11 @@ class CrawlWatch:
             self.crawls = needs_s > _LEAST_S / 2
             if not self.crawls:
                 self._had_bps, self._had_s = rate_bps, now
-            return False
-        # It begins to crawl if it is much slower than before, and another path would deliver its data
-        # in a fraction of the time.
-        slower = rate_bps * _SLOWER < had_bps
+            return self.crawls
+        # It begins to crawl if another path would deliver its data in a fraction of the time, and it is
+        # much slower than before, or the other path has only just come.
+        slower = self._alone or rate_bps * _SLOWER < had_bps
+        self._alone = elsewhere_s == inf
         self.crawls = slower and needs_s > max(_LEAST_S, _TIMES_ELSEWHERE * elsewhere_s)
         if rate_bps > had_bps:
             self._had_bps, self._had_s = rate_bps, now
@@ -216,7 +221,7 @@ class CrawlWatch:
     def rests(self) -> None:
         """Start a new measurement: no data is on its way, or none gets through."""
         self._arrived.clear()
-        self.crawls = False
+        self.crawls = self._alone = False
 
 
 # A path may fall silent this often and is used again at once: on the way through a door Wi-Fi is

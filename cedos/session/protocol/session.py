@@ -201,9 +201,9 @@ class Session:
     def path_voice(self, path_id: int, voice: PathVoice, now: float) -> bool:
         """Note whether a path answers while data waits there; return whether the doubt about it changed.
 
-        If the path is silent, the data in flight there goes over another path as well, the first bytes
-        first. The control frames that were sent there may be lost, too. They are repeated on other
-        paths as soon as the path pauses: a peer that misses an acknowledgement may have no room to
+        If the path is silent or crawls, the data in flight there goes over another path as well, the
+        first bytes first. The control frames that were sent there may be lost, too. They are repeated on
+        other paths as soon as the path pauses: a peer that misses an acknowledgement may have no room to
         send. A path that answers again is relied on at once, unless its network flaps.
         """
         path = self._path(path_id)
@@ -219,9 +219,12 @@ class Session:
             path.silent_since(now)
             self._fell_silent(path)
         elif voice is not PathVoice.SPEAKS:
-            if voice is PathVoice.PAUSES and not facts.pauses:
+            pauses, crawls = voice is not PathVoice.SILENT, voice is PathVoice.CRAWLS
+            if pauses and not facts.pauses:
                 self._state_all_elsewhere(path)
-            path.silent_since(silent_at_s, pauses=voice is PathVoice.PAUSES)
+            if crawls and not facts.crawls:
+                self.in_flight.requeue(path_id)
+            path.silent_since(silent_at_s, pauses=pauses, crawls=crawls)
         else:
             path.silent_since(None)
         # The path is back: data of paths that are still silent had no other path, and now has this one.

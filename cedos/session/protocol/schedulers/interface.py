@@ -56,7 +56,8 @@ class PathFacts:
     congestion window, which doubles in `slow_start`. `rate_bps` goes towards the peer and was last
     measured well at `rate_at_s`. `foreground_at_s`: when any program of this host last sent
     foreground data over the network. Since `stalled_at_s` nothing sent there is acknowledged (None:
-    the path is alive); with `pauses` for too short a time to be sure. `flaps`: it came back lately
+    the path is alive); with `pauses` for too short a time to be sure. `crawls`: another path would
+    deliver its data in a fraction of the time. `flaps`: it came back lately
     and has often gone before. `source`: the IPv4 address, as a number, that leads by a helper; else 0.
     `leaving`: the helper has said that it will soon be gone.
     """
@@ -78,6 +79,7 @@ class PathFacts:
     measured_at_s: float = 0.0
     stalled_at_s: float | None = None
     pauses: bool = False
+    crawls: bool = False
     flaps: bool = False
     source: int = 0
     leaving: bool = False
@@ -88,6 +90,8 @@ class PathFacts:
             return PathDoubt.STALLED
         if self.flaps:
             return PathDoubt.FLAPS
+        if self.crawls:
+            return PathDoubt.CRAWLS
         return PathDoubt.PAUSES if self.pauses else PathDoubt.NONE
 
 
@@ -96,8 +100,9 @@ class PathDoubt(IntEnum):
 
     NONE = 0
     PAUSES = 1
-    FLAPS = 2
-    STALLED = 3
+    CRAWLS = 2
+    FLAPS = 3
+    STALLED = 4
 
 
 @dataclass(slots=True, eq=False)
@@ -229,8 +234,8 @@ def latency_s(path: PathState) -> float:
 def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
     """Return the least doubtful of the paths that both ends let a label use.
 
-    Where all of them flap or are stalled, another path that is relied on more is used. A label that
-    may use no path gets none.
+    Where all of them flap or are stalled, another path that is relied on more is used; small foreground
+    data, which costs little, leaves paths that crawl as well. A label that may use no path gets none.
     """
     may = [path for path in paths if path.allowed >> rank & 1]
     if len(paths) < 2 or not may:
@@ -244,7 +249,7 @@ def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
     # A path is in doubt. If all paths of the label flap or are stalled, a path that is not meant for it
     # is better than none; else use its least doubtful ones.
     doubt = min(path.facts.doubt for path in may)
-    if doubt >= PathDoubt.FLAPS:
+    if doubt >= (PathDoubt.CRAWLS if rank == 0 else PathDoubt.FLAPS):
         least = min(path.facts.doubt for path in paths)
         if least < doubt:
             return [path for path in paths if path.facts.doubt is least]

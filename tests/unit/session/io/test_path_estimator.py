@@ -128,7 +128,7 @@ class PlayedHost:
         terms = SimpleNamespace(seconds=60)
         core = SimpleNamespace(path_voice=self._voice, control=SimpleNamespace(terms=terms))
         self._estimator = SimpleNamespace(poll=self._poll, info=None)
-        facts = SimpleNamespace(stalled_at_s=None, rate_bps=8e6)
+        facts = PathFacts(rate_bps=8e6)
         paths = {
             number: SimpleNamespace(
                 path_id=number, estimator=self._estimator, connection=None, facts=facts

@@ -138,13 +138,15 @@ class PlayedPath:
             carried = min(rate_bps / 8 * LOOK_S, self.on_way)
             self.acknowledged += carried
             self.on_way = self.on_way - carried if queue_bytes is None else queue_bytes
-            if self.watch.observe(
+            crawled = self.watch.crawls
+            crawls = self.watch.observe(
                 int(self.acknowledged),
                 int(self.on_way),
                 elsewhere(self.on_way),
                 self.rtt_s,
                 self.now_s,
-            ):
+            )
+            if crawls and not crawled:
                 self.begun.append(self.now_s)
 
 
@@ -166,6 +168,25 @@ def test_a_slow_path_with_a_long_queue_is_none_that_fades():
     path = PlayedPath()
     path.play(30.0, 500e3, queue_bytes=200_000)
     assert not path.begun
+
+
+def test_a_path_crawls_that_was_always_slow_once_another_one_is_there():
+    """LTE was gone for ten seconds, and 60 kB waited for a Wi-Fi of four packets a second."""
+    path = PlayedPath()
+    path.play(10.0, 46e3, queue_bytes=60_000, elsewhere=lambda size: math.inf)
+    assert not path.begun
+    path.play(11.0, 46e3)
+    assert path.begun == [pytest.approx(10.0 + LOOK_S)]
+    path.play(10.0, 46e3, queue_bytes=4_000)
+    assert len(path.begun) == 1, "it carries what is planned for it beside the other one"
+
+
+def test_a_path_that_is_nearly_as_fast_as_the_one_that_comes_does_not_crawl():
+    path = PlayedPath()
+    path.play(10.0, 4e6, queue_bytes=400_000, elsewhere=lambda size: math.inf)
+    path.play(10.0, 4e6, queue_bytes=400_000, elsewhere=lambda size: 8 * size / 8e6)
+    path.play(10.0, 4e6, queue_bytes=400_000)
+    assert not path.begun, "the other one was there before it became faster"
 
 
 def test_what_is_asked_over_a_long_way_is_not_late_before_it_can_be_here():
@@ -192,14 +213,12 @@ def test_what_is_asked_over_a_long_way_is_not_late_before_it_can_be_here():
         max_size=60,
     )
 )
-def test_whatever_is_seen_it_begins_only_where_it_did_not_crawl(seen):
-    watch, now_s, acknowledged, crawled = CrawlWatch(), 0.0, 0, False
+def test_whatever_is_seen_it_tells_whether_it_crawls(seen):
+    watch, now_s, acknowledged = CrawlWatch(), 0.0, 0
     for more, on_way, elsewhere_s, later_s in seen:
         now_s, acknowledged = now_s + later_s, acknowledged + more
-        begins = watch.observe(acknowledged, on_way, elsewhere_s, 0.05, now_s)
-        assert begins <= (watch.crawls and not crawled)
+        assert watch.observe(acknowledged, on_way, elsewhere_s, 0.05, now_s) is watch.crawls
         assert on_way or not watch.crawls
-        crawled = watch.crawls
 
 
 def test_the_first_falls_are_forgiven_and_each_further_one_doubles_the_time_up_to_a_bound():

@@ -6,8 +6,9 @@ import pytest
 
 from cedos.errors import SessionError
 from cedos.session.protocol import packing
-from cedos.session.protocol.frames import Messages, Ping, Space, StreamData, Sync
+from cedos.session.protocol.frames import Extent, Messages, Ping, Space, StreamData, Sync
 from cedos.session.protocol.path_watch import FREE, PathVoice
+from cedos.session.protocol.schedulers import scheduler
 from cedos.session.protocol.schedulers.interface import PathDoubt, SendGrant
 
 
@@ -158,6 +159,46 @@ def test_a_path_that_stalls_gives_its_bytes_to_others_too(cores):
     assert other.readable_bytes == 30_000
     other.receive(1, stuck, 0.0)  # it was alive after all
     assert other.readable_bytes == 30_000
+
+
+def test_small_foreground_data_leaves_the_only_path_meant_for_it_while_that_crawls(cores):
+    one, other = cores.session(scheduler("swtc")), cores.session()
+    for path in (1, 2):
+        cores.up(one, other, path=path)
+        cores.pump(one, other, path=path)
+    one.allow(2, 0, 0.0)
+    one.send(bytes(60_000), 1, after=())
+    one.send(b"urgent", 0, after=())
+    while one.next_record(1, 70_000, 0.0):
+        pass  # on its way, behind much
+    assert one.path_voice(1, PathVoice.CRAWLS, 0.1)
+    assert one.paths[0].facts.doubt is PathDoubt.CRAWLS
+    one.send(b"new", 0, after=())
+    cores.pump(one, other, path=2)
+    assert cores.messages(other) == [(0, b"urgent"), (0, b"new")]
+    # The large data is not meant for the other path, and the crawling one has it already.
+    assert not [
+        each for each in cores.frames(one.next_record(1, 70_000, 0.2)) if type(each) is Extent
+    ]
+    one.path_voice(1, PathVoice.SPEAKS, 0.3)
+    one.send(b"back", 0, after=())
+    cores.pump(one, other, path=2)
+    assert cores.messages(other) == []
+
+
+def test_all_data_of_a_crawling_path_goes_over_another_one_that_is_meant_for_it(cores):
+    one, other = cores.session(scheduler("swtc")), cores.session()
+    for path in (1, 2):
+        cores.up(one, other, path=path)
+        cores.pump(one, other, path=path)
+    one.send(bytes(60_000), 1, after=())
+    while one.next_record(1, 70_000, 0.0):
+        pass
+    one.path_voice(1, PathVoice.CRAWLS, 0.1)
+    cores.pump(one, other, path=2)
+    assert cores.messages(other) == [(1, bytes(60_000))]
+    one.path_voice(1, PathVoice.CRAWLS, 0.2)
+    assert not one.next_record(2, 70_000, 0.2), "once is enough"
 
 
 def test_what_was_said_on_a_path_that_pauses_is_said_on_another_one(cores):

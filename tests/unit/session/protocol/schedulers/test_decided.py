@@ -115,6 +115,11 @@ class TestSilentPaths:
         alive = make.path(1)
         assert allowed((alive, spare), 0) == [alive]
 
+    def test_small_foreground_data_alone_leaves_a_path_that_crawls(self, make):
+        slow, spare = make.path(1, pauses=True, crawls=True), make.path(2, allowed=0)
+        assert [allowed((slow, spare), rank) for rank in range(4)] == [[spare], *[[slow]] * 3]
+        assert allowed((slow,), 0) == [slow]
+
     def test_what_is_let_onto_none_waits_all_the_same(self, make):
         silent, spare = make.path(1, allowed=0, stalled_at_s=1.0), make.path(2, allowed=0)
         assert allowed((silent, spare), 0) == []
