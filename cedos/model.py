@@ -344,6 +344,43 @@ class FlowKey:
 
 
 @dataclass(frozen=True, slots=True)
+class FlowSample:
+    """A TCP flow or MPTCP subflow as the kernel shows it; None: it has no sample yet.
+
+    `state` is the kernel's number, `token` that of the MPTCP connection. `rtt_s` is the kernel's smoothed
+    estimate, which only sending refreshes; `receive_rtt_s` the one that receiving refreshes, from an
+    acknowledgement to the data that it let go. `idle_down_s` counts from the last data received,
+    `idle_ack_s` from the last acknowledgement. Of `segments` with data, `retransmits` were sent again.
+    `unread`: the program is slower than the network (`kernel.tcp_info.unread`), or `window_limit_bytes`
+    (the kernel's rcv_ssthresh), which who reads at once is granted, grows and the window does not yet.
+    `counted` is False where the kernel told no figures.
+    """
+
+    key: FlowKey
+    at_s: float
+    state: int
+    token: int | None
+    rtt_s: float | None
+    rtt_min_s: float | None
+    delivery_rate_bps: float | None
+    bytes_down: int
+    bytes_up: int
+    retransmits: int
+    idle_down_s: float
+    unacknowledged: int
+    idle_ack_s: float = inf
+    receive_rtt_s: float | None = None
+    segments: int = 0
+    unread: bool = False
+    window_limit_bytes: int = 0
+    counted: bool = True
+
+    def grew(self, before: "FlowSample | None") -> bool:
+        """Return whether the limit has grown since: then its program reads."""
+        return before is not None and self.window_limit_bytes > before.window_limit_bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Transfer:
     """A unit of application data. `deadline_s` counts from the decision; None: no deadline."""
 

@@ -199,6 +199,7 @@ class Controller:
                 self._on_size(event, now_s)
             case on.SubflowJoined(token, key, steerable):
                 self.moves.steerable(token, steerable)
+                self.rescuer.on_answer(key)  # MPTCP tells of established subflows alone
                 flow = self.flows.joined(token, key, now_s)
                 self._lead(flow, now_s)
                 if steerable and flow.transfer is not None:

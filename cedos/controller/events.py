@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from math import inf
 
 from cedos.controller.commands import (
     BarNetworks,
@@ -22,6 +21,7 @@ from cedos.model import (
     Direction,
     Evaluation,
     FlowKey,
+    FlowSample,
     Indicator,
     Label,
     Network,
@@ -111,40 +111,6 @@ class FlowClosed:
 
 
 FlowEvent = FlowOpened | FlowClosed
-
-
-@dataclass(frozen=True, slots=True)
-class FlowSample:
-    """A living TCP flow or MPTCP subflow (`token`: its connection's, as in path-manager events).
-
-    `rtt_s` is the kernel's smoothed estimate, which only sending refreshes; `receive_rtt_s` the one
-    that receiving refreshes. `idle_down_s` counts from the last data received, `idle_ack_s` from the
-    last acknowledgement. `state` is the kernel's number. Of `segments` with data, `retransmits` were
-    sent again. `unread`: the program is slower than the network (`kernel.tcp_info.unread`), or
-    `window_limit_bytes`, which who reads at once is granted, grows and the window does not yet.
-    """
-
-    key: FlowKey
-    at_s: float
-    state: int
-    token: int | None
-    rtt_s: float | None
-    rtt_min_s: float | None
-    delivery_rate_bps: float | None
-    bytes_down: int
-    bytes_up: int
-    retransmits: int
-    idle_down_s: float
-    unacknowledged: int
-    idle_ack_s: float = inf
-    receive_rtt_s: float | None = None
-    segments: int = 0
-    unread: bool = False
-    window_limit_bytes: int = 0
-
-    def grew(self, before: "FlowSample | None") -> bool:
-        """Return whether the limit has grown since: then its program reads."""
-        return before is not None and self.window_limit_bytes > before.window_limit_bytes
 
 
 @dataclass(frozen=True, slots=True)

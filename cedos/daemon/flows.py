@@ -17,7 +17,6 @@ import structlog
 from cedos.controller.events import (
     FlowClosed,
     FlowOpened,
-    FlowSample,
     FlowsSampled,
     SizesKnown,
     Steerable,
@@ -26,14 +25,13 @@ from cedos.controller.events import (
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.observer import Observer
 from cedos.host.monitor.flow_monitor import FlowMonitor
-from cedos.host.monitor.flow_source import is_own
 from cedos.host.profiler.capture import Capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, SubflowUp
 from cedos.host.steer.steering import Steering
 from cedos.kernel.netlink import BatchedReader
-from cedos.model import Direction, FlowKey, FlowRecord
+from cedos.model import Direction, FlowKey, FlowRecord, FlowSample
 from cedos.storage.history import History
 
 _log = structlog.get_logger(__name__)
@@ -136,12 +134,12 @@ class FlowEvents:
 
     async def _opened(self, event: FlowOpened) -> None:
         mark = await self._mark(event)
-        self.driver.post(replace(event, own=is_own(event.key), mark=mark))
+        self.driver.post(event if mark is None else replace(event, mark=mark))
         now_s = time.monotonic()
         for learned in self.profiler.on_open(event.key, now_s, incoming=event.incoming, mark=mark):
             self.driver.post(learned)
-        if (sizes := sizes_known(self.profiler, event.key)) is not None:
-            self.driver.post(sizes)
+        if not self.driver.controller.destinations.has_sizes(event.key):
+            self._tell_sizes(event.key)
 
     async def _mark(self, event: FlowOpened) -> int | None:
         """Return the socket's mark, if a program's hint depends on it (`cedos exec`)."""
@@ -203,7 +201,10 @@ class FlowEvents:
             self.profiler.forget(subflow.key)
         if self.history is not None:
             self.history.add_flow(record)
-        if (sizes := sizes_known(self.profiler, first.key)) is not None:
+        self._tell_sizes(first.key)
+
+    def _tell_sizes(self, key: FlowKey) -> None:
+        if (sizes := sizes_known(self.profiler, key)) is not None:
             self.driver.post(sizes)
 
     def forget(self, key: FlowKey) -> None:

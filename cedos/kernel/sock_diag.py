@@ -13,7 +13,7 @@ from typing import Final
 
 from cedos.kernel.netlink import Keeps, NetlinkMessage, attributes, unsigned
 from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fields, unread
-from cedos.model import FlowKey, address
+from cedos.model import FlowKey, FlowSample, address
 
 # The kernel goes through its sockets of all namespaces for a dump, which takes milliseconds. This older
 # request (TCPDIAG_GETSOCK) has it do so once for both IP versions.
@@ -49,36 +49,6 @@ _INFO, _MARK, _ULP_INFO = 2, 15, 19
 _ULP_MPTCP: Final = 3
 _TOKEN_LOC, _FLAGS, _ID_LOC = 2, 8, 10
 _FLAG_JOIN_LOC, _FLAG_BACKUP_LOC, _FLAG_CONNECTED = 1 << 3, 1 << 5, 1 << 7
-
-
-@dataclass(frozen=True, slots=True)
-class SocketFacts:
-    """A TCP socket: rates in bit/s, times in seconds, None where the kernel has no sample yet.
-
-    `receive_rtt_s` is the round trip as a receiver sees it, from an acknowledgement to the data that
-    it let go. `segments` are those with data that were sent, those sent again included. `unread`: more
-    than half of what may come lies there because the program has not read it. `window_limit_bytes` is
-    the most that may come (the kernel's rcv_ssthresh): it grows while a program reads.
-    `counted` is False where the message came without a `tcp_info`.
-    """
-
-    key: FlowKey
-    state: int
-    token: int | None
-    rtt_s: float | None
-    rtt_min_s: float | None
-    delivery_rate_bps: float | None
-    bytes_down: int
-    bytes_up: int
-    retransmits: int
-    idle_down_s: float
-    idle_ack_s: float
-    unacknowledged: int
-    counted: bool
-    receive_rtt_s: float | None = None
-    segments: int = 0
-    unread: bool = False
-    window_limit_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +180,8 @@ def mark_of(message: NetlinkMessage) -> int | None:
     return unsigned(attributes(message.payload, _SOCKET_BYTES).get(_MARK))
 
 
-def parse(message: NetlinkMessage) -> SocketFacts | None:
-    """Return the socket of a dump's answer or a destroy notification.
+def parse(message: NetlinkMessage, at_s: float = 0.0) -> FlowSample | None:
+    """Return the socket of a dump's answer or a destroy notification, as it was at an instant.
 
     None for anything else, and for sockets that never were a flow (listening, unconnected).
     """
@@ -227,8 +197,9 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
     found = attributes(data, _SOCKET_BYTES)
     raw = found.get(_INFO, b"")
     info = tcp_info_fields(raw)
-    return SocketFacts(
+    return FlowSample(
         FlowKey(address(local[:octets]), local_port, address(remote[:octets]), remote_port),
+        at_s,
         state,
         unsigned(_subflow(found).get(_TOKEN_LOC)) if _ULP_INFO in found else None,
         # Zero stands for no sample yet.
@@ -239,13 +210,13 @@ def parse(message: NetlinkMessage) -> SocketFacts | None:
         info.bytes_acked,
         info.total_retrans,
         info.last_data_recv / 1e3,
-        info.last_ack_recv / 1e3,
         info.unacked,
-        len(raw) >= TCP_INFO_COUNTED_BYTES,
+        info.last_ack_recv / 1e3,
         info.rcv_rtt / 1e6 or None,
         info.data_segs_out,
         unread(raw),
         info.rcv_ssthresh,
+        len(raw) >= TCP_INFO_COUNTED_BYTES,
     )
 
 

@@ -36,7 +36,6 @@ from cedos.controller.events import (
     FirstTimeoutsSet,
     FlowClosed,
     FlowOpened,
-    FlowSample,
     FlowsSampled,
     HandshakeEnded,
     NetworksChanged,
@@ -53,7 +52,16 @@ from cedos.daemon.flows import sizes_known
 from cedos.daemon.startup import choices, controller_config
 from cedos.host.monitor.probing.probes import ProbeSchedule
 from cedos.host.profiler.profiler import Profiler
-from cedos.model import Budget, Decision, Direction, FlowKey, NetworkKind, NextHop, SizeEstimate
+from cedos.model import (
+    Budget,
+    Decision,
+    Direction,
+    FlowKey,
+    FlowSample,
+    NetworkKind,
+    NextHop,
+    SizeEstimate,
+)
 from cedos.model import Network as Facts
 from cedos.selector.budgets.keeper import Period
 from cedos.selector.decision.liveness import dead_networks

@@ -17,9 +17,9 @@ from ipaddress import ip_address
 from math import inf
 from typing import Any, Final, Protocol, TypeVar, TypeVarTuple
 
-from cedos.controller.events import ESTABLISHED, SYN_SENT, FlowSample
+from cedos.controller.events import ESTABLISHED, SYN_SENT
 from cedos.kernel.tcp_info import TcpInfo
-from cedos.model import FlowKey
+from cedos.model import FlowKey, FlowSample
 from emu.simulator.connection import STEERED_RTO_S
 from emu.simulator.link import Clock, Network, Parcel
 from emu.simulator.tcp import PAYLOAD_BYTES, Sender, TcpSettings

@@ -407,6 +407,10 @@ class SteeredDestinations:
         decision = (known and known.decision) or self._default.decision_of(version)
         return decision.choice.networks[0] if decision and decision.choice.networks else None
 
+    def has_sizes(self, key: FlowKey) -> bool:
+        """Return whether the sizes of transfers with a flow's other end are known."""
+        return (f"{key.remote}/{key.remote.max_prefixlen}", key.remote_port) in self._sizes
+
     def on_sizes(self, place: Place, sizes: Mapping[Direction, SizeEstimate]) -> None:
         """Take how large transfers with a destination have been, by direction."""
         if place in self._known:

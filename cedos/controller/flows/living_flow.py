@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import NamedTuple
 
-from cedos.controller.events import FlowClosed, FlowSample, SizeLearned
+from cedos.controller.events import FlowClosed, SizeLearned
 from cedos.controller.flows.reading_pace import ReadingPace
 from cedos.model import (
     CompetingTransfer,
@@ -16,6 +16,7 @@ from cedos.model import (
     Direction,
     FlowKey,
     FlowRecord,
+    FlowSample,
     Label,
     Strategy,
     StrategyKind,

@@ -11,7 +11,7 @@ from dataclasses import replace
 from heapq import nlargest
 from ipaddress import IPv4Network, IPv6Network
 
-from cedos.controller.events import SYN_SENT, FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.events import SYN_SENT, FlowClosed, FlowOpened, SizeLearned
 from cedos.controller.flows.living_flow import RATE_S, RESTS_S, FlowPath, LivingFlow, PathWait
 from cedos.model import (
     Address,
@@ -19,6 +19,7 @@ from cedos.model import (
     Direction,
     FlowKey,
     FlowRecord,
+    FlowSample,
     Network,
     Transfer,
 )

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from cedos.controller.events import FlowClosed, FlowSample
+from cedos.controller.events import FlowClosed
 from cedos.controller.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
-from cedos.model import Direction, FlowKey, Network
+from cedos.model import Direction, FlowKey, FlowSample, Network
 from predictors.inputs import after_slow_start
 
 # A flow that carried this many times the capacity of its path has left slow start.

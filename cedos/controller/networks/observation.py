@@ -7,14 +7,14 @@ from ipaddress import IPv4Network, IPv6Network
 from typing import Final
 
 from cedos.controller.commands import AskName, WatchSilence
-from cedos.controller.events import SYN_SENT, FlowClosed, FlowOpened, FlowSample, Witness
+from cedos.controller.events import SYN_SENT, FlowClosed, FlowOpened, Witness
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.delivery import DeliveryWatch
 from cedos.controller.networks.rates import LEAST_BYTES
 from cedos.controller.networks.silence import Due, RoundTrips, Silence
 from cedos.controller.outbox import Outbox
-from cedos.model import Address, Context, FlowKey, Network
+from cedos.model import Address, Context, FlowKey, FlowSample, Network
 
 # After fewer bytes, the receiver's round trip may be that of the interval before.
 _BULK_BYTES = 15_000
@@ -130,7 +130,7 @@ _NEAR_S: Final = 2.0
 _UDP_KEPT_S: Final = 120.0
 # A round trip counts as current if it ended within this time before its flow did.
 _JUST_ANSWERED_S: Final = 0.5
-_MOMENT_S: Final = 0.01
+_MOMENT_S: Final = 0.1
 _NO_OWNER: Final = None, ()
 
 

@@ -18,7 +18,6 @@ from typing import Final
 from cedos.controller.commands import CheckPage, ShakeHands
 from cedos.controller.events import (
     SYN_SENT,
-    FlowSample,
     HandshakeEnded,
     PageChecked,
     PortalFinding,
@@ -30,7 +29,7 @@ from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.liveness import Liveness
 from cedos.controller.networks.unanswered import RESCUED_AFTER_S, Unanswered
 from cedos.controller.outbox import Outbox
-from cedos.model import Address, FlowKey, Network, NetworkLife, NetworkVerdict
+from cedos.model import Address, FlowKey, FlowSample, Network, NetworkLife, NetworkVerdict
 
 CAPTIVE_EVERY_S: Final = 30.0
 LOGGING_IN_EVERY_S: Final = 3.0

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from cedos.controller.events import SYN_SENT, FlowSample
-from cedos.model import Address, FlowKey, Network
+from cedos.controller.events import SYN_SENT
+from cedos.model import Address, FlowKey, FlowSample, Network
 
 # A connection that waited this long waits longer than any round trip. The kernel's second try is
 # after 1 s.

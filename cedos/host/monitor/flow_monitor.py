@@ -18,14 +18,14 @@ import secrets
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened, FlowSample
+from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
 from cedos.host.monitor.events import Mailbox
-from cedos.host.monitor.flow_source import FlowSource, KernelFlows
+from cedos.host.monitor.flow_source import FlowSource, KernelFlows, is_own
 from cedos.kernel import conntrack, sock_diag
-from cedos.model import Address, FlowKey
+from cedos.model import Address, FlowKey, FlowSample
 
 T = TypeVar("T")
 
@@ -153,9 +153,8 @@ class FlowMonitor:
 
     async def snapshot(self) -> list[FlowSample]:
         """Return the living TCP flows and subflows. Errors: OSError, TimeoutError."""
-        sockets = await self._source.sockets()
+        samples = [each for each in await self._source.sockets() if self._counts(each.key)]
         at_s = time.monotonic()
-        samples = [_sample(facts, at_s) for facts in sockets if self._counts(facts.key)]
         for sample in samples:
             self._answered(sample.key)
             self._living.setdefault(sample.key, _Living(None, seen_at_s=at_s)).sample = sample
@@ -209,7 +208,7 @@ class FlowMonitor:
         elif key.protocol == "udp":
             up, down = tracked.bytes_original, tracked.bytes_reply
             counted = up is not None and down is not None
-            self._close(FlowClosed(key, time.time(), down or 0, up or 0, exact=counted))
+            self._close(key, down or 0, up or 0, exact=counted)
         elif key in self._living:
             # A TCP flow should end with its socket. There may be none (a raw packet), or the entry was
             # deleted by hand: compare.
@@ -230,30 +229,53 @@ class FlowMonitor:
             self._doubt.set()
             return
         self._living.setdefault(key, _Living(None)).opened_unix_s = at_unix_s
-        self._mailbox.put(FlowOpened(key, time.monotonic(), at_unix_s, incoming))
+        self._mailbox.put(FlowOpened(key, time.monotonic(), at_unix_s, incoming, own=is_own(key)))
         if key.protocol == "udp" and (oldest := self._udp.put(key, None)) is not None:
-            self._close(FlowClosed(oldest, time.time(), 0, 0, exact=False))
+            self._close(oldest, exact=False)
 
     def _answered(self, key: FlowKey) -> None:
         """Open a flow from outside, since a socket answers for it."""
         if (called_unix_s := self._callers.pop(key)) is not None:
             self._open(key, called_unix_s, incoming=True)
 
-    def _destroyed(self, facts: sock_diag.SocketFacts) -> None:
-        if not self._counts(facts.key):
-            return
-        self._answered(facts.key)
-        sample = _sample(facts, time.monotonic())
-        self._close(_closed(sample, exact=facts.counted))
+    def _destroyed(self, last: FlowSample) -> None:
+        if self._counts(last.key):
+            self._answered(last.key)
+            self._close(last.key, last=last, exact=last.counted)
 
-    def _close(self, closed: FlowClosed) -> None:
-        known = self._living.pop(closed.key, None)
-        if closed.key.protocol == "udp":
-            self._udp.pop(closed.key)
+    def _close(
+        self,
+        key: FlowKey,
+        bytes_down: int = 0,
+        bytes_up: int = 0,
+        *,
+        exact: bool,
+        last: FlowSample | None = None,
+    ) -> None:
+        """Announce a flow's end, with the figures of its last sample where there is one."""
+        known = self._living.pop(key, None)
+        if key.protocol == "udp":
+            self._udp.pop(key)
         started = known.opened_unix_s if known is not None else None
         if started is None and len(self._mailbox) >= _MOST_WAITING:
             return  # its opening was not told either
-        self._mailbox.put(replace(closed, at_s=time.monotonic(), started_unix_s=started))
+        self._mailbox.put(
+            FlowClosed(
+                key,
+                time.time(),
+                bytes_down if last is None else last.bytes_down,
+                bytes_up if last is None else last.bytes_up,
+                rtt_s=None if last is None else last.rtt_s,
+                rtt_min_s=None if last is None else last.rtt_min_s,
+                delivery_rate_bps=None if last is None else last.delivery_rate_bps,
+                retransmits=0 if last is None else last.retransmits,
+                at_s=time.monotonic(),
+                started_unix_s=started,
+                exact=exact,
+                idle_down_s=last.idle_down_s if last is not None and exact else None,
+                idle_ack_s=last.idle_ack_s if last is not None and exact else None,
+            )
+        )
 
     def _overflow(self) -> None:
         self.overflows += 1
@@ -305,50 +327,10 @@ class FlowMonitor:
                 self._doubt.set()
                 continue
             new.opened_unix_s = time.time()
-            self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s))
+            self._mailbox.put(FlowOpened(key, time.monotonic(), new.opened_unix_s, own=is_own(key)))
         # 3. Close the flows that were known and do not exist. Wait for events that may still come: they
         # have the flows' final counts.
         await asyncio.sleep(_GRACE_S)
         for key in before.keys() - present:
             if key in self._living:
-                last = before[key].sample
-                lost = FlowClosed(key, time.time(), 0, 0, exact=False)
-                self._close(lost if last is None else _closed(last, exact=False))
-
-
-def _sample(facts: sock_diag.SocketFacts, at_s: float) -> FlowSample:
-    return FlowSample(
-        key=facts.key,
-        at_s=at_s,
-        state=facts.state,
-        token=facts.token,
-        rtt_s=facts.rtt_s,
-        rtt_min_s=facts.rtt_min_s,
-        delivery_rate_bps=facts.delivery_rate_bps,
-        bytes_down=facts.bytes_down,
-        bytes_up=facts.bytes_up,
-        retransmits=facts.retransmits,
-        idle_down_s=facts.idle_down_s,
-        unacknowledged=facts.unacknowledged,
-        idle_ack_s=facts.idle_ack_s,
-        receive_rtt_s=facts.receive_rtt_s,
-        segments=facts.segments,
-        unread=facts.unread,
-        window_limit_bytes=facts.window_limit_bytes,
-    )
-
-
-def _closed(last: FlowSample, *, exact: bool) -> FlowClosed:
-    return FlowClosed(
-        key=last.key,
-        ended_unix_s=time.time(),
-        bytes_down=last.bytes_down,
-        bytes_up=last.bytes_up,
-        rtt_s=last.rtt_s,
-        rtt_min_s=last.rtt_min_s,
-        delivery_rate_bps=last.delivery_rate_bps,
-        retransmits=last.retransmits,
-        exact=exact,
-        idle_down_s=last.idle_down_s if exact else None,
-        idle_ack_s=last.idle_ack_s if exact else None,
-    )
+                self._close(key, last=before[key].sample, exact=False)

@@ -8,6 +8,7 @@ Connection tracking shows them for a minute or two after their sockets have clos
 import asyncio
 import contextlib
 import socket
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -25,7 +26,7 @@ from cedos.kernel.netlink import (
     NetlinkMessage,
     messages,
 )
-from cedos.model import Address, FlowKey
+from cedos.model import Address, FlowKey, FlowSample
 
 # Openings and ends of this time are reported together, because they are not urgent.
 _TOGETHER_S = 0.02
@@ -39,12 +40,12 @@ class FlowSource(Protocol):
     def start(
         self,
         tracked: Callable[[conntrack.Tracked], None],
-        destroyed: Callable[[sock_diag.SocketFacts], None],
+        destroyed: Callable[[FlowSample], None],
         overflow: Callable[[], None],
     ) -> None:
         """Begin to call back; HostError where not even ends can be observed."""
 
-    async def sockets(self) -> list[sock_diag.SocketFacts]:
+    async def sockets(self) -> list[FlowSample]:
         """Return the TCP flows now; OSError or TimeoutError where the kernel does not tell."""
 
     async def mark(self, key: FlowKey) -> int | None:
@@ -91,7 +92,7 @@ class KernelFlows:
     def start(
         self,
         tracked: Callable[[conntrack.Tracked], None],
-        destroyed: Callable[[sock_diag.SocketFacts], None],
+        destroyed: Callable[[FlowSample], None],
         overflow: Callable[[], None],
     ) -> None:
 
@@ -108,9 +109,10 @@ class KernelFlows:
                 tracked(facts)
 
         def on_destroyed(datagram: bytes) -> None:
+            at_s = time.monotonic()
             for message in messages(datagram):
-                if (facts := sock_diag.parse(message)) is not None:
-                    destroyed(facts)
+                if (last := sock_diag.parse(message, at_s)) is not None:
+                    destroyed(last)
 
         with contextlib.suppress(HostError):
             self._openings = NetlinkListener(
@@ -132,10 +134,11 @@ class KernelFlows:
             before=self._openings.emptied if self._openings is not None else None,
         )
 
-    async def sockets(self) -> list[sock_diag.SocketFacts]:
+    async def sockets(self) -> list[FlowSample]:
         request, keeps = sock_diag.flows_request(), sock_diag.some_of_each_user()
         answers = await self._diag.dump(sock_diag.TCP_SOCKETS, request, keeps=keeps)
-        return [facts for answer in answers if (facts := sock_diag.parse(answer)) is not None]
+        at_s = time.monotonic()
+        return [seen for each in answers if (seen := sock_diag.parse(each, at_s)) is not None]
 
     async def mark(self, key: FlowKey) -> int | None:
         if self._privileged is not None:

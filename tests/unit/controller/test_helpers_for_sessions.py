@@ -11,11 +11,10 @@ from cedos.controller.events import (
     ChoiceAsked,
     CountersRead,
     FlowOpened,
-    FlowSample,
     NetworksChanged,
     TimerFired,
 )
-from cedos.model import Direction, FlowKey, Network, NetworkKind, Transfer
+from cedos.model import Direction, FlowKey, FlowSample, Network, NetworkKind, Transfer
 from cedos.selector.decision.case import Sent
 
 GATEWAY = ip_address("198.51.100.9")

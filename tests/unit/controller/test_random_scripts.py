@@ -17,7 +17,7 @@ from cedos.controller import events as on
 from cedos.controller.codec import encode_commands
 from cedos.controller.commands import NOWHERE
 from cedos.controller.config import ProbingConfig
-from cedos.controller.events import Event, FlowSample, Witness
+from cedos.controller.events import Event, Witness
 from cedos.controller.hint import HintRequest, PrefetchReport, StartedMessage, TakingMessage
 from cedos.controller.rule import RuleRequest
 from cedos.controller.snapshot import restore, snapshot
@@ -25,6 +25,7 @@ from cedos.model import (
     Budget,
     Direction,
     FlowKey,
+    FlowSample,
     Indicator,
     Network,
     NetworkKind,

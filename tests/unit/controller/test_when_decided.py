@@ -24,7 +24,6 @@ from cedos.controller.events import (
     ClockRead,
     CountersRead,
     FlowOpened,
-    FlowSample,
     FlowsSampled,
     HostDefaultsChanged,
     HostSlept,
@@ -41,7 +40,7 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.model import Budget, Direction, PhoneUse, Transfer
+from cedos.model import Budget, Direction, FlowSample, PhoneUse, Transfer
 from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import WeightedCost
 

@@ -14,17 +14,15 @@ from cedos.controller.commands import ForgetFlow, MoveConnection, RecordFlow
 from cedos.controller.events import (
     FlowClosed,
     FlowOpened,
-    FlowSample,
     FlowsSampled,
     PingEnded,
     SizeLearned,
     SizesKnown,
     SubflowJoined,
 )
-from cedos.daemon import flows
 from cedos.daemon.flows import FlowEvents, PacketHandler
 from cedos.host.profiler.profiler import Profiler
-from cedos.model import Direction, FlowKey
+from cedos.model import Direction, FlowKey, FlowSample
 
 
 class Host:
@@ -61,23 +59,17 @@ class Host:
         return self.marks.get(key)
 
 
-async def test_an_opening_is_told_with_whose_it_is_and_what_is_known_of_its_destination(
-    monkeypatch,
-):
+async def test_the_first_opening_to_a_destination_is_told_with_what_is_known_of_that():
     host = Host()
-    own = replace(KEY, local_port=4002)
-    monkeypatch.setattr(flows, "is_own", lambda key: key == own)
     host.profiler.history.learn(str(SERVER), 80, Direction.DOWN, 4_000_000)
-    await host.tells(FlowOpened(own, 9.0, 100.0), FlowOpened(KEY, 9.0, 100.0))
+    further = replace(KEY, local_port=4002)
+    await host.tells(FlowOpened(KEY, 9.0, 100.0), FlowOpened(further, 9.0, 100.0))
     opened = [each for each in host.driver.posted if isinstance(each, FlowOpened)]
-    assert [(each.key, each.own, each.mark) for each in opened] == [
-        (own, True, None),
-        (KEY, False, None),
-    ]
+    assert [(each.key, each.mark) for each in opened] == [(KEY, None), (further, None)]
     sizes = [each for each in host.driver.posted if isinstance(each, SizesKnown)]
-    assert {(each.remote, each.port, *each.sizes) for each in sizes} == {
+    assert [(each.remote, each.port, *each.sizes) for each in sizes] == [
         (SERVER, 80, Direction.DOWN)
-    }
+    ]
 
 
 async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended():

@@ -6,7 +6,7 @@ import pytest
 from kit.controller import KEY, LTE, ONLY_LTE, WLAN, Script
 
 from cedos.controller.commands import MoveConnection
-from cedos.controller.events import FlowSample
+from cedos.model import FlowSample
 from predictors.base import Distribution
 
 

@@ -14,11 +14,19 @@ from cedos.controller.events import (
     ClockRead,
     CommandFailed,
     FlowClosed,
-    FlowSample,
     Steerable,
     SubflowJoined,
 )
-from cedos.model import Context, Decision, Direction, SizeEstimate, Strategy, StrategyKind, Transfer
+from cedos.model import (
+    Context,
+    Decision,
+    Direction,
+    FlowSample,
+    SizeEstimate,
+    Strategy,
+    StrategyKind,
+    Transfer,
+)
 
 LOOK = FlowSample(KEY, 9.5, 1, 7, 0.02, 0.02, 1e6, 100_000, 0, 0, 0.01, 0)
 READS_SLOWLY = replace(LOOK, idle_down_s=0.05, unread=True)

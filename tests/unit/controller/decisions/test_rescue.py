@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 from typing import NamedTuple
 
 import pytest
-from kit.controller import Script
+from kit.controller import TOKEN, Script
 
 from cedos.controller.commands import (
     AskNetwork,
@@ -25,14 +25,14 @@ from cedos.controller.events import (
     FirstTimeoutsSet,
     FlowClosed,
     FlowOpened,
-    FlowSample,
     HostDefaultsChanged,
     PingEnded,
     RuleSet,
+    SubflowJoined,
     TimerFired,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.model import FlowKey, Network, NetworkKind, NextHop
+from cedos.model import FlowKey, FlowSample, Network, NetworkKind, NextHop
 
 NETWORKS = [
     Network(
@@ -248,6 +248,15 @@ def test_answers_joins_and_others_addresses_need_no_rescue():
     place.wait(BEGAN_S + 1.0)
     assert place.rescued == []
     assert sorted(place.looks, key=lambda key: key.local_port) == [join, answered], "once each"
+
+
+def test_an_established_subflow_is_not_looked_at():
+    """A look asks the privileged process, and half of a hundred flows a second were looked at."""
+    place = Place(**ALL)
+    place.connect()
+    place.script.tell(SubflowJoined(TOKEN, KEY, True), at_s=BEGAN_S + 0.05)
+    place.wait(BEGAN_S + 1.0)
+    assert place.looks == []
 
 
 def test_an_ipv6_flow_needs_a_network_with_ipv6():

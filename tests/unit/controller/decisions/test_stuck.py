@@ -11,7 +11,6 @@ from cedos.controller.events import (
     CommandDone,
     CommandFailed,
     FlowOpened,
-    FlowSample,
     FlowsSampled,
     PingEnded,
     RuleSet,
@@ -20,7 +19,7 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.model import Direction, FlowKey
+from cedos.model import Direction, FlowKey, FlowSample
 
 LAPTOP = ip_address("10.0.0.2")
 SERVER = ip_address("198.51.100.1")

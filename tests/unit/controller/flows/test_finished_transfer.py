@@ -3,7 +3,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.events import FlowClosed, FlowOpened, SizeLearned
 from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.host.profiler.frame import CapturedPacket
@@ -13,6 +13,7 @@ from cedos.model import (
     Context,
     Direction,
     FlowKey,
+    FlowSample,
     Indicator,
     Network,
     NetworkKind,

@@ -6,7 +6,7 @@ from ipaddress import ip_address, ip_interface
 import pytest
 from structlog.testing import capture_logs
 
-from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.events import FlowClosed, FlowOpened, SizeLearned
 from cedos.controller.flows.finished_transfer import finished_transfer
 from cedos.controller.flows.learning import TRANSFERS, Learning, Reliability
 from cedos.controller.flows.living_flows import LivingFlows
@@ -16,6 +16,7 @@ from cedos.model import (
     Direction,
     FlowKey,
     FlowRecord,
+    FlowSample,
     Indicator,
     Network,
     NetworkKind,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies
 from hypothesis import strategies as st
 
-from cedos.controller.events import FlowClosed, FlowOpened, FlowSample, SizeLearned
+from cedos.controller.events import FlowClosed, FlowOpened, SizeLearned
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.flows.reading_pace import ReadingPace
 from cedos.model import (
@@ -17,6 +17,7 @@ from cedos.model import (
     Decision,
     Direction,
     FlowKey,
+    FlowSample,
     Network,
     NetworkKind,
     SizeEstimate,

@@ -6,7 +6,6 @@ import pytest
 
 from cedos.controller.commands import CheckPage, ShakeHands
 from cedos.controller.events import (
-    FlowSample,
     HandshakeEnded,
     PageChecked,
     PortalFinding,
@@ -15,7 +14,7 @@ from cedos.controller.events import (
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.portals import Portals
 from cedos.controller.outbox import Outbox
-from cedos.model import FlowKey, Network, NetworkKind
+from cedos.model import FlowKey, FlowSample, Network, NetworkKind
 
 
 class Told:

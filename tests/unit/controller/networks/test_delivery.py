@@ -3,11 +3,11 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.controller.events import FlowClosed, FlowSample
+from cedos.controller.events import FlowClosed
 from cedos.controller.networks import delivery
 from cedos.controller.networks.delivery import DeliveryWatch
 from cedos.controller.networks.rates import RateSample
-from cedos.model import Direction, FlowKey, Network, NetworkKind
+from cedos.model import Direction, FlowKey, FlowSample, Network, NetworkKind
 from predictors.inputs import naive_time_s
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False, (ip_interface("10.0.1.2/24"),))

@@ -2,9 +2,9 @@
 
 from ipaddress import ip_address, ip_interface
 
-from cedos.controller.events import FlowClosed, FlowSample
+from cedos.controller.events import FlowClosed
 from cedos.controller.networks.observation import HelperBytes
-from cedos.model import FlowKey, Network, NetworkKind
+from cedos.model import FlowKey, FlowSample, Network, NetworkKind
 
 GATEWAY = ip_address("198.51.100.9")
 

@@ -13,7 +13,6 @@ from cedos.controller.events import (
     CountersRead,
     FlowClosed,
     FlowOpened,
-    FlowSample,
     FlowsSampled,
     PingEnded,
     PortalFinding,
@@ -21,7 +20,7 @@ from cedos.controller.events import (
     Witness,
     Witnessed,
 )
-from cedos.model import FlowKey, NetworkLife
+from cedos.model import FlowKey, FlowSample, NetworkLife
 
 GATEWAY = ip_address("10.0.0.1")
 

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.controller.events import FlowSample
 from cedos.controller.networks.context import Losses
 from cedos.controller.networks.observation import PassiveSample, PassiveWatch
 from cedos.controller.networks.rates import RateEstimator, RateSample
-from cedos.model import Direction, FlowKey, Indicator, Network, NetworkKind
+from cedos.model import Direction, FlowKey, FlowSample, Indicator, Network, NetworkKind
 
 
 def fed(megabits, *, saturated=True):

@@ -4,10 +4,10 @@ from math import inf
 
 import pytest
 
-from cedos.controller.events import FlowOpened, FlowSample, SizeLearned
+from cedos.controller.events import FlowOpened, SizeLearned
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.silence import PATIENCE_S, RoundTrips, Silence
-from cedos.model import Direction, FlowKey, Network, NetworkKind, SizeEstimate
+from cedos.model import Direction, FlowKey, FlowSample, Network, NetworkKind, SizeEstimate
 
 WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))

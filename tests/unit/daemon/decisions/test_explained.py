@@ -7,7 +7,7 @@ import pytest
 
 from cedos.api.messages import CarriedReport, NowMessage
 from cedos.commands import explain
-from cedos.controller.events import FlowOpened, FlowSample
+from cedos.controller.events import FlowOpened
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.decision_log import DecisionLog, Explanations
 from cedos.daemon.told_connections import ToldConnections
@@ -16,6 +16,7 @@ from cedos.model import (
     CarriedConnection,
     Context,
     FlowKey,
+    FlowSample,
     Indicator,
     Network,
     NetworkKind,

@@ -8,14 +8,15 @@ from ipaddress import ip_address
 from kit.waiting import until
 
 from cedos.controller.events import FlowClosed, FlowOpened
+from cedos.host.monitor import flow_monitor
 from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.kernel.conntrack import Tracked, Tuple
-from cedos.kernel.sock_diag import MOST, MOST_OF_USER, SocketFacts
-from cedos.model import FlowKey
+from cedos.kernel.sock_diag import MOST, MOST_OF_USER
+from cedos.model import FlowKey, FlowSample
 
 OWN, PEER = ip_address("10.0.1.2"), ip_address("198.51.100.1")
 KEY = FlowKey(OWN, 5000, PEER, 443)
-SOCKET = SocketFacts(KEY, 1, 77, 0.03, 0.02, 1e6, 1_000, 200, 1, 0.0, 0.1, 0, counted=True)
+SOCKET = FlowSample(KEY, 0.0, 1, 77, 0.03, 0.02, 1e6, 1_000, 200, 1, 0.0, 0, 0.1)
 
 
 def is_own(address):
@@ -89,6 +90,15 @@ async def test_a_flow_opens_once_and_closes_with_its_figures():
         assert closed.exact
         assert await quiet(flows)
     assert source.closed
+
+
+async def test_an_opening_is_told_with_whose_it_is(monkeypatch):
+    monkeypatch.setattr(flow_monitor, "is_own", lambda key: key == KEY)
+    source = PlayedSource()
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked())
+        source.track(tracked(replace(KEY, local_port=5001)))
+        assert [each.own for each in await take(flows, 2)] == [True, False]
 
 
 async def test_flows_of_others_are_none_of_ours():
