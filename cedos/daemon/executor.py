@@ -123,23 +123,15 @@ class HostExecutor:
             case do.LookAtFlows():
                 self.flows.look()
             case do.AskNetwork(name):
-                if (known := observer.named(name)) is not None:
-                    observer.ask(known)
-            case do.AskName(name):
-                observer.ask_for_names(name)
-            case do.SendProbe(name, kinds, train_up):
-                _log.debug("probing", network=name, kinds=kinds, train_up=train_up)
-                observer.send_probe(name, kinds, train_up=train_up)
+                observer.ping(name)
+            case do.AskName() | do.CheckPage() | do.SendProbe() | do.ShakeHands():
+                observer.ask(command)
             case do.WatchNetworks(networks):
                 observer.watch(networks)
             case do.WatchSilence(networks):
                 observer.prober.silent(networks)
             case do.NoteUse(networks):
                 observer.prober.in_use(networks)
-            case do.CheckPage(name, number, timeout_s):
-                observer.check_page(name, number, timeout_s)
-            case do.ShakeHands(name, number, timeout_s):
-                observer.shake_hands(name, number, timeout_s)
             # -- records
             case do.RecordDecision(decision):
                 self.log.record(decision)

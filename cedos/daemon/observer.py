@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from ipaddress import ip_address
@@ -12,7 +12,8 @@ from math import inf
 import structlog
 
 from cedos.config import Config
-from cedos.config.sections import endpoint
+from cedos.config.sections import ProbesConfig, endpoint
+from cedos.controller.commands import AskName, CheckPage, SendProbe, ShakeHands
 from cedos.controller.events import (
     Attached,
     CountersRead,
@@ -37,7 +38,7 @@ from cedos.host.monitor.links import InterfaceCounters
 from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
 from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.prober import Prober
-from cedos.host.monitor.probing.probes import Price, ProbeKind, ProbeSchedule, ProbeServer, Spent
+from cedos.host.monitor.probing.probes import ProbeKind, ProbeSchedule, ProbeServer
 from cedos.host.monitor.providers.cellular import CellularProvider
 from cedos.host.monitor.providers.networkmanager import NetworkManager
 from cedos.host.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
@@ -45,17 +46,12 @@ from cedos.host.monitor.providers.screen import Screen
 from cedos.host.monitor.providers.series_file import SeriesProvider
 from cedos.host.monitor.providers.wifi import WifiProvider
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import (
-    Address,
-    Direction,
-    Indicator,
-    Network,
-    NetworkKind,
-)
+from cedos.model import Address, Direction, Indicator, Network
 from cedos.selector.energy import PowerModel
-from cedos.selector.probing.value import probe_cost
 
 _log = structlog.get_logger(__name__)
+
+Question = AskName | CheckPage | SendProbe | ShakeHands
 
 _READ_S = 1.0
 # Providers are read this long after each full second, when the new row of their series exists.
@@ -86,56 +82,24 @@ def providers(config: Config, bus: SystemBus | None) -> list[GuardedProvider]:
     return [GuardedProvider(provider, _log.warning) for provider in found]
 
 
-def probe_target(config: Config) -> Callable[[Network], Address | None]:
-    """Return a function that chooses whom to ping over a network."""
-
-    def target(network: Network) -> Address | None:
-        for version, wanted in ((4, config.probes.target), (6, config.probes.target_ipv6)):
-            if not network.leads_out(version):
-                continue
-            if wanted != "gateway":
-                return ip_address(wanted)
-            gateways = [each for each in network.gateways if each.version == version]
-            if gateways:
-                return gateways[0]
-        return None
-
-    return target
+def probe_target(probes: ProbesConfig, network: Network) -> Address | None:
+    """Return whom to ping over a network."""
+    for version, wanted in ((4, probes.target), (6, probes.target_ipv6)):
+        if not network.leads_out(version):
+            continue
+        if wanted != "gateway":
+            return ip_address(wanted)
+        if gateways := [each for each in network.gateways if each.version == version]:
+            return gateways[0]
+    return None
 
 
-def probe_server(config: Config) -> ProbeServer | None:
+def probe_server(probes: ProbesConfig) -> ProbeServer | None:
     """Return the configured probe server, if any. ConfigError: its key cannot be used."""
-    probes = config.probes
     if not probes.enabled or probes.key_file is None or not probes.server:
         return None
     address, port = endpoint(probes.server)
     return ProbeServer(address, port, read_key(probes.key_file))
-
-
-def joules_taken(config: Config) -> Price:
-    """Return what a finished probe has taken of the configured radios, its tail included."""
-    power = PowerModel(radios_of(config))
-
-    def price(kind: NetworkKind, spent: Spent, idle_s: float | None) -> float:
-        cost = probe_cost(
-            kind,
-            bytes_up=spent.bytes_up,
-            bytes_down=spent.bytes_down,
-            seconds=spent.seconds,
-            idle_s=idle_s,
-            power=power,
-        )
-        return cost.energy_j
-
-    return price
-
-
-def portal_page(config: Config) -> PortalCheck | None:
-    """Return the check for the configured test page; None where none is."""
-    if not (config.probes.enabled and config.probes.portal_url):
-        return None
-    page = TestPage.of(config.probes.portal_url, config.probes.portal_body)
-    return PortalCheck(page, config.probes.dns_name)
 
 
 class Observer:
@@ -156,21 +120,23 @@ class Observer:
         metered: Callable[[Network, Counters, float], None] = lambda *_: None,
     ) -> None:
         self._config = config
+        self._probes = probes = config.probes
         self._post = post
         self._known = known
         self._metered = metered
         self._manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus)
         self.screen = Screen(bus)
-        self._check = portal_page(config)
+        self._check: PortalCheck | None = None
+        if probes.enabled and probes.portal_url:
+            page = TestPage.of(probes.portal_url, probes.portal_body)
+            self._check = PortalCheck(page, probes.dns_name)
         if self._manager is not None:
             self._manager.on_change(lambda: post(PortalDoubted()))
         self._counters = InterfaceCounters()
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._networks: Sequence[Network] = ()
         self._helpers: Sequence[Network] = ()
-        probes = config.probes
-        self._target = probe_target(config)
         self.prober = Prober(
             self._ping_target,
             schedule=ProbeSchedule(
@@ -179,14 +145,14 @@ class Observer:
             ping_timeout_s=probes.timeout_s,
             timeout_s=probes.timeout_s,
             dns_name=probes.dns_name,
-            server=probe_server(config),
-            price=joules_taken(config),
+            server=probe_server(probes),
+            power=PowerModel(radios_of(config)),
         )
         self.screen.on_change(self.prober.user_present)
         self.screen.on_change(lambda attended: post(ScreenChanged(attended)))
         self._pingable: frozenset[str] = frozenset()
         # The questions to networks that are under way, by kind, network and number.
-        self._asking: dict[tuple[str, str, int], asyncio.Task[None]] = {}
+        self._asking: dict[tuple[type, str, int], asyncio.Task[None]] = {}
 
     @property
     def problems(self) -> list[str]:
@@ -202,7 +168,7 @@ class Observer:
 
     def watch(self, networks: Sequence[Network]) -> None:
         """Ping and probe these networks, where that is allowed."""
-        if self._config.probes.enabled:
+        if self._probes.enabled:
             self.prober.networks_changed(networks)
 
     def follow_heard(self) -> None:
@@ -214,36 +180,49 @@ class Observer:
     def named(self, name: str) -> Network | None:
         return next((each for each in self._networks if each.name == name), None)
 
-    def ask(self, network: Network) -> None:
+    def ping(self, name: str) -> None:
         """Ping a network now, where pings are allowed and none may still be answered."""
-        if self._config.probes.enabled:
+        if self._probes.enabled and (network := self.named(name)) is not None:
             self.prober.ask(network)
+
+    def ask(self, question: Question) -> None:
+        """Ask a network something, unless the same question is under way; the answer is an event.
+
+        So one that answers nothing keeps no other one waiting.
+        """
+        key = type(question), question.network, getattr(question, "number", 0)
+        if key not in self._asking:
+            asking = self._ask(question, self.named(question.network))
+            task = self._asking[key] = asyncio.get_running_loop().create_task(asking)
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+
+    async def _ask(self, question: Question, network: Network | None) -> None:
+        match question:
+            case CheckPage(name, number, timeout_s):
+                self._post(PageChecked(name, number, *await self._page(network, timeout_s)))
+            case ShakeHands(name, number, timeout_s):
+                answer = None
+                if network is not None and self._probes.enabled:
+                    target = probe_target(self._probes, network)
+                    if target is not None and target not in network.gateways:
+                        answer = await shake_hands(network, target, timeout_s)
+                self._post(HandshakeEnded(name, number, answer))
+            case SendProbe(_, kinds, train_up) if network is not None:
+                for kind in kinds:
+                    await self.prober.probe(network, ProbeKind(kind))
+                if train_up:
+                    await self.prober.probe(network, ProbeKind.UDP_TRAIN, Direction.UP)
+            case AskName() if network is not None and network.up:
+                if self._probes.enabled and self._probes.dns:
+                    await self._ask_for_a_name(network)
+            case _:
+                pass  # the network is gone
 
     def _tell_pingable(self) -> None:
         pingable = frozenset(each.name for each in self._networks if self.prober.pings(each))
         if pingable != self._pingable:
             self._pingable = pingable
             self._post(PingsPossible(pingable))
-
-    def send_probe(self, name: str, kinds: Sequence[str], *, train_up: bool) -> None:
-        """Probe a network, unless it still is: one that answers nothing keeps no other one waiting."""
-        if (network := self.named(name)) is not None:
-            self._start("probe", name, 0, partial(self._send_probe, network, kinds, train_up))
-
-    def _start(
-        self, kind: str, name: str, number: int, ask: Callable[[], Coroutine[None, None, None]]
-    ) -> None:
-        """Ask a network, unless the same question is under way."""
-        key = kind, name, number
-        if key not in self._asking:
-            task = self._asking[key] = asyncio.get_running_loop().create_task(ask(), name=kind)
-            task.add_done_callback(lambda _: self._asking.pop(key, None))
-
-    async def _send_probe(self, network: Network, kinds: Sequence[str], train_up: bool) -> None:
-        for kind in kinds:
-            await self.prober.probe(network, ProbeKind(kind))
-        if train_up:
-            await self.prober.probe(network, ProbeKind.UDP_TRAIN, Direction.UP)
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
@@ -302,19 +281,13 @@ class Observer:
 
     def _ping_target(self, network: Network) -> Address | None:
         dropped = self._known.keeper.drops_pings(network.name)
-        return None if dropped else self._target(network)
+        return None if dropped else probe_target(self._probes, network)
 
-    def check_page(self, name: str, number: int, timeout_s: float) -> None:
-        """Ask for the test page over a network; the answer is an event."""
-        self._start("portal", name, number, partial(self._check_page, name, number, timeout_s))
-
-    def shake_hands(self, name: str, number: int, timeout_s: float) -> None:
-        """Make a TLS handshake with a well-known host; its end is an event."""
-        self._start("handshake", name, number, partial(self._shake_hands, name, number, timeout_s))
-
-    async def _check_page(self, name: str, number: int, timeout_s: float) -> None:
-        network, manager = self.named(name), None
-        finding = PortalFinding(PortalVerdict.UNCLEAR, "nothing can be told")
+    async def _page(
+        self, network: Network | None, timeout_s: float
+    ) -> tuple[PortalFinding, bool | None]:
+        """Ask for the test page over a network, and NetworkManager where that tells nothing."""
+        finding, manager = PortalFinding(PortalVerdict.UNCLEAR, "nothing can be told"), None
         try:
             if network is not None and self._check is not None:
                 finding = await self._check(network, timeout_s)
@@ -324,15 +297,7 @@ class Observer:
         except Exception as error:  # whatever it is, the controller waits for an answer
             why = f"{type(error).__name__}: {error}"
             finding = PortalFinding(PortalVerdict.UNCLEAR, why)
-        self._post(PageChecked(name, number, finding, manager))
-
-    async def _shake_hands(self, name: str, number: int, timeout_s: float) -> None:
-        network, answer = self.named(name), None
-        if network is not None and self._config.probes.enabled:
-            target = self._target(network)
-            if target is not None and target not in network.gateways:
-                answer = await shake_hands(network, target, timeout_s)
-        self._post(HandshakeEnded(name, number, answer))
+        return finding, manager
 
     def _until_next(self, now_s: float) -> float:
         config = self._config.providers
@@ -356,13 +321,6 @@ class Observer:
             # (A resolver may answer from its cache.)
             if not result.problem and result.kind is not ProbeKind.DNS:
                 self._post(Witnessed(result.network, True, Witness.TRANSFER, result.at_s))
-
-    def ask_for_names(self, name: str) -> None:
-        """Ask a network's resolver for a fresh name: a witness beside pings, or in place of them."""
-        probes, network = self._config.probes, self.named(name)
-        if not (probes.enabled and probes.dns) or network is None or not network.up:
-            return
-        self._start("names", name, 0, partial(self._ask_for_a_name, network))
 
     async def _ask_for_a_name(self, network: Network) -> None:
         asked_s = time.monotonic()

@@ -11,6 +11,7 @@ from kit.controller import Script
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
 from cedos.config.sections import EnergyConfig
+from cedos.controller.commands import AskName, CheckPage, SendProbe, ShakeHands
 from cedos.controller.events import (
     Attached,
     CountersRead,
@@ -29,7 +30,7 @@ from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
 from cedos.daemon.budgets.metering import radios_of
-from cedos.daemon.observer import Observer, joules_taken
+from cedos.daemon.observer import Observer
 from cedos.daemon.startup import probing_config
 from cedos.host.monitor.probing.probes import ProbeKind, ProbeOutcome, Spent
 from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
@@ -79,7 +80,7 @@ async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(m
     monkeypatch.setattr("cedos.daemon.observer.shake_hands", shake_hands)
     for target, answer in (("gateway", None), ("1.1.1.1", TlsAnswer.PROVEN)):
         watched = Watched(target)
-        watched.observer.shake_hands("wlan0", 3, 1.0)
+        watched.observer.ask(ShakeHands("wlan0", 3, 1.0))
         await watched.rest()
         assert watched.events == [HandshakeEnded("wlan0", 3, answer)]
     assert asked == [ip_address("1.1.1.1")]
@@ -152,8 +153,8 @@ async def test_a_network_that_is_asked_for_names_says_whether_it_knows_them(
         return knows
 
     monkeypatch.setattr(watched.observer.prober, "knows_names", knows_names)
-    watched.observer.ask_for_names("wlan0")
-    watched.observer.ask_for_names("eth7")  # it is gone
+    watched.observer.ask(AskName("wlan0"))
+    watched.observer.ask(AskName("eth7"))  # it is gone
     await watched.rest()
     assert asked == ["wlan0"] * dns
     names = [each for each in watched.events if isinstance(each, Witnessed)]
@@ -192,7 +193,7 @@ async def test_every_check_has_an_answer(monkeypatch, network):
         raise KeyError("a fault")
 
     monkeypatch.setattr(watched.observer, "_check", fails)
-    watched.observer.check_page(network, 7, 1.0)
+    watched.observer.ask(CheckPage(network, 7, 1.0))
     await watched.rest()
     (event,) = watched.events
     assert isinstance(event, PageChecked)
@@ -215,7 +216,7 @@ async def test_networkmanager_is_asked_where_the_page_does_not_come(monkeypatch,
 
     monkeypatch.setattr(watched.observer, "_check", check)
     monkeypatch.setattr(watched.observer, "_manager", SimpleNamespace(captive=says))
-    watched.observer.check_page("wlan0", 7, 1.0)
+    watched.observer.ask(CheckPage("wlan0", 7, 1.0))
     await watched.rest()
     assert watched.events == [PageChecked("wlan0", 7, PortalFinding(page, "as it is"), captive)]
 
@@ -230,13 +231,18 @@ def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down():
 
 
 def test_the_ledgers_joules_are_those_of_the_configured_radios():
-    lookup = Spent(70, 90, 0.6)
-    papers = joules_taken(Config())(NetworkKind.CELLULAR, lookup, None)
+    lookup = ProbeOutcome({}, Spent(70, 90, 0.6))
+
+    def joules_taken(config):
+        observer = Observer(config, None, print, NetworkObservation(Outbox(), LivingFlows()))
+        return observer.prober.finished(LTE, lookup, ProbeKind.DNS).energy_j
+
+    papers = joules_taken(Config())
     assert papers == pytest.approx((2.778 + 1.674) / 2 * 0.6 + 6.5, rel=0.1)
     told = Config(energy=EnergyConfig(device="nexus-one", cellular="3g"))
     radio = radios_of(told)[NetworkKind.CELLULAR]
     watts = (radio.active_w(Direction.UP) + radio.active_w(Direction.DOWN)) / 2
-    joules = joules_taken(told)(NetworkKind.CELLULAR, lookup, None)
+    joules = joules_taken(told)
     assert joules == pytest.approx(watts * 0.6 + radio.added_tail_j(None))
     assert abs(joules - papers) > 0.5, "the two phones differ"
 
@@ -268,9 +274,9 @@ async def test_a_network_that_answers_nothing_holds_up_no_other():
     observer._networks = (WLAN, LTE)
     observer.prober = Deaf()
     for _ in range(2):  # the second is none while the first one lasts
-        observer.send_probe("wlan0", ("dns",), train_up=False)
-    observer.send_probe("lte0", ("dns", "udp-train"), train_up=True)
-    observer.send_probe("gone0", ("dns",), train_up=True)
+        observer.ask(SendProbe("wlan0", ("dns",), train_up=False))
+    observer.ask(SendProbe("lte0", ("dns", "udp-train"), train_up=True))
+    observer.ask(SendProbe("gone0", ("dns",), train_up=True))
     await asyncio.sleep(0.01)
     down, up = Direction.DOWN, Direction.UP
     train = ProbeKind.UDP_TRAIN

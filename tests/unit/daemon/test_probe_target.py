@@ -5,7 +5,7 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
-from cedos.config import Config
+from cedos.config.sections import ProbesConfig
 from cedos.daemon.observer import probe_target
 from cedos.model import Network, NetworkKind, NextHop
 
@@ -29,7 +29,7 @@ SIX = replace(BOTH, next_hops=(NextHop(6, FE80),))
     ],
 )
 def test_only_versions_in_which_it_leads_out_are_pinged(network, version):
-    target = probe_target(Config())(network)
+    target = probe_target(ProbesConfig(), network)
     assert (None if target is None else target.version) == version
 
 

@@ -17,7 +17,6 @@ from cedos.host.monitor.events import Mailbox
 from cedos.host.monitor.probing import dns_probe, udp_train
 from cedos.host.monitor.probing.ping import PING_BYTES, PingSocket
 from cedos.host.monitor.probing.probes import (
-    Price,
     ProbeKind,
     ProbeOutcome,
     ProbeResult,
@@ -26,6 +25,8 @@ from cedos.host.monitor.probing.probes import (
     Spent,
 )
 from cedos.model import Address, Direction, Network
+from cedos.selector.energy import DELPHI, PowerModel
+from cedos.selector.probing.value import probe_cost
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class ProbeCosts:
         total.bytes_up += result.spent.bytes_up
         total.bytes_down += result.spent.bytes_down
         total.seconds += result.spent.seconds
-        total.energy_j += result.energy_j or 0.0
+        total.energy_j += result.energy_j
 
     def __iter__(self) -> Iterator[tuple[str, ProbeKind, ProbeTotal]]:
         for (network, kind), total in self._totals.items():
@@ -177,7 +178,7 @@ class Prober:
         dns_name: str = "example.com",  # the public name that look-ups ask for
         # The server of UDP trains; None: there is none, and trains fail.
         server: ProbeServer | None = None,
-        price: Price | None = None,  # tells the joules of a probe; None: they are not known
+        power: PowerModel = DELPHI,  # of the radios
         open_pinger: OpenPinger = PingSocket,  # `PingSocket`, or a test's
     ) -> None:
         self.problem = ""
@@ -185,7 +186,7 @@ class Prober:
         self._ping_timeout_s = ping_timeout_s
         self._dns_name = dns_name
         self._server = server
-        self._price = price
+        self._power = power
         self._used_at_s: dict[str, float] = {}
         self._heard_at_s: dict[str, float] = {}
         self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -324,24 +325,30 @@ class Prober:
         direction: Direction = Direction.DOWN,
     ) -> ProbeResult:
         now_s = time.monotonic()
-        energy_j = None
-        if self._price is not None:
-            began_s = now_s - outcome.spent.seconds
-            idle_s = began_s - self._used_at_s.get(network.name, began_s - _LONG_AGO_S)
-            energy_j = self._price(network.kind, outcome.spent, max(idle_s, 0.0))
+        spent = outcome.spent
+        began_s = now_s - spent.seconds
+        idle_s = began_s - self._used_at_s.get(network.name, began_s - _LONG_AGO_S)
+        cost = probe_cost(
+            network.kind,
+            bytes_up=spent.bytes_up,
+            bytes_down=spent.bytes_down,
+            seconds=spent.seconds,
+            idle_s=max(idle_s, 0.0),
+            power=self._power,
+        )
         if kind is ProbeKind.PING:
             self._schedule.on_answer(network.name, not outcome.problem)
         if not outcome.problem:
             self._heard_at_s[network.name] = now_s
-        if outcome.spent.bytes:
+        if spent.bytes:
             self._used_at_s[network.name] = now_s
         result = ProbeResult(
             network.name,
             kind,
             now_s,
             outcome.indicators,
-            outcome.spent,
-            energy_j,
+            spent,
+            cost.energy_j,
             outcome.problem,
             direction,
         )

@@ -1,6 +1,6 @@
 """Probes: when to ping which network, and a probe's result and cost. Pure."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -123,11 +123,6 @@ class Spent:
         return self.bytes_up + self.bytes_down
 
 
-# Return the joules of a probe on a kind of network, given the seconds since its radio was last
-# used.
-Price = Callable[[NetworkKind, Spent, float | None], float]
-
-
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
     """The outcome of a train or a transfer: indicators by name, or none and the problem in words.
@@ -148,7 +143,7 @@ class ProbeResult:
 
     `indicators` are named as in a transfer data set, for the probe's direction, and absent where the
     probe failed: then `problem` says why. `at_s` is the monotonic instant at which that was known.
-    `energy_j` includes the tail that the probe added, None if the radio is unknown.
+    `energy_j` includes the tail that the probe added.
     """
 
     network: str
@@ -156,7 +151,7 @@ class ProbeResult:
     at_s: float
     indicators: Mapping[str, float]
     spent: Spent
-    energy_j: float | None = None
+    energy_j: float = 0.0
     problem: str = ""
     direction: Direction = Direction.DOWN
 

@@ -221,27 +221,17 @@ async def test_pings_are_matched_lost_and_paid_for():
 
 
 async def test_joules_know_how_long_the_radio_has_rested():
-    asked = []
-
-    def price(kind, spent, idle_s):
-        asked.append((kind, idle_s))
-        return 2.5
-
-    prober = Prober(lambda n: TARGET, price=price, open_pinger=played_pinger({"lte0": 0.01}))
+    """Its tail is the paper's, of 6.5 J where it was asleep (Delphi, Table 4)."""
+    prober = Prober(lambda n: TARGET, open_pinger=played_pinger({"lte0": 0.01}))
     async with prober:
-        first = await prober.ping(LTE)
-        assert first.energy_j == 2.5
+        asleep = (await prober.ping(LTE)).energy_j
         await asyncio.sleep(0.05)
-        await prober.ping(LTE)
+        awake = (await prober.ping(LTE)).energy_j
         prober.in_use(["phone"])
-        await prober.ping(LTE)
-        assert [kind for kind, _ in asked] == [NetworkKind.CELLULAR] * 3
-        rested = [idle_s for _, idle_s in asked if idle_s is not None]
-        assert rested[0] >= 3600
-        assert 0.04 < rested[1] < 1
-        assert rested[2] < rested[1]
+        in_use = (await prober.ping(LTE)).energy_j
+        assert asleep > 5.0 > awake > in_use > 0.0
         ((_, _, total),) = prober.costs
-        assert (total.probes, total.energy_j) == (3, 7.5)
+        assert (total.probes, total.energy_j) == (3, asleep + awake + in_use)
 
 
 async def test_every_kind_of_probe_goes_one_way():
@@ -258,7 +248,7 @@ async def test_every_kind_of_probe_goes_one_way():
                 for kind, indicator in expected.items():
                     result = await prober.probe(lo, kind, direction)
                     assert result == await asyncio.wait_for(anext(results), 1)
-                    assert (result.kind, result.energy_j) == (kind, None)
+                    assert (result.kind, result.energy_j > 0.0) == (kind, indicator is not None)
                     if indicator is None:
                         assert result.problem in (
                             "there is no host to ping",
