@@ -33,6 +33,9 @@ CONNECT_S: Final = 10.0
 SILENCE_S: Final = 60.0
 # A server that brings less in `SILENCE_S` is given up.
 LEAST_BYTES: Final = 16_384
+# What comes unattended is given up beyond so many bytes, or where less of the disk is free.
+MOST_FILE_BYTES: Final = 8 * 10**9
+KEEP_FREE_BYTES: Final = 10**9
 _MOST_LINE_BYTES: Final = 1 << 16  # some servers send one field of 10 kB
 _MOST_FIELDS: Final = 128
 # Answers that something else follows (1xx). A server could send them for ever, 20 us each.

@@ -24,7 +24,7 @@ from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.config.directories import directories
 from cedos.errors import DiskError, TransferBusyError, TransferError, WebError
 from cedos.session.io.links import Egress
-from cedos.web import LEAST_BYTES, WebWay
+from cedos.web import KEEP_FREE_BYTES, LEAST_BYTES, MOST_FILE_BYTES, WebWay
 
 _MOST_AT_ONCE: Final = 64  # episodes with a row in the table of transfers
 _LOOK_S: Final = 1.0
@@ -34,8 +34,6 @@ _SOON_S: Final = 300.0  # a longer pause is at most half of the time until the d
 _ENOUGH: Final = 4  # attempts in vain, after which a late episode is left to the next run
 _SAID_S: Final = 60.0
 # Episodes come unattended, and their feed says which: one takes no more, and the disk keeps so much.
-_MOST_BYTES: Final = 8 * 10**9
-_KEEP_FREE_BYTES: Final = 10**9
 
 
 def _clock_s() -> float:
@@ -287,9 +285,9 @@ class EpisodeFetching:
         def on_bytes(have: int, size: int | None) -> None:
             each.on_bytes(egress, have)
             episode.size_bytes = size or episode.size_bytes
-            if max(have, size or 0) > _MOST_BYTES:
-                raise TransferError(f"it is larger than {_MOST_BYTES // 10**9} GB")
-            if shutil.disk_usage(folder).free < _KEEP_FREE_BYTES:
+            if max(have, size or 0) > MOST_FILE_BYTES:
+                raise TransferError(f"it is larger than {MOST_FILE_BYTES // 10**9} GB")
+            if shutil.disk_usage(folder).free < KEEP_FREE_BYTES:
                 raise DiskError(f"{folder}: less than 1 GB is free on the disk", full=True)
             if have == size:  # the note goes with the part
                 self._library.save()

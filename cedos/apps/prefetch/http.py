@@ -16,6 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, Final
 
 import aiohttp
@@ -165,6 +166,8 @@ class Yielding:
 _BLOCK_BYTES = 16 * 1024
 MOST_IN_MEMORY_BYTES: Final = 1 << 28
 _SILENCE_S = 30.0
+# A server that drops what has come could have it sent without end.
+MOST_ANEW: Final = 10
 _GONE = frozenset({400, 401, 403, 404, 405, 406, 410, 414, 451})
 
 
@@ -288,11 +291,16 @@ class _Part:
         self._into = into
         self._beside = into.with_name(f".{into.name}.part") if into is not None else None
         self._content = bytearray()
+        self._anew = 0
 
     def append(self, block: bytes) -> None:
-        if self._beside is None and self.size + len(block) > MOST_IN_MEMORY_BYTES:
+        most = MOST_IN_MEMORY_BYTES if self._beside is None else web.MOST_FILE_BYTES
+        if self.size + len(block) > most:
             self.restart("")
-            raise NotThereError(f"it has more than {MOST_IN_MEMORY_BYTES} bytes, for a file alone")
+            raise NotThereError(f"it has more than {most} bytes")
+        if self._beside is not None and disk_usage(self._beside.parent).free < web.KEEP_FREE_BYTES:
+            self.restart("")
+            raise NotThereError(f"less than {web.KEEP_FREE_BYTES // 10**6} MB are free on the disk")
         if self._beside is None:
             self._content += block
         else:
@@ -301,10 +309,14 @@ class _Part:
         self.size += len(block)
 
     def restart(self, validator: str) -> None:
+        """Drop what has come. NotThereError: the server had that done too often."""
+        self._anew += self.size > 0
         self._content.clear()
         if self._beside is not None:
             self._beside.unlink(missing_ok=True)
         self.size, self.validator = 0, validator
+        if self._anew > MOST_ANEW:
+            raise NotThereError(f"the server began it anew {MOST_ANEW} times")
 
     def finish(self) -> bytes | Path:
         """Return the whole body, or its file, which appears now."""

@@ -323,11 +323,11 @@ async def test_a_feed_made_to_take_long_is_given_up(tmp_path, server, monkeypatc
 
 async def test_episodes_leave_room_on_the_disk(tmp_path, server, monkeypatch):
     """Their feed says how many there are and how large: they filled the disk for all."""
-    monkeypatch.setattr(podcasts, "_KEEP_FREE_BYTES", 1 << 62)
+    monkeypatch.setattr(podcasts, "KEEP_FREE_BYTES", 1 << 62)
     listener = Listener(tmp_path, server.url("good"))
     with pytest.raises(DiskError, match="less than 1 GB is free"):
         await listener.run()
-    monkeypatch.setattr(podcasts, "_MOST_BYTES", len(AUDIO) - 1)
+    monkeypatch.setattr(podcasts, "MOST_FILE_BYTES", len(AUDIO) - 1)
     await listener.run()
     assert listener.states == [EpisodeState.REFUSED]
 

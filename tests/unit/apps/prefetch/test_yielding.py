@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import socket
+from contextlib import suppress
 
 import pytest
 
@@ -17,7 +18,7 @@ from cedos.apps.prefetch.http import (
     Yielding,
 )
 from cedos.apps.prefetch.prefetcher import OtherPrograms
-from cedos.apps.prefetch.surroundings import NotThereError, Turn
+from cedos.apps.prefetch.surroundings import FetchError, NotThereError, Turn
 from cedos.model import Bulk, Label, Urgency
 from cedos.web import Distance
 
@@ -154,6 +155,51 @@ async def test_a_server_cannot_fill_memory_beyond_a_bound(monkeypatch, encoding)
         with pytest.raises(NotThereError, match="compressed" if encoding else "more than"):
             await asyncio.wait_for(fetcher.fetch(turn), 20)
         assert fetcher._part.size == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "number", "words"),
+    [("MOST_FILE_BYTES", 1_000_000, "more than"), ("KEEP_FREE_BYTES", 1 << 62, "free on the disk")],
+)
+async def test_a_server_cannot_fill_the_disk(monkeypatch, tmp_path, limit, number, words):
+    """Send without an end: 500 MB came in 15 s for an item of 120 kB, and went on."""
+    monkeypatch.setattr(web, limit, number)
+
+    async def answer(reader, writer):
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        with suppress(ConnectionError):
+            for _ in range(200):
+                writer.write(bytes(100_000))
+                await writer.drain()
+        writer.close()
+
+    turn = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(NotThereError, match=words):
+            await HttpFetcher(url, into=tmp_path / "item").fetch(turn)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_server_that_begins_anew_without_end_is_given_up():
+    """Break off a little later each time: 343 MB came in 40 s for an item of 120 kB, without end."""
+    turn, asked = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True), []
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        body = bytes(10_000 * len(asked))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 900000\r\n\r\n" + body)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        fetcher = HttpFetcher(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/")
+        for _ in range(http.MOST_ANEW + 1):
+            with pytest.raises(FetchError) as failed:
+                await fetcher.fetch(turn)
+            assert not isinstance(failed.value, NotThereError)
+        with pytest.raises(NotThereError, match="anew"):
+            await fetcher.fetch(turn)
+    assert len(asked) == http.MOST_ANEW + 2
 
 
 @pytest.mark.parametrize("leads", [True, False])
