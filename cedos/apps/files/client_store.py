@@ -12,6 +12,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from shutil import disk_usage
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -29,6 +30,8 @@ MEMORY_BYTES: Final = 32 << 20
 _EACH_BYTES: Final = 4_096  # of memory, beside its record
 _LATER_BYTES: Final = 1_024  # of a record: its body's digest, say, and what became of it
 _BLOCK: Final = 4_096
+# Bytes of the disk that stay free for the host: its services, and the list of invited clients.
+_KEEP_FREE: Final = 100_000_000
 _TIDIED_EVERY_S: Final = 60.0
 _CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 
@@ -112,10 +115,6 @@ class ClientStore(Generic[Kept]):
         """Tell whether an earlier process may have kept something."""
         return self._folder.is_dir()
 
-    @property
-    def most_per_client(self) -> int:
-        return self._most.disk // 2
-
     def open(self) -> None:
         """Lock the folder and read it, if that was not done. TransferError: it cannot be used."""
         if self._lock >= 0:
@@ -149,7 +148,8 @@ class ClientStore(Generic[Kept]):
         if self._kept.get(client, {}).pop(kept.record.id, None) is not None:
             self._settle(client, kept.record.id, _NOTHING)
         for path in (kept.path, *files_of(kept.path), kept.path.with_suffix(".json")):
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # a disk that is read-only now, say
+                path.unlink()
 
     def used(self, client: str, kept: Kept) -> None:
         """Note that a client uses a body now: others make room before it."""
@@ -217,18 +217,30 @@ class ClientStore(Generic[Kept]):
 
         `but`: stays, whatever goes.
         """
-        if more.disk > self.most_per_client:
-            raise TransferError(
-                f"the file is larger than the {self.most_per_client} bytes that this gateway stores for a"
-                " client"
-            )
         if now_unix_s > self._tidied_unix_s + _TIDIED_EVERY_S:
             self.tidy(now_unix_s)
-        half = Cost(self._most.disk // 2, self._most.memory // 2)
+        most = Cost(self._most_disk(), self._most.memory)
+        half = Cost(most.disk // 2, most.memory // 2)
+        if more.disk > half.disk:
+            raise TransferError(
+                f"the file is larger than the {half.disk} bytes that this gateway stores for a client"
+            )
         while not self._accounts[client].has_room(more, half):
             self._drop_oldest([client], but)
-        while not self._total.has_room(more, self._most):
+        while not self._total.has_room(more, most):
             self._drop_oldest(list(self._kept), but)
+
+    def _most_disk(self) -> int:
+        """Return the most bytes of the disk for all: what is given, as far as it is there."""
+        try:
+            there = self._total.disk + self._free_bytes()
+        except OSError as error:
+            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
+        return max(0, min(self._most.disk, there))
+
+    def _free_bytes(self) -> int:
+        """Return the bytes of the disk that other bodies may take. OSError."""
+        return disk_usage(self._folder).free - _KEEP_FREE
 
     def _drop_oldest(self, clients: list[str], but: Kept | None) -> None:
         """Drop what was used longest ago of what may go. TransferError: nothing may."""

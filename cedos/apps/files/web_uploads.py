@@ -1,7 +1,6 @@
 """Takes uploads of clients in pieces, and sends each to its origin in one go, once it is whole."""
 
 import asyncio
-import os
 import re
 import time
 from collections import Counter, defaultdict
@@ -45,7 +44,6 @@ _LAST_S: Final = 2.0
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 ANSWERS_KEPT_S: Final = 7 * 86_400.0
 _MOST_OF_CLIENT: Final = 1_000
-_KEEP_FREE: Final = 100_000_000
 _OURS: Final = re.compile(
     r"([0-9a-f]{32})(?:\.[0-9a-f]{16}\.part(?:\.json(?:\.new)?)?|\.json|\.new)?"
 )
@@ -131,9 +129,6 @@ class UploadStore(ClientStore[KeptUpload]):
     def create(self, client: str, record: UploadRecord) -> KeptUpload:
         """Return a new upload. TransferError: there is no room, or no disk."""
         self.make_room(client, cost_of(record.size, len(encoded(record))), self.clock.now_s())
-        disk = os.statvfs(self._folder)
-        if disk.f_bavail * disk.f_frsize < record.size + _KEEP_FREE:
-            raise TransferError("the gateway's disk has no room for it")
         of = self.of(client)
         if len(of) >= _MOST_OF_CLIENT:
             told = [each for each in of if each.record.told]
@@ -143,6 +138,10 @@ class UploadStore(ClientStore[KeptUpload]):
         made = KeptUpload(self._folder / client / record.id, record)
         self.write(client, made)
         return made
+
+    def _free_bytes(self) -> int:
+        coming = (each.record for _, each in self.all() if each.record.state is UploadState.COMING)
+        return super()._free_bytes() - sum(each.size for each in coming)
 
     def forget_body(self, upload: KeptUpload) -> None:
         for path in (upload.path, *files_of(upload.path)):
@@ -479,7 +478,4 @@ class WebUploads:
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(_TIDIED_EVERY_S)
-            try:
-                self.store.tidy(self.store.clock.now_s())
-            except OSError as error:
-                _log.warning("cannot tidy up uploads", why=os.strerror(error.errno or 0))
+            self.store.tidy(self.store.clock.now_s())

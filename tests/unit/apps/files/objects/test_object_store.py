@@ -1,9 +1,13 @@
 """Objects on the disk: a limit for all, one for each client, and what a restart finds."""
 
+import errno
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from cedos.apps.files import client_store
 from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, cost_of
 from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore
 from cedos.errors import TransferError
@@ -54,6 +58,37 @@ async def test_one_client_has_half_of_it(store):
     assert names(store, OTHER) == ["x"]
     await put(store, THIRD, "c", bytes(400 * UNIT))
     assert names(store, OTHER) == []  # the oldest of all
+
+
+async def test_clients_share_what_the_disk_has(store, monkeypatch):
+    """Keep some of the disk free: one client filled it, so that others could store nothing."""
+    disk = 100 * UNIT + client_store._KEEP_FREE
+
+    def usage(_folder):
+        held = sum(each.held_bytes for _, each in store.all())
+        return SimpleNamespace(free=disk - held)
+
+    monkeypatch.setattr(client_store, "disk_usage", usage)
+    for number in range(20):
+        await put(store, ME, f"{number}", bytes(10 * UNIT))
+    assert usage(None).free >= client_store._KEEP_FREE + 50 * UNIT
+    await put(store, OTHER, "a", bytes(40 * UNIT))
+    assert names(store, OTHER) == ["a"]
+    with pytest.raises(TransferError, match="larger than"):
+        await put(store, OTHER, "b", bytes(51 * UNIT))
+    assert usage(None).free >= client_store._KEEP_FREE
+
+
+async def test_what_cannot_be_removed_breaks_no_session(store, monkeypatch):
+    """Remove an object from a disk that is read-only now: the error ended who had taken it."""
+    found = await put(store, ME, "a", b"a")
+
+    def refuse(_path, **_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    store.remove(ME, found)
+    assert names(store, ME) == []
 
 
 async def test_what_is_under_way_or_handed_on_stays(store):

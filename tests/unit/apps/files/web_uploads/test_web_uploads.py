@@ -5,12 +5,13 @@ import os
 import socket
 import time
 from contextlib import closing, suppress
+from types import SimpleNamespace
 
 import pytest
 from kit.nginx import certificate, nginx
 from kit.waiting import until
 
-from cedos.apps.files import web_uploads
+from cedos.apps.files import client_store, web_uploads
 from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import PutAnswer, PutRequest, WebAnswer, pack, read
 from cedos.apps.files.objects.object_serving import client_of
@@ -243,6 +244,20 @@ async def test_a_clock_that_is_set_ahead_forgets_no_upload(uploading, monkeypatc
     uploading.origin.answers = [CREATED]
     await uploading.put(uploading.file(b"w" * 5000, "another"))
     assert len(uploading.store.all()) == 2
+
+
+async def test_uploads_that_come_have_their_room_on_the_disk(uploading, monkeypatch):
+    """Count what is still to come: uploads that began together filled the disk."""
+    usage = SimpleNamespace(free=client_store._KEEP_FREE + 1_000_000)
+    monkeypatch.setattr(client_store, "disk_usage", lambda _folder: usage)
+    uploading.store.open()
+    records = [
+        UploadRecord(name * 32, "http://a/", [], 400_000, "", 60.0, time.time()) for name in "abc"
+    ]
+    for number, record in enumerate(records[:2]):
+        uploading.store.create(f"{number}" * 32, record)
+    with pytest.raises(TransferError, match="no room"):
+        uploading.store.create("2" * 32, records[2])
 
 
 async def test_there_are_limits_for_each_and_for_all(uploading):
