@@ -9,7 +9,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Final, NamedTuple
 
@@ -36,7 +36,7 @@ _PACKET_HEADER, _VERDICT_HEADER, _PAYLOAD = 1, 2, 10
 _TWO: Final = struct.Struct("!II")
 _DROP, _ACCEPT = 0, 1
 _WHOLE: Final = 0xFFFF
-_MOST_WAITING: Final = 256
+_MOST_WAITING: Final = 2048
 _BUFFER_BYTES: Final = 1 << 21
 _RECEIVE_BYTES: Final = 1 << 17
 _SO_RCVBUFFORCE: Final = 33
@@ -109,9 +109,17 @@ def parse(data: bytes) -> Iterator[QueuedPacket]:
                 yield QueuedPacket(int.from_bytes(header[:4], "big"), found.get(_PAYLOAD, b""))
 
 
-def decide(opened: socket.socket, queue: int, number: int, *, passes: bool) -> None:
-    """Let a packet go on, or drop it. Errors: OSError; ENOENT where it does not wait any more."""
-    verdict = attribute(_VERDICT_HEADER, _TWO.pack(_ACCEPT if passes else _DROP, number))
-    content = _GENERIC.pack(socket.AF_UNSPEC, 0, queue) + verdict
-    if os.write(opened.fileno(), message(_VERDICT, NLM_F_REQUEST, 1, content)) <= 0:
+def decide(
+    opened: socket.socket, queue: int, passed: Sequence[int], dropped: Sequence[int]
+) -> None:
+    """Let packets go on, and drop others. Errors: OSError."""
+    head = _GENERIC.pack(socket.AF_UNSPEC, 0, queue)
+    verdicts = b"".join(
+        message(
+            _VERDICT, NLM_F_REQUEST, 1, head + attribute(_VERDICT_HEADER, _TWO.pack(kind, each))
+        )
+        for kind, numbers in ((_ACCEPT, passed), (_DROP, dropped))
+        for each in numbers
+    )
+    if os.write(opened.fileno(), verdicts) <= 0:
         raise OSError(errno.EIO, "no verdict could be given")

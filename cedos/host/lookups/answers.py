@@ -7,8 +7,8 @@ loopback answers.
 import asyncio
 import secrets
 import socket
-from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
@@ -24,12 +24,15 @@ from cedos.host.monitor.resolvers import FileWatch, parse_hosts, parse_resolv_co
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.model import Address, FlowKey, Network
 
 HOSTS, RESOLV_CONF = Path("/etc/hosts"), Path("/etc/resolv.conf")
-# Packets that are read in a turn of the event loop, and messages of one: a server may send thousands in
-# one segment. What is dropped comes again in smaller ones.
-_AT_ONCE: Final = 8
+# Packets that are parsed in a turn of the event loop, of all that are taken from the queue; those of one
+# user that wait meanwhile. A user may look names up faster than answers can be parsed.
+_AT_ONCE, _MOST_TAKEN, _MOST_OF_USER = 8, 512, 64
+# Messages of a packet that are read: a server may send thousands in one segment. What is dropped comes
+# again in smaller ones.
 _MOST_MESSAGES: Final = 64
 _PORT: Final = 53
 # The most questions that are remembered, to know the answers that programs have asked for.
@@ -42,8 +45,8 @@ class AnswerQueue(Protocol):
 
     def open(self) -> socket.socket: ...
 
-    def decide(self, number: int, *, passes: bool) -> None:
-        """Let an answer pass, or drop it."""
+    def decide(self, passed: Sequence[int], dropped: Sequence[int]) -> None:
+        """Let answers pass, and drop others, by number."""
 
 
 class OwnQueue:
@@ -57,9 +60,9 @@ class OwnQueue:
         self._opened = packet_queue.open_queue(self._number)
         return self._opened
 
-    def decide(self, number: int, *, passes: bool) -> None:
+    def decide(self, passed: Sequence[int], dropped: Sequence[int]) -> None:
         if self._opened is not None:
-            packet_queue.decide(self._opened, self._number, number, passes=passes)
+            packet_queue.decide(self._opened, self._number, passed, dropped)
 
 
 class AnswerWatch:
@@ -87,6 +90,10 @@ class AnswerWatch:
         self._look = look
         self._opened: socket.socket | None = None
         self._streams, self._seen = AnswerStreams(), AnswerStreams()
+        # By user the packets that were taken from the queue and are not parsed yet, by number.
+        self._unread: OrderedDict[int, deque[tuple[int, CapturedPacket]]] = OrderedDict()
+        self._owners = SocketOwners()
+        self._verdicts: dict[int, bool] = {}
         # By number the flow of an answer that waits, and what was read of its stream before it.
         self._waiting: dict[int, tuple[FlowKey, Reading | None]] = {}
         self._pending: Counter[FlowKey] = Counter()
@@ -109,6 +116,7 @@ class AnswerWatch:
             for number in list(self._waiting):  # the daemon ends, and its rules with it
                 self.release(number, passes=True)
             self._let_go()
+            self._owners.close()
 
     async def hold(self, on: bool) -> None:
         """Have answers wait, or pass. Errors: CedosError, OSError."""
@@ -192,6 +200,8 @@ class AnswerWatch:
         return self._questions.get((key, reply.number)) == (reply.name, reply.kind)
 
     def _let_go(self) -> None:
+        self._tell_verdicts()
+        self._unread.clear()
         opened, self._opened = self._opened, None
         if opened is not None:
             asyncio.get_running_loop().remove_reader(opened.fileno())
@@ -206,14 +216,46 @@ class AnswerWatch:
 
     def _read(self) -> None:
         if self._opened is not None:
-            for packet in packet_queue.read(self._opened, _AT_ONCE):
-                self._held(packet)
+            self._take(packet_queue.read(self._opened, _MOST_TAKEN))
 
-    def _held(self, packet: QueuedPacket) -> None:
-        frame = parse_frame(packet.content, outgoing=False)
-        if frame is None or is_open(frame.key):
-            self._decide(packet.number, passes=True)
-            return
+    def _take(self, packets: Iterable[QueuedPacket]) -> None:
+        """Have packets parsed, and drop those of users who have too many."""
+        users: dict[FlowKey, int] = {}
+        idle = not self._unread
+        for number, content in packets:
+            frame = parse_frame(content, outgoing=False)
+            if frame is None or is_open(frame.key):
+                self._decide(number, passes=True)
+                continue
+            if frame.key not in users:
+                users[frame.key] = self._user_of(frame.key)
+            waiting = self._unread.setdefault(users[frame.key], deque())
+            if len(waiting) < _MOST_OF_USER:
+                waiting.append((number, frame))
+            else:
+                self._decide(number, passes=False)
+        if idle and self._unread:
+            self._parse()
+
+    def _user_of(self, key: FlowKey) -> int:
+        protocol = socket.IPPROTO_TCP if key.protocol == "tcp" else socket.IPPROTO_UDP
+        near, far = (str(key.local), key.local_port), (str(key.remote), key.remote_port)
+        return (self._owners.find(protocol, near, far) or UNKNOWN).user
+
+    def _parse(self) -> None:
+        """Parse some of the packets, one of each user in turn."""
+        self._look()  # their questions may have been captured, and not read yet
+        for _ in range(_AT_ONCE):
+            if not self._unread:
+                return
+            user, waiting = self._unread.popitem(last=False)
+            self._held(*waiting.popleft())
+            if waiting:
+                self._unread[user] = waiting
+        if self._unread:
+            asyncio.get_running_loop().call_soon(self._parse)
+
+    def _held(self, number: int, frame: CapturedPacket) -> None:
         key, before, messages = frame.key, None, [frame.payload]
         if key.protocol == "tcp":
             before = self._streams.reading(key)
@@ -223,19 +265,18 @@ class AnswerWatch:
                 read = None
             # What comes out of order, or again while its first copy waits, is sent once more.
             if read is None or (not read and self._pending[key]):
-                self._decide(packet.number, passes=False)
+                self._decide(number, passes=False)
                 return
             messages = read
         replies = tuple(filter(None, map(dns.parse, messages)))
         if not replies:
-            self._decide(packet.number, passes=True)
+            self._decide(number, passes=True)
             return
-        self._look()  # the question may have been captured, and not read yet
         asked = all(self._asked_for(key, each) for each in replies)
         told = (replies, ()) if asked and self.trusted(key.remote) else ((), replies)
-        self._waiting[packet.number] = key, before
+        self._waiting[number] = key, before
         self._pending[key] += 1
-        self._post(AnswersRead(packet.number, *told))
+        self._post(AnswersRead(number, *told))
 
     async def _look_up(self, command: LookUpName) -> None:
         replies = await asyncio.gather(*(self._reply(command, kind) for kind in _KINDS.values()))
@@ -262,5 +303,16 @@ class AnswerWatch:
         return None
 
     def _decide(self, number: int, *, passes: bool) -> None:
-        with suppress(OSError, CedosError):  # it waits no more
-            self._queue.decide(number, passes=passes)
+        """Give a verdict, with the others of this turn."""
+        if not self._verdicts:
+            asyncio.get_running_loop().call_soon(self._tell_verdicts)
+        self._verdicts[number] = passes
+
+    def _tell_verdicts(self) -> None:
+        if not self._verdicts:
+            return
+        passed = [number for number, passes in self._verdicts.items() if passes]
+        dropped = [number for number, passes in self._verdicts.items() if not passes]
+        self._verdicts.clear()
+        with suppress(OSError, CedosError):  # they wait no more
+            self._queue.decide(passed, dropped)

@@ -270,11 +270,11 @@ class PrivilegedPart:
         self._answers = packet_queue.open_queue(QUEUE)
         return self._answers.dup()
 
-    def pass_answer(self, number: int, passes: bool) -> None:
-        """Let a held answer reach its program, or drop it."""
+    def decide_answers(self, passed: tuple[int, ...], dropped: tuple[int, ...]) -> None:
+        """Let held answers reach their programs, and drop others."""
         if self._answers is None:
             raise OSError(errno.EBADF, "no answers are held")
-        packet_queue.decide(self._answers, QUEUE, number, passes=passes)
+        packet_queue.decide(self._answers, QUEUE, passed, dropped)
 
     def tracked(self) -> tuple[tuple[int, bytes], ...]:
         """Return connection tracking's UDP flows as the kernel sends them: type and content.

@@ -273,8 +273,8 @@ class SeparateQueue:
         opened.setblocking(False)
         return opened
 
-    def decide(self, number: int, *, passes: bool) -> None:
-        self._call("pass_answer", number, passes)
+    def decide(self, passed: Sequence[int], dropped: Sequence[int]) -> None:
+        self._call("decide_answers", passed, dropped)
 
 
 class SeparateQuestions:

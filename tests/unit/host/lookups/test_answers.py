@@ -5,6 +5,7 @@ import struct
 from ipaddress import ip_address, ip_interface
 
 import pytest
+from kit.waiting import counting_turns, until
 
 from cedos.controller.commands import LookUpName
 from cedos.controller.events import AnswersRead, NameLookedUp
@@ -15,6 +16,7 @@ from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor import flow_source
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
+from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 from cedos.model import FlowKey, Network, NetworkKind
 
 HOST = "updates.example"
@@ -38,7 +40,7 @@ class Watch(AnswerWatch):
 
     def __init__(self):
         self.posted = []
-        self.passed = {}
+        self._passed = {}
         self.captured = []
         queue = self
         super().__init__(self.posted.append, lambda: [WLAN], queue, self.held, self.on_look)
@@ -49,9 +51,14 @@ class Watch(AnswerWatch):
 
     async def held(self, on): ...
 
-    def decide(self, number, *, passes):
-        assert number not in self.passed
-        self.passed[number] = passes
+    def decide(self, passed, dropped):
+        assert not self._passed.keys() & {*passed, *dropped}
+        self._passed |= dict.fromkeys(passed, True) | dict.fromkeys(dropped, False)
+
+    @property
+    def passed(self):
+        self._tell_verdicts()
+        return self._passed
 
     def asks(self, name=HOST, key=None):
         key = key or FlowKey(LOCAL, 4000, OWN, 53, "udp")
@@ -61,7 +68,7 @@ class Watch(AnswerWatch):
         """Have an answer held; return what is told of it."""
         before = len(self.posted)
         key = FlowKey(LOCAL, 4000, source, 53, "udp")
-        self._held(QueuedPacket(number, datagram(key, payload)))
+        self._take([QueuedPacket(number, datagram(key, payload))])
         (told,) = self.posted[before:] or (None,)
         assert told is None or isinstance(told, AnswersRead)
         return told
@@ -72,16 +79,18 @@ class Watch(AnswerWatch):
         ends = OWN.packed + LOCAL.packed
         ip = struct.pack("!BBHHHBBH", 0x45, 0, length, 1, 0, 64, 6, 0) + ends
         before = len(self.posted)
-        self._held(QueuedPacket(number, ip + head + payload))
+        self._take([QueuedPacket(number, ip + head + payload)])
         return self.posted[before:]
 
 
 @pytest.fixture
 def watch():
-    return Watch()
+    made = Watch()
+    yield made
+    made._owners.close()
 
 
-def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
+async def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
     """A neighbour's datagrams in the resolver's name pushed the true addresses out of a rule."""
     content = answer(HOST, "203.0.113.1")
     reply = dns.parse(content)
@@ -101,7 +110,7 @@ def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
     assert watch.passed == {3: True, 4: False}
 
 
-def test_an_own_look_up_that_has_ended_leaves_its_port_to_programs(watch):
+async def test_an_own_look_up_that_has_ended_leaves_its_port_to_programs(watch):
     """A program whose look-up had the port of one of the last 1,024 own ones got round the rules."""
     content = answer(HOST, "203.0.113.1")
     resolver = ip_address("127.0.0.1")
@@ -111,11 +120,11 @@ def test_an_own_look_up_that_has_ended_leaves_its_port_to_programs(watch):
         key = FlowKey(ip_address(near), port, resolver, 53, "udp")
         held = QueuedPacket(1, datagram(key, content))
         watch.asks(key=key)
-        watch._held(held)
+        watch._take([held])
         assert watch.posted == []
         assert watch.passed == {1: True}
     watch.asks(key=key)
-    watch._held(held._replace(number=2))
+    watch._take([held._replace(number=2)])
     assert watch.passed == {1: True}
     (told,) = watch.posted
     assert [each.name for each in (*told.believed, *told.claimed)] == [HOST]
@@ -149,7 +158,7 @@ def test_many_answers_to_no_question_are_read_one_after_the_other(watch):
     assert watch.posted == []
 
 
-def test_a_dropped_segment_is_read_again_when_it_comes_again(watch):
+async def test_a_dropped_segment_is_read_again_when_it_comes_again(watch):
     content = answer(HOST, "203.0.113.1")
     content = struct.pack("!H", len(content)) + content
     assert watch.comes_by_tcp(1, 100, content[:20]) == []
@@ -162,7 +171,7 @@ def test_a_dropped_segment_is_read_again_when_it_comes_again(watch):
     assert watch.passed == {1: True, 2: False, 3: False, 4: True}
 
 
-def test_a_segment_of_many_messages_is_dropped_until_it_comes_in_parts(watch):
+async def test_a_segment_of_many_messages_is_dropped_until_it_comes_in_parts(watch):
     """A user whose server sent 2,400 in each kept the daemon from all else for 7 to 9 s at a time."""
     content = answer(HOST, "203.0.113.1")
     content = struct.pack("!H", len(content)) + content
@@ -173,6 +182,25 @@ def test_a_segment_of_many_messages_is_dropped_until_it_comes_in_parts(watch):
     watch.release(2, passes=True)
     (told,) = watch.comes_by_tcp(3, 100 + 20 * len(content), content * 45)
     assert len(told.believed) == 45
+
+
+async def test_a_users_flood_of_answers_leaves_other_users_theirs(watch, monkeypatch):
+    """One queue for all had 20,000 look-ups a second of a stub deny those of all other users."""
+    users = {4000: 1000, 4001: 1001}
+    monkeypatch.setattr(
+        SocketOwners, "find", lambda _, __, program, ___: SocketOwner(1, users[program[1]])
+    )
+    flood = [FlowKey(LOCAL, 4000, OWN, 53, "udp")] * 200
+    content = answer("other.example", "203.0.113.1")
+    keys = [*flood, FlowKey(LOCAL, 4001, OWN, 53, "udp"), *flood]
+    watch._take(QueuedPacket(number, datagram(key, content)) for number, key in enumerate(keys))
+    assert 200 in [told.number for told in watch.posted], "in the first turn"
+    assert list(watch.passed) == [*range(64, 200), *range(201, 401)]
+    assert not any(watch.passed.values())
+    # The others come in later turns, some in each.
+    async with counting_turns() as turns:
+        await until(lambda: len(watch.posted) == 65)
+        assert turns() >= 6
 
 
 async def test_resolvers_are_asked_one_after_the_other(watch, monkeypatch):
