@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -50,8 +50,8 @@ from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.budgets.prefetching import PrefetchingPrograms
 from cedos.daemon.decision_log import DecisionLog, Explanations
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.event_log import Recording
 from cedos.daemon.observer import Observer
-from cedos.daemon.recording import Recording
 from cedos.daemon.told_connections import ToldConnections
 from cedos.daemon.transfers import Transfers
 from cedos.errors import ConfigError, NotFoundError
@@ -116,26 +116,19 @@ class ApiBackend:
             budget_problems=[*self.budgets.problems, *self._known.hard.problems],
             decisions=self._known.decider.decisions,
             probes=[
-                ProbesMessage(
-                    network=network,
-                    kind=kind,
-                    probes=total.probes,
-                    failed=total.failed,
-                    bytes_up=total.bytes_up,
-                    bytes_down=total.bytes_down,
-                    seconds=total.seconds,
-                    energy_j=total.energy_j,
-                )
+                ProbesMessage(network=network, kind=kind, **asdict(total))
                 for network, kind, total in self.observer.prober.costs
             ],
             config_file=str(self.config_file) if self.config_file else None,
             carried=carried,
             other_carried=other_carried,
             reasons={
-                number: reason
-                for number in {each.decision for each in shown}
-                | {each.decision for each in carried}
-                if number is not None and (reason := self.log.reason(number))
+                number: decided.reason
+                for number in {
+                    *(each.decision for each in shown),
+                    *(each.decision for each in carried),
+                }
+                if number is not None and (decided := self.log.recent(number))
             },
         )
 

@@ -91,15 +91,9 @@ class DecisionLog:
         """Return the decision with this number, as far as it is remembered."""
         return self._recent.get(number) or await asyncio.to_thread(self._numbered, number)
 
-    def choice(self, number: int) -> Strategy | None:
-        """Return what one of the last decisions chose; None: it is not among them."""
-        decision = self._recent.get(number)
-        return decision.choice if decision is not None else None
-
-    def reason(self, number: int | None) -> str | None:
-        """Return the reason of one of the last decisions; None: it is not among them."""
-        decision = self._recent.get(number or 0)
-        return decision.reason if decision is not None else None
+    def recent(self, number: int) -> Decision | None:
+        """Return one of the last decisions; None: it is not among them."""
+        return self._recent.get(number)
 
     def _numbered(self, number: int) -> Decision | None:
         if self._history is None:
@@ -206,11 +200,11 @@ class Explanations:
                 f"{flow} is reached through {gateway}; decision {number} about such data is forgotten"
             )
         message = DecisionMessage.of(decision, gateway=gateway)
-        lives = self.carried.lives(flow)
-        if lives is None:
+        if (lives := self.carried.lives(flow)) is None:
             return message
-        now = _now(lives.carriers, decision.choice.networks, context, networks)
-        return await self._standing(message, now, lives.first_decision)
+        carriers, first_decision = lives
+        now = _now(carriers, decision.choice.networks, context, networks)
+        return await self._standing(message, now, first_decision)
 
 
 _STAYS = "A connection that is not MPTCP stays on the network where it began"

@@ -7,13 +7,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
 from cedos.controller.commands import AnswerChoice, Command
 from cedos.controller.controller import Controller
 from cedos.controller.events import ChoiceAsked, ClockRead, Event, HostSlept, TimerFired
 from cedos.controller.outbox import next_beat_s
-from cedos.daemon.event_log import EventLog
+from cedos.daemon.event_log import Recording
 from cedos.model import Context
 
 _CLOCK_SET_S: Final = 0.5
@@ -48,12 +48,6 @@ class SleepWatch:
         return slept_s
 
 
-class Executor(Protocol):
-    """A carrier of commands. It posts what comes of one as an event."""
-
-    def carry_out(self, command: Command) -> None: ...
-
-
 class ControllerDriver:
     """The controller with the host's clock and event loop.
 
@@ -67,7 +61,7 @@ class ControllerDriver:
     def __init__(self, controller: Controller, clock: Callable[[], float] = time.monotonic) -> None:
         self.controller = controller
         self._clock = clock
-        self._executor: Executor | None = None
+        self._carry_out: Callable[[Command], None] | None = None
         self._waiting: deque[Event] = deque()
         self._busy = False
         self._planning: asyncio.Handle | None = None
@@ -75,31 +69,26 @@ class ControllerDriver:
         self._timer_at_s: float | None = None
         self._sleep = SleepWatch()
         self._answer: AnswerChoice | None = None
-        self._log: EventLog | None = None
+        self._recording: Recording | None = None
 
-    def begin(self, executor: Executor, log: EventLog | None = None) -> None:
-        """Handle the events that wait, and all others at once; `log`: where each is recorded."""
-        self._executor, self._log = executor, log
+    def begin(
+        self, carry_out: Callable[[Command], None], recording: Recording | None = None
+    ) -> None:
+        """Handle the events that wait, and all others at once.
+
+        `carry_out` posts what comes of a command as an event.
+        """
+        self._carry_out, self._recording = carry_out, recording
         self._waiting.appendleft(ClockRead(time.time()))
         self._work()
 
     def close(self) -> None:
         """Handle no event any more."""
-        self._executor = None
+        self._carry_out = None
         if self._timer is not None:
             self._timer.cancel()
-        self.record(None)
-
-    @property
-    def log(self) -> EventLog | None:
-        """Return the log in which events are recorded, or were until it could not be written."""
-        return self._log
-
-    def record(self, log: EventLog | None) -> None:
-        """Record each event from now on; None: no more."""
-        if self._log is not None:
-            self._log.close()
-        self._log = log
+        if self._recording is not None:
+            self._recording.end()
 
     def post(self, event: Event) -> None:
         """Hand an event to the controller, and carry out what it decides."""
@@ -130,22 +119,22 @@ class ControllerDriver:
         return answer
 
     def _work(self) -> None:
-        if self._busy or self._executor is None:
+        if self._busy or self._carry_out is None:
             return
         self._busy = True
         try:
-            while self._waiting and self._executor is not None:
+            while self._waiting and self._carry_out is not None:
                 self._note_sleep()
                 event, now_s = self._waiting.popleft(), self._clock()
                 self.controller.handle(event, now_s)
                 commands = self.controller.commands()
-                if self._log is not None:
-                    self._log.add(event, now_s, commands)
+                if self._recording is not None:
+                    self._recording.add(event, now_s, commands)
                 for command in commands:
                     if isinstance(command, AnswerChoice):
                         self._answer = command
                     else:
-                        self._executor.carry_out(command)
+                        self._carry_out(command)
         finally:
             self._busy = False
             # Events come by the dozen: the timer is set once for all of this turn of the loop.
@@ -154,7 +143,7 @@ class ControllerDriver:
 
     def _set_timer(self) -> None:
         self._planning = None
-        if self._executor is None:
+        if self._carry_out is None:
             return
         at_s = self.controller.next_timer_s()
         if at_s == self._timer_at_s:

@@ -17,12 +17,14 @@ import zlib
 from collections import deque
 from collections.abc import Sequence
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import structlog
 
+from cedos.api.messages import RecordingMessage, RecordingRequest
 from cedos.controller.codec import (
     LARGEST_BYTES,
     LOG_FORMAT,
@@ -35,7 +37,7 @@ from cedos.controller.controller import Controller
 from cedos.controller.events import Event
 from cedos.controller.flows.learning import Learning
 from cedos.controller.snapshot import snapshot
-from cedos.errors import HistoryError
+from cedos.errors import HistoryError, NotFoundError, PrivilegeError
 from cedos.kernel import own_file
 
 _log = structlog.get_logger(__name__)
@@ -47,6 +49,9 @@ _TOGETHER: Final = 2_000
 FILE_BYTES: Final = 20_000_000
 # The bytes of all files of a log; beyond them the oldest is removed.
 MOST_BYTES: Final = 500_000_000
+FOLDER: Final = "records"
+# A member of the daemon's group could begin and end 26 logs a second.
+MOST_FILES: Final = 1_000
 
 
 class EventLog:
@@ -81,11 +86,6 @@ class EventLog:
         self._begin(path)
 
     @property
-    def names(self) -> bool:
-        """Return whether the names of hosts are written as they are."""
-        return self._hide is None
-
-    @property
     def files(self) -> list[Path]:
         """Return the files that are there, the oldest first."""
         return [path for path, _ in self._files] + [self.path]
@@ -94,6 +94,18 @@ class EventLog:
     def size_bytes(self) -> int:
         """Return what all files have together."""
         return sum(size for _, size in self._files) + self._written_bytes
+
+    def message(self, *, on: bool) -> RecordingMessage:
+        """Return what clients are told; `on`: events are recorded."""
+        return RecordingMessage(
+            on=on,
+            files=tuple(str(each.absolute()) for each in self.files),
+            since_unix_s=self.since_unix_s,
+            size_bytes=self.size_bytes,
+            events=self.events,
+            names=self._hide is None,
+            problem=self.problem,
+        )
 
     def add(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
         """Record an event and what came of it; a file that cannot be written ends, and it is logged."""
@@ -177,3 +189,83 @@ class EventLog:
         self.problem = why
         _log.warning("events are not recorded any more", why=why)
         self._file.close()
+
+
+class Recording:
+    """The recording of events as clients ask for it (`cedos record`); `log`: of `cedos up --record`.
+
+    Clients name a file, never a path: the daemon writes below its state directory alone, and no link
+    there leads it elsewhere (`own_file`). The files belong to the daemon's user, and only that one and
+    root may read them: they tell the addresses of all users' connections.
+
+    Args:
+        state: the daemon's state directory.
+
+    Attributes:
+        log: the log in which events are recorded, or were until it could not be written.
+    """
+
+    def __init__(self, controller: Controller, state: Path, log: EventLog | None = None) -> None:
+        self._controller = controller
+        self._folder = state / FOLDER
+        self.log = log
+
+    def add(self, event: Event, now_s: float, commands: Sequence[Command]) -> None:
+        """Record an event, if events are recorded."""
+        if self.log is not None:
+            self.log.add(event, now_s, commands)
+
+    def end(self) -> None:
+        """Record nothing any more."""
+        if self.log is not None:
+            self.log.close()
+        self.log = None
+
+    def state(self) -> RecordingMessage:
+        """Return the log that is being written."""
+        log = self.log
+        return RecordingMessage(on=False) if log is None else log.message(on=not log.problem)
+
+    def ask(self, request: RecordingRequest, uid: int) -> RecordingMessage:
+        """Begin or end a log as a user wishes.
+
+        Raises:
+            HistoryError: one is being written, or none can be.
+            NotFoundError: none is being written.
+            PrivilegeError: the user may not have the names of hosts recorded.
+        """
+        log = self.log
+        if not request.on:
+            if log is None:
+                raise NotFoundError("nothing is recorded: `cedos record start` begins a log")
+            self.end()
+            return log.message(on=False)
+        if request.names and uid not in (0, os.geteuid()):
+            raise PrivilegeError("only root may record the names of hosts, which other users visit")
+        if log is not None and not log.problem:
+            raise HistoryError(f"events are recorded in {log.path} already: `cedos record stop`")
+        self._make_room()
+        name = request.file or time.strftime("%Y-%m-%d-%H%M%S.log")
+        begun = EventLog(self._folder / name, self._controller, names=request.names)
+        self.end()
+        self.log = begun
+        return self.state()
+
+    def _make_room(self) -> None:
+        """Make the folder; refuse where earlier logs fill it, for no client may fill the disk."""
+        try:
+            own_file.folder(self._folder)
+            # Each look takes time: no more files are looked at than are allowed.
+            earlier = islice(self._folder.iterdir(), MOST_FILES)
+            there = [each.lstat().st_size for each in earlier]
+        except OSError as error:
+            raise HistoryError(f"{self._folder} cannot be used: {error.strerror}") from None
+        if len(there) >= MOST_FILES:
+            raise HistoryError(
+                f"{self._folder} has {MOST_FILES:,} earlier logs or more. Remove some first"
+            )
+        if sum(there) > MOST_BYTES:
+            raise HistoryError(
+                f"{self._folder} has {sum(there) / 1e6:,.0f} MB of earlier logs; at most"
+                f" {MOST_BYTES / 1e6:,.0f} MB would be right. Remove some first"
+            )

@@ -43,7 +43,7 @@ _Argument = TypeVar("_Argument")
 
 @dataclass(slots=True)
 class HostExecutor:
-    """The executor of commands on this host (`driver.Executor`)."""
+    """The executor of commands on this host."""
 
     state: Path
     driver: ControllerDriver
@@ -138,7 +138,7 @@ class HostExecutor:
             case do.RecordFlow(record, _):
                 self.flows.keep(record)
             case do.ForgetFlow(key):
-                self.flows.forget(key)
+                self.flows.profiler.forget(key)
             case do.FollowHint(number, hint, mark):
                 for learned in self.flows.profiler.hint(number, hint, mark):
                     post(learned)

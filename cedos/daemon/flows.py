@@ -207,10 +207,6 @@ class FlowEvents:
         if (sizes := sizes_known(self.profiler, key)) is not None:
             self.driver.post(sizes)
 
-    def forget(self, key: FlowKey) -> None:
-        """Forget what was learned of a flow that was none."""
-        self.profiler.forget(key)
-
 
 def sizes_known(profiler: Profiler, key: FlowKey) -> SizesKnown | None:
     """Return how large transfers with a flow's other end have been; None: that is not known."""

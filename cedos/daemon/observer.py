@@ -68,17 +68,11 @@ def providers(config: Config, bus: SystemBus | None) -> list[GuardedProvider]:
         found.append(WifiProvider())
         if bus is not None:
             found.append(CellularProvider(bus))
-    started_at_s = config.providers.started_at_s
+    told_s = config.providers.started_at_s
+    began_s = time.monotonic() if told_s is None else told_s
     for interface, file in config.providers.series.items():
         offset_s = config.providers.offset_s.get(interface, 0.0)
-        found.append(
-            SeriesProvider(
-                file,
-                interface,
-                time.monotonic() if started_at_s is None else started_at_s,
-                offset_s,
-            )
-        )
+        found.append(SeriesProvider(file, interface, began_s, offset_s))
     return [GuardedProvider(provider, _log.warning) for provider in found]
 
 

@@ -13,10 +13,7 @@ from cedos.api.server import ControlServer
 from cedos.config import Config
 from cedos.config.directories import HISTORY_FILE, directories
 from cedos.controller.controller import Controller
-from cedos.controller.events import (
-    HostDefaultsChanged,
-    NetworksChanged,
-)
+from cedos.controller.events import HostDefaultsChanged, NetworksChanged
 from cedos.controller.flows.learning import Learning
 from cedos.daemon import startup, state_file
 from cedos.daemon.api_backend import ApiBackend
@@ -25,11 +22,10 @@ from cedos.daemon.budgets.metering import Metering, money_per_mb, radios_of
 from cedos.daemon.budgets.prefetching import PrefetchingPrograms
 from cedos.daemon.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver, aligned_sleep
-from cedos.daemon.event_log import EventLog
+from cedos.daemon.event_log import EventLog, Recording
 from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
 from cedos.daemon.flows import FlowEvents, PacketHandler
 from cedos.daemon.observer import Observer
-from cedos.daemon.recording import Recording
 from cedos.daemon.sleep_inhibitor import StayAwake
 from cedos.daemon.startup import NamedNetworks, choices, keep_learned
 from cedos.daemon.told_connections import ToldConnections
@@ -214,9 +210,8 @@ class Daemon:
             reversed(history.flows(startup.JUDGED_FLOWS)) if history is not None else (),
         )
         self._driver = driver = ControllerDriver(self._controller)
-        recorded = None
-        if record is not None:
-            recorded = EventLog(record, self._controller)
+        first = EventLog(record, self._controller) if record is not None else None
+        recording = Recording(self._controller, state, first)
         decider, ruled = self._controller.decider, self._controller.ruled
         steering.keep_to(ruled.may_use)
         steering.when_left_alone(
@@ -282,10 +277,10 @@ class Daemon:
             self._transfers,
             awake,
         )
-        driver.begin(self._executor, recorded)
+        driver.begin(self._executor.carry_out, recording)
         # -- people and programs
         self._carried = ToldConnections(
-            lambda: (*decider.networks, *decider.helpers), self._log.choice, history
+            lambda: (*decider.networks, *decider.helpers), self._log.recent, history
         )
         self.backend = ApiBackend(
             driver=driver,
@@ -296,7 +291,7 @@ class Daemon:
             programs=PrefetchingPrograms(driver, metering, radios),
             deadlines=self._transfers,
             carried=self._carried,
-            recorder=Recording(driver, state),
+            recorder=recording,
             problems=self.problems,
             open_sockets=open_sockets,
             neighbours=partial(neighbours, directories().runtime),

@@ -11,7 +11,7 @@ import msgspec
 
 from cedos.api.messages import CarriedReport, server_matches
 from cedos.errors import ConfigError
-from cedos.model import MOST_AGE_S, CarriedConnection, Network, Strategy, is_address
+from cedos.model import MOST_AGE_S, CarriedConnection, Decision, Network, is_address
 from cedos.storage.history import History
 
 _VALID_S: Final = 5.0
@@ -87,14 +87,6 @@ class _Program:
         self.heard_at_s, self.problem = now_s, report.problem
 
 
-@dataclass(frozen=True, slots=True)
-class CarriedStanding:
-    """The networks that carried a connection's last bytes, most first, and its first decision."""
-
-    carriers: list[str]
-    first_decision: int | None
-
-
 class ToldConnections:
     """The newest word on each connection, until it has ended or its program is silent for a minute.
 
@@ -103,17 +95,17 @@ class ToldConnections:
 
     Args:
         networks: those that there are.
-        choice: what the decision with this number chose; None: unknown.
+        decided: the decision with this number; None: unknown.
         history: None: nothing is kept.
     """
 
     def __init__(
         self,
         networks: Callable[[], Sequence[Network]],
-        choice: Callable[[int], Strategy | None],
+        decided: Callable[[int], Decision | None],
         history: History | None,
     ) -> None:
-        self._networks, self._choice, self._history = networks, choice, history
+        self._networks, self._decided, self._history = networks, decided, history
         self._programs: dict[tuple[int, str], _Program] = {}
         self._over: dict[tuple[int, str, int], _Told] = {}
         # An interface that went away keeps its network's name: its bytes must not count under two.
@@ -213,13 +205,15 @@ class ToldConnections:
             iter(await asyncio.to_thread(self._history.carried_connections, 1, server=meant)), None
         )
 
-    def lives(self, wanted: str) -> CarriedStanding | None:
-        """Return where the living connection with this server is that `find` returns; None: none."""
+    def lives(self, wanted: str) -> tuple[list[str], int | None] | None:
+        """Return where the living connection is that `find` returns, and its first decision.
+
+        The networks are those that carried its last bytes, most first. None: there is no such connection.
+        """
         found = _latest(wanted, self._living())
         if found is None:
             return None
-        carriers = [self._names.get(each, each) for each in found.carriers]
-        return CarriedStanding(carriers, found.first_decision)
+        return [self._names.get(each, each) for each in found.carriers], found.first_decision
 
     def _living(self) -> list[_Told]:
         return [
@@ -248,7 +242,8 @@ class ToldConnections:
         before = told.connection
         decision, strategy = before.decision, before.strategy
         if news.decision is not None and news.decision != decision:
-            decision, strategy = news.decision, self._choice(news.decision)
+            decided = self._decided(news.decision)
+            decision, strategy = news.decision, decided.choice if decided is not None else None
         told.connection = msgspec.structs.replace(
             before.at_least(news),
             gateway=before.gateway,

@@ -92,7 +92,7 @@ async def test_a_flow_that_was_none_is_forgotten_by_the_profiler():
     host._events = [FlowClosed(key, 102.0, 0, 500, at_s=40.0)]
     await host.subject.follow_flows()
     for command in host.driver.commands(ForgetFlow):
-        host.subject.forget(command.key)
+        host.profiler.forget(command.key)
     assert len(host.profiler) == 0
 
 

@@ -7,9 +7,9 @@ import pytest
 from kit.controller import Script
 
 from cedos.api.messages import RecordingRequest
-from cedos.daemon import recording
-from cedos.daemon.driver import ControllerDriver
-from cedos.daemon.recording import Recording
+from cedos.controller.events import ProvidersRead
+from cedos.daemon import event_log
+from cedos.daemon.event_log import Recording
 from cedos.errors import HistoryError, NotFoundError, PrivilegeError
 
 START, STOP = RecordingRequest(on=True, file="a.log"), RecordingRequest(on=False)
@@ -17,18 +17,13 @@ ROOT, MEMBER = 0, 70_001
 
 
 @pytest.fixture
-def driver():
-    driver = ControllerDriver(Script().controller, time.monotonic)
-    yield driver
-    driver.close()
+def log(tmp_path):
+    recording = Recording(Script().controller, tmp_path)
+    yield recording
+    recording.end()
 
 
-@pytest.fixture
-def log(driver, tmp_path):
-    return Recording(driver, tmp_path)
-
-
-def test_a_log_begins_below_the_state_directory_for_the_daemons_user_alone(log, driver, tmp_path):
+def test_a_log_begins_below_the_state_directory_for_the_daemons_user_alone(log, tmp_path):
     assert not log.state().on
     told = log.ask(START, MEMBER)
     file = tmp_path / "records" / "a.log"
@@ -36,7 +31,8 @@ def test_a_log_begins_below_the_state_directory_for_the_daemons_user_alone(log, 
     assert file.stat().st_mode & 0o777 == 0o600
     assert file.parent.stat().st_mode & 0o777 == 0o700
     assert log.state() == told
-    assert driver.log is not None
+    log.add(ProvidersRead(), 9.0, ())
+    assert log.state().events == 1
     ended = log.ask(STOP, MEMBER)
     assert (ended.on, ended.files) == (False, told.files)
     assert file.stat().st_size == ended.size_bytes > 0
@@ -87,7 +83,7 @@ def test_another_users_folder_is_not_used(log, tmp_path):
 
 
 def test_who_begins_log_after_log_does_not_fill_the_disk(log, monkeypatch):
-    monkeypatch.setattr(recording, "MOST_BYTES", 100)
+    monkeypatch.setattr(event_log, "MOST_BYTES", 100)
     log.ask(START, MEMBER)
     log.ask(STOP, MEMBER)
     with pytest.raises(HistoryError, match="earlier logs"):
@@ -96,7 +92,7 @@ def test_who_begins_log_after_log_does_not_fill_the_disk(log, monkeypatch):
 
 def test_who_begins_log_after_log_leaves_a_bounded_number_of_files(log, monkeypatch, tmp_path):
     """Begin and end logs as a member did, who left 87,000 of them, at 26 a second."""
-    monkeypatch.setattr(recording, "MOST_FILES", 3)
+    monkeypatch.setattr(event_log, "MOST_FILES", 3)
     for number in range(3):
         log.ask(RecordingRequest(on=True, file=f"{number}.log"), MEMBER)
         log.ask(STOP, MEMBER)
@@ -106,8 +102,8 @@ def test_who_begins_log_after_log_leaves_a_bounded_number_of_files(log, monkeypa
     assert log.ask(RecordingRequest(on=True, file="3.log"), MEMBER).on
 
 
-def test_where_a_log_could_not_be_written_any_more_another_one_may_begin(log, driver):
+def test_where_a_log_could_not_be_written_any_more_another_one_may_begin(log):
     log.ask(START, ROOT)
-    driver.log.problem = "the disk is full"
+    log.log.problem = "the disk is full"
     assert (log.state().on, log.state().problem) == (False, "the disk is full")
     assert log.ask(RecordingRequest(on=True, file="b.log"), ROOT).on

@@ -1,6 +1,7 @@
 """Reports of proxies about connections through a gateway: what is shown, and what is written, once."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -46,7 +47,9 @@ class Told:
         self.connections = self.begun()
 
     def begun(self):
-        return ToldConnections(lambda: self.networks, {5: BOTH}.get, self.history)
+        return ToldConnections(
+            lambda: self.networks, {5: SimpleNamespace(choice=BOTH)}.get, self.history
+        )
 
     def say(self, now_s, *connections, **more):
         self.connections.on_report(report(*connections, **more), USER, now_s, EPOCH + now_s)

@@ -44,7 +44,7 @@ class Daemon:
     def begins(self):
         self.log = DecisionLog(self.history)
         self.flows = LivingFlows()
-        self.carried = ToldConnections(list, self.log.choice, self.history)
+        self.carried = ToldConnections(list, self.log.recent, self.history)
 
     def decides(self, number, key=None, name=None):
         decision = self.make_decision(number)
