@@ -9,7 +9,8 @@ of bound sockets and to the users' rules. Main's routes are still asked first wh
 
 - into a VPN, or to containers: over an interface that is no network of cedos
 - over the very network that the rule names
-- within a rule for more than that, to a network's own subnet
+- within a rule for more than that, to a network's own subnet of private addresses: any network may give
+  this host an address beside a server's
 - for what is bound to an interface, over that interface.
 
 Where a network's parts of the Internet make a whole, main's prefixes of such lengths count no more than a
@@ -52,8 +53,6 @@ from cedos.kernel.policy_routing import (
 from cedos.model import Address, FlowKey, Network
 
 _DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
-# A network may call that much its own subnet, and no more.
-_LARGEST_SUBNET: Final = {4: 8, 6: 48}
 # Of the routes within one destination that lead elsewhere than what is around them: the widest.
 _MOST_WITHIN: Final = 256
 _T = TypeVar("_T")
@@ -148,7 +147,7 @@ class _Main:
             interface.network
             for network in networks
             for interface in network.addresses
-            if interface.network.prefixlen >= _LARGEST_SUBNET[interface.version]
+            if not interface.network.is_global
         }
         self._routes = _Closest[SeenRoute]()
         # Of equal prefixes the kernel takes the one with the lowest rank.

@@ -3,6 +3,8 @@
 import fcntl
 import os
 import struct
+from dataclasses import replace
+from ipaddress import ip_interface
 
 import pytest
 from kit.steered import steered
@@ -13,6 +15,9 @@ both = pytest.mark.parametrize("version", [4, 6])
 EXACT = {4: ("198.51.100.1/32",), 6: ("2001:db8:100::1/128",)}
 AROUND = {4: ("198.51.100.0/24",), 6: ("2001:db8:100::/64",)}
 HALVES = {4: ("0.0.0.0/1", "128.0.0.0/1"), 6: ("2000::/4", "3000::/4")}
+# Addresses of the Internet: those above are for documentation, and count as private.
+PUBLIC = {4: "9.8.0.0/16", 6: "2a00:1450::/32"}
+GIVEN = {4: "9.8.8.77/24", 6: "2a00:1450:4001::77/64"}
 EVERYWHERE = {4: "0.0.0.0/0", 6: "::/0"}
 SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 ROUTER = {4: "192.168.43.1", 6: "2001:db8:43::1"}
@@ -130,3 +135,22 @@ async def test_a_vpn_carries_what_is_ruled_whatever_a_network_announces(host, st
         os.close(tunnel)
     for prefix in (*HALVES[version], *EXACT[version]):
         host.client.ip(f"-{version}", "route", "del", prefix, "dev", "wlan0")
+
+
+@both
+@pytest.mark.parametrize("rule", [PUBLIC, EVERYWHERE])
+@steered(default="wlan0")
+async def test_an_address_that_a_network_gives_draws_no_ruled_destination(
+    host, steering, version, rule
+):
+    """By DHCP, or one router's advertisement, a Wi-Fi had the servers of that subnet to itself."""
+    port = 8000 if rule is EVERYWHERE else None
+    steering.set_ruled({(rule[version], port): "lte0"})
+    given = ip_interface(GIVEN[version])
+    host.client.ip("address", "add", str(given), "dev", "wlan0", *(["nodad"] * (version == 6)))
+    wlan0, lte0 = host.networks()
+    await steering.networks_changed([replace(wlan0, addresses=(*wlan0.addresses, given)), lte0])
+    server = str(given.ip + 1)
+    assert device(host, version, server, "ipproto", "tcp", "dport", "8000") == "lte0"
+    if port is not None:
+        assert device(host, version, server, "ipproto", "tcp", "dport", "80") == "wlan0"
