@@ -17,6 +17,8 @@ from cedos.proxy.http import OnlyAnswer
 
 _SMALLEST: Final = 1 << 16
 _LARGEST: Final = 1 << 20
+# Where all tunnels keep more, they read small blocks.
+MOST_KEPT_BYTES: Final = 1 << 25
 _LINGER_S: Final = 1.0
 _RESET_ON_CLOSE, _END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
@@ -34,9 +36,11 @@ class TunnelBytes:
     ended: str
 
 
-def make_buffer() -> memoryview:
-    """Return a buffer for all tunnels of one event loop."""
-    return memoryview(bytearray(_LARGEST))
+class TunnelBuffer:
+    """The buffer of all tunnels of one event loop, and the size of all blocks that these keep."""
+
+    def __init__(self) -> None:
+        self.view, self.kept_bytes = memoryview(bytearray(_LARGEST)), 0
 
 
 def reset_on_close(one: socket.socket) -> None:
@@ -63,7 +67,7 @@ class Tunnel:
         self,
         client: socket.socket,
         origin: socket.socket,
-        buffer: memoryview,
+        buffer: TunnelBuffer,
         *,
         idle_s: float,
         first_up: bytes = b"",
@@ -86,8 +90,8 @@ class Tunnel:
             ended = await self._done
         finally:
             self._timer.cancel()
-            self._up.stop()
-            self._down.stop()
+            self._up.close()
+            self._down.close()
         if ended != "complete":
             reset_on_close(self._up.source)
             reset_on_close(self._up.sink)
@@ -124,7 +128,7 @@ class _OneWay:
         self,
         source: tuple[str, socket.socket],
         sink: tuple[str, socket.socket],
-        buffer: memoryview,
+        buffer: TunnelBuffer,
         on_end: Callable[[], None],
         on_break: Callable[[str], None],
         first: bytes = b"",
@@ -137,7 +141,8 @@ class _OneWay:
         self._buffer = buffer
         self._on_end, self._on_break = on_end, on_break
         self.moved_at_s = self._loop.time()
-        self._waiting = memoryview(first)
+        self._kept_bytes = 0
+        self._keep(first)
         self._left = limit
         self._answer = answer
         self._chunk = _SMALLEST
@@ -162,13 +167,24 @@ class _OneWay:
             self._loop.remove_writer(self.sink)
         self._reads = self._writes = False
 
+    def _keep(self, block: bytes) -> None:
+        """Keep what the sink did not take; none of it: an empty view would keep its block."""
+        self._buffer.kept_bytes += len(block) - self._kept_bytes
+        self._waiting, self._kept_bytes = memoryview(block), len(block)
+
+    def close(self) -> None:
+        self.stop()
+        self._keep(b"")
+
     def _read(self) -> None:
         if not self._reads and not self.ended:
             self._reads = True
             self._loop.add_reader(self.source, self._readable)
 
     def _readable(self) -> None:
-        view = self._buffer
+        view = self._buffer.view
+        if self._buffer.kept_bytes > MOST_KEPT_BYTES:
+            self._chunk = _SMALLEST
         try:
             count = self.source.recv_into(view, self._chunk)
         except (BlockingIOError, InterruptedError):
@@ -208,7 +224,7 @@ class _OneWay:
         self.moved_bytes += sent
         # The sink is full: copy the rest, and read no more until it is written.
         if sent < taken:
-            self._waiting = memoryview(bytes(view[sent:taken]))
+            self._keep(bytes(view[sent:taken]))
             # What waits is memory: a sink that takes little is offered less.
             if sent < taken >> 2:
                 self._chunk = max(_SMALLEST, self._chunk >> 1)
@@ -231,6 +247,7 @@ class _OneWay:
             self.moved_bytes += sent
             self._waiting = self._waiting[sent:]
         if not self._waiting:
+            self._keep(b"")
             if self._writes:
                 self._writes = False
                 self._loop.remove_writer(self.sink)

@@ -19,6 +19,7 @@ from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream
+from cedos.proxy.streams.unread import MOST_OF_ONE_BYTES, Unread
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
 from cedos.token_bucket import TokenBucket
@@ -110,6 +111,7 @@ class GatewayLink:
         # Half of what the gateway allows this host, whose other proxies have the rest.
         self._opens = TokenBucket(OPENS_PER_S / 2, OPENS_AT_ONCE / 2, self._loop.time())
         self._opening = asyncio.Lock()
+        self._unread = Unread(most_of_one_bytes=MOST_OF_ONE_BYTES).share(None)
 
     def leads_to(self, host: str) -> bool:
         """Tell whether a host is the gateway itself, as far as its addresses are known."""
@@ -387,7 +389,7 @@ class GatewayLink:
             self._note_away(str(error))
             raise
         self._away_at_s, self.problem = None, ""
-        self._streams = streams = Multiplexer(connection, sizes=self._sizes)
+        self._streams = streams = Multiplexer(connection, unread=self._unread, sizes=self._sizes)
         streams.answered = self._answered
         self._running = self._loop.create_task(self._run(streams))
         return streams

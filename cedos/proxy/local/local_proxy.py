@@ -27,7 +27,7 @@ from cedos.proxy.local.program_request import FirstWords, ProgramRequest, read_r
 from cedos.proxy.local.redirection import Redirection
 from cedos.proxy.local.socks import SocksAssociation
 from cedos.proxy.own_tasks import OwnTasks
-from cedos.proxy.splice import Tunnel, TunnelBytes, end_on_close, make_buffer, reset_on_close
+from cedos.proxy.splice import Tunnel, TunnelBuffer, TunnelBytes, end_on_close, reset_on_close
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.links import EgressReader
@@ -37,6 +37,8 @@ _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 86_400.0
 _BACKLOG: Final = 1024
 _MOST: Final = 4_096
+# Of these so many without a request, of which each may keep 64 KiB: honest programs send theirs at once.
+_MOST_SILENT: Final = 512
 MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
 # Open files that are left for the session's paths and other uses beside connections.
 _SPARE_FILES: Final = 256
@@ -99,7 +101,7 @@ class LocalProxy:
         self._tasks = OwnTasks(_log, "a connection failed")
         self._silent: OrderedDict[asyncio.Task[None], None] = OrderedDict()
         self._most = _MOST
-        self._buffer = make_buffer()
+        self._buffer = TunnelBuffer()
         self._told_direct = False
         self._routes = EgressReader()
         self._owners, self._associations = SocketOwners(), Counter[int]()
@@ -254,12 +256,14 @@ class LocalProxy:
         """
         if isinstance(upstream, ProxiedStream):
             carrying = Carry(program, upstream, first=first, limit=limit, answer=answer)
+            first = b""
             return await carrying.run()
         with upstream:
             tunnel = Tunnel(
                 program, upstream, self._buffer, idle_s=_IDLE_S, first_up=first, up_limit=limit,
                 answer=answer,
             )  # fmt: skip
+            first = b""
             return await tunnel.run()
 
     def _give_up(self, upstream: ProxiedStream | socket.socket) -> None:
@@ -337,12 +341,12 @@ class LocalProxy:
                 loop.remove_reader(one)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, one, where)
             return
-        if len(self._tasks) >= self._most:
-            if not self._silent:
-                reset_on_close(program)
-                program.close()
-                return
-            # Drop the oldest connection that has sent no request: honest programs send theirs at once.
+        full = len(self._tasks) >= self._most
+        if full and not self._silent:
+            reset_on_close(program)
+            program.close()
+            return
+        if full or len(self._silent) >= _MOST_SILENT:
             self._silent.popitem(last=False)[0].cancel()
         program.setblocking(False)
         task = self._tasks.begin(self._serve(program, where))
@@ -444,7 +448,10 @@ class LocalProxy:
             self._give_up(upstream)
             return
         answer = OnlyAnswer() if request.only else None
-        ended = await self.carry(program, upstream, words.left, request.limit, answer)
+        carrying = self.carry(program, upstream, words.left, request.limit, answer)
+        # Their bytes, up to 64 KiB, need not last as long as the connection.
+        del request, words
+        ended = await carrying
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)

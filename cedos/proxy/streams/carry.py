@@ -120,7 +120,8 @@ class Carry:
         if self._up_done:
             return
         if self._up:
-            self._up = self._up[self.stream.write(self._up) :]
+            # (An empty view would keep its block.)
+            self._up = self._up[self.stream.write(self._up) :] or b""
         if self._limit == 0 and not self._up:
             self._up_done = True  # one request was all; its end follows with the answer's
             self._read(on=False)

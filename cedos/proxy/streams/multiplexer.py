@@ -76,7 +76,8 @@ class Multiplexer:
         associated: Callable[[ProxiedAssociation], None] | None = None,
         # Called with the other end's questions; None: they are not answered.
         asked: Callable[[GatewayQuestion], None] | None = None,
-        # Bounds the unread bytes, and frames that wait; None: each stream's window alone does.
+        # Bounds the unread bytes, and where the other end opens streams, frames that wait. None: each
+        # stream's window alone does.
         unread: Share | None = None,
         # Of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
         sizes: SizeHistory | None = None,
@@ -209,7 +210,7 @@ class Multiplexer:
     # Inside
 
     def _account(self) -> None:
-        if self._unread is not None:
+        if self._unread is not None and self._opened is not None:
             numbers = _NUMBER_BYTES * len(self._opened_ahead)
             self._unread.waits(self, _FRAME_BYTES * len(self._waiting) + numbers)
 

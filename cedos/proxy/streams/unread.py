@@ -83,7 +83,7 @@ class Share:
     def drop_fullest(self) -> None:
         stream = max(self._bytes, key=self._bytes.__getitem__)
         _log.warning(
-            "a client has too many unread bytes: its fullest connection breaks",
+            "too many bytes are unread: the fullest connection breaks",
             unread_bytes=self.total_bytes,
         )
         stream.drop()

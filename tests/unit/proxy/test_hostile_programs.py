@@ -4,6 +4,7 @@ import asyncio
 import errno
 import socket
 import threading
+import tracemalloc
 from contextlib import suppress
 
 import pytest
@@ -33,8 +34,9 @@ async def is_served(ends, port):
     return got.endswith(b"\r\n\r\naend")
 
 
-async def test_who_says_nothing_makes_room_for_who_does(ends, monkeypatch):
-    monkeypatch.setattr(local_proxy, "_MOST", 20)
+@pytest.mark.parametrize("limit", ["_MOST", "_MOST_SILENT"])
+async def test_who_says_nothing_makes_room_for_who_does(ends, monkeypatch, limit):
+    monkeypatch.setattr(local_proxy, limit, 20)
     await ends.start()
     where = ("127.0.0.1", ends.proxy.addresses[0].port)
     port = await ends.origin(echo)
@@ -48,6 +50,54 @@ async def test_who_says_nothing_makes_room_for_who_does(ends, monkeypatch):
     kept[1].write_eof()
     assert await asyncio.wait_for(kept[0].read(), 5) == b"end"
     for _, writer in (*silent, kept):
+        writer.close()
+
+
+async def test_programs_that_do_not_read_fill_no_memory(ends, monkeypatch):
+    """Break the fullest connections: each of 2,000 kept 1.5 MB of what its program had not read."""
+    monkeypatch.setattr(gateway_link, "MOST_OF_ONE_BYTES", 1_000_000)
+    await ends.start(patience_s=30)
+    sent = []
+
+    async def pours(reader, writer):
+        sent.append(writer)
+        with suppress(ConnectionError):
+            while True:
+                writer.write(bytes(100_000))
+                await writer.drain()
+
+    port, good = await ends.origin(pours), await ends.forward(await ends.origin(echo))
+    programs = [await ends.forward(port) for _ in range(12)]
+    for reader, _ in programs:
+        reader._transport.pause_reading()
+    await until(lambda: len(ends.link._streams) <= 6 and len(sent) == 12)
+    assert ends.link._unread.total_bytes <= 1_000_000
+    good[1].write_eof()
+    assert await asyncio.wait_for(good[0].read(), 10) == b"end"
+    for _, writer in (*programs, good):
+        writer.transport.abort()
+
+
+async def test_a_connection_keeps_no_bytes_of_its_request(ends):
+    """Forget the heads of requests: 4,096 connections kept 68 kB each for as long as they lasted."""
+    await ends.start()
+    got = 0
+
+    async def takes(reader, writer):
+        nonlocal got
+        while not reader.at_eof():
+            got += len(await reader.read(65_536))
+
+    port = await ends.origin(takes)
+    head = b"GET http://127.0.0.1:%d/ HTTP/1.1\r\nX: %s\r\n\r\n" % (port, b"a" * 60_000)
+    tracemalloc.start()
+    try:
+        programs = [await ends.ask(head) for _ in range(20)]
+        await until(lambda: got >= 20 * 60_000)
+        assert tracemalloc.get_traced_memory()[0] < 10 * 60_000
+    finally:
+        tracemalloc.stop()
+    for _, writer in programs:
         writer.close()
 
 

@@ -8,9 +8,10 @@ import struct
 
 import pytest
 
-from cedos.proxy.splice import Tunnel, TunnelBytes, make_buffer
+from cedos.proxy import splice
+from cedos.proxy.splice import Tunnel, TunnelBuffer, TunnelBytes
 
-BUFFER = make_buffer()
+BUFFER = TunnelBuffer()
 RESET = struct.pack("ii", 1, 0)
 
 
@@ -85,18 +86,39 @@ async def test_after_one_side_has_ended_the_other_goes_on():
         assert await ends.task == TunnelBytes(8, 6, "complete")
 
 
+async def fill(ends):
+    """Send until nothing more is taken; return the number of bytes."""
+    sent, end = 0, False
+    for _ in range(200):
+        try:
+            sent += ends.server.send(bytes(1 << 20))
+            end = False
+        except BlockingIOError:
+            if end:
+                break
+            end = True
+            await asyncio.sleep(0.05)
+    return sent
+
+
+async def test_tunnels_that_wait_keep_little_together(monkeypatch):
+    """Read small blocks while others wait: 4,096 tunnels could keep 2 MiB each, also empty ones."""
+    monkeypatch.setattr(splice, "MOST_KEPT_BYTES", 1)
+    async with Ends() as first, Ends() as second:
+        sent = await fill(first)
+        kept = BUFFER.kept_bytes
+        assert kept
+        await fill(second)
+        assert 0 < BUFFER.kept_bytes - kept <= 1 << 16
+        first.server.shutdown(socket.SHUT_WR)
+        assert len(await receive(first.user)) == sent
+        assert BUFFER.kept_bytes <= 1 << 16
+    assert not BUFFER.kept_bytes
+
+
 async def test_what_is_not_taken_is_not_read():
     async with Ends() as ends:
-        sent, end = 0, False
-        for _ in range(200):
-            try:
-                sent += ends.server.send(bytes(1 << 20))
-                end = False
-            except BlockingIOError:
-                if end:
-                    break
-                end = True
-                await asyncio.sleep(0.05)
+        sent = await fill(ends)
         # Four kernel buffers, and one block in the relay.
         assert sent < 30_000_000
         assert not ends.task.done()
