@@ -45,6 +45,7 @@ class ServerLink:
     def __init__(self, connect: Callable[[], Awaitable["Connection"]]) -> None:
         self._connect = connect
         self._connection: Connection | None = None
+        self._gone = ""  # why there was no server, when it was given up
 
     async def until_done(
         self, over: Callable[["Connection"], Awaitable[bool]], progress: Progress, patience_s: float
@@ -52,12 +53,14 @@ class ServerLink:
         """Call `over` with one session, or with the next ones, until it returns True.
 
         `over` tells whether it is. Given up after `patience_s` without one byte and without a session,
-        at once where the very first session cannot be had, and after three sessions in a row that the
-        server ends with the same words and without a byte.
+        at once where the very first session cannot be had or the server was given up before, and after
+        three sessions in a row that the server ends with the same words and without a byte.
 
         TransferError: one end will not, or a disk cannot, or the same answer came again and again.
         SessionError: no server for too long.
         """
+        if self._gone:
+            raise SessionError(self._gone)
         loop = asyncio.get_running_loop()
         give_up_s = loop.time() + patience_s
         failures, same, said = 0, 0, ""
@@ -88,8 +91,12 @@ class ServerLink:
     ) -> bool:
         if self._connection is None:
             progress.state = progress.state or "no answer from the server yet"
-            self._connection = await self._connect()
-            progress.state = ""
+            try:
+                self._connection = await self._connect()
+            except SessionError as error:
+                self._gone = str(error)
+                raise
+            progress.state = self._gone = ""
         progress.sessions += 1
         progress.connection = connection = self._connection
         try:

@@ -69,6 +69,8 @@ class Tree:
         except TransferError as error:
             raise missing from error
         try:
+            if _is_half(parts[-1], lambda name: _is_there(name, folder)):
+                raise missing
             # A fifo must not make the server wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
             number = os.open(parts[-1], flags, dir_fd=folder)
@@ -113,10 +115,8 @@ class Tree:
             for part in parts[:-1]:
                 number = _replaced(number, os.open(part, flags | os.O_DIRECTORY, dir_fd=number))
                 there += 1
-            for name in (parts[-1], files_of(Path(parts[-1]))[0].name):
-                with suppress(FileNotFoundError):
-                    os.stat(name, dir_fd=number, follow_symlinks=False)
-                    return 0
+            if any(_is_there(name, number) for name in (parts[-1], files_of(Path(parts[-1]))[0].name)):
+                return 0
         except OSError:
             pass  # there is no folder of this name, or none can be
         finally:
@@ -147,13 +147,8 @@ class Tree:
             raise TransferError(f"there is no folder {path!r}") from error
         finally:
             os.close(number)
-        # A part lies beside its note; another file with such a name is one of the user's.
         names = {each.name for each in found}
-        notes = {
-            name for name in names if (is_part := PART_NAME.fullmatch(name)) and is_part["note"]
-        }
-        hidden = notes | {name for name in names if f"{name}.json" in notes}
-        return [each for each in found if each.name not in hidden]
+        return [each for each in found if not _is_half(each.name, names.__contains__)]
 
     def count(self, most: int) -> int:
         """Return the number of files and folders below the root, or `most` if there are more."""
@@ -177,6 +172,19 @@ class Tree:
                 if len(self._digests) > _DIGESTS_KEPT:
                     self._digests.popitem(last=False)
         return digest
+
+
+def _is_half(name: str, is_there: Callable[[str], bool]) -> bool:
+    """Return True for a part beside its note, and for a note; other such names are the user's."""
+    named = PART_NAME.fullmatch(name)
+    return named is not None and (bool(named["note"]) or is_there(f"{name}.json"))
+
+
+def _is_there(name: str, folder: int) -> bool:
+    with suppress(FileNotFoundError):
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return True
+    return False
 
 
 def _entry(each: "os.DirEntry[str]") -> Entry | None:

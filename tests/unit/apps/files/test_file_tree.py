@@ -146,7 +146,11 @@ def test_a_folder_is_listed_with_all_but_half_files(root):
     assert {found[name].kind for name in ("link", "inside", "out")} == {"link"}
     assert found["pipe"].kind == "other"
     assert (found["music"].kind, found[odd].kind, found[odd].size) == ("folder", "file", 7)
-    os.close(tree.open(found[odd].name))
+    for name in (found[odd].name, *own):
+        os.close(tree.open(name))
+    for each in (half, note, draft):  # another client's unfinished upload
+        with pytest.raises(TransferError, match="there is no file"):
+            tree.open(each.name)
     assert [each.name for each in tree.entries("/music/./old/")] == ["song ü"]
     for path in ("none", "..", "music/../..", "out", "link", "own.part", "a\0b", "music\0"):
         with pytest.raises(TransferError, match="there is no folder"):
