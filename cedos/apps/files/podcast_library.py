@@ -33,6 +33,10 @@ _MOST_FEED_BYTES: Final = 8 << 20
 # A real feed of that size takes a tenth of this. The newest episodes are enough, `keep` is less.
 _PARSE_S, _PARSE_BYTES = 30, 1 << 30
 _MOST_PARSED: Final = 2000
+# A feed may name new episodes each time that it is read.
+MOST_NEW: Final = 100  # until the time when they are wanted, or `keep`
+MOST_OF_DAY_BYTES: Final = 8 * 10**9
+_DAY_S: Final = 86_400.0
 _TEXT_LENGTH: Final = 1000
 _TITLE_BYTES: Final = 120  # eCryptfs takes names of 143 bytes
 _LISTED_S: Final = 8 * 86_400.0  # longer than a daemon keeps a transfer in its table
@@ -131,8 +135,16 @@ class _Subscriptions(msgspec.Struct, forbid_unknown_fields=True):
     podcasts: dict[str, Subscription] = {}
 
 
+class _Day(msgspec.Struct):
+    """The bytes that a podcast has brought since its day began."""
+
+    began_unix_s: float = 0.0
+    received_bytes: int = 0
+
+
 class _Book(msgspec.Struct):
     episodes: list[Episode] = []
+    days: dict[str, _Day] = {}
 
 
 class Library:
@@ -146,11 +158,12 @@ class Library:
         self.podcasts: dict[str, Subscription] = {}
         self.read_subscriptions()
         try:
-            self.episodes = msgspec.json.decode(book.read_bytes(), type=_Book).episodes
+            found = msgspec.json.decode(book.read_bytes(), type=_Book)
         except FileNotFoundError:
-            self.episodes = []
+            found = _Book()
         except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{book}: {error}; move it away to start anew") from error
+        self.episodes, self._days = found.episodes, found.days
 
     def read_subscriptions(self) -> None:
         """Read the user's file, which may have changed."""
@@ -183,13 +196,31 @@ class Library:
             if before is not None and before.state is EpisodeState.WANTED:
                 before.title, before.url, before.least = each.title, each.url, each.least
                 before.size_bytes = each.size_bytes or before.size_bytes
-        new = [each for each in found[: wanted.keep] if each.guid not in known]
+        by_unix_s = wanted.next_unix_s()
+        room = max(wanted.keep, MOST_NEW) - sum(
+            each.by_unix_s == by_unix_s for each in known.values()
+        )
+        new = [each for each in found[: wanted.keep] if each.guid not in known][: max(room, 0)]
         for each in new:
-            each.podcast, each.by_unix_s = name, wanted.next_unix_s()
+            each.podcast, each.by_unix_s = name, by_unix_s
             each.file = str(folder / name / each.file_name)
         self.episodes.extend(new)
         self.save()
         return len(new)
+
+    def count(self, name: str, n_bytes: int) -> None:
+        """Count bytes that a podcast has brought."""
+        day, now_s = self._days.setdefault(name, _Day()), time.time()
+        if not 0.0 <= now_s - day.began_unix_s < _DAY_S:
+            day.began_unix_s, day.received_bytes = now_s, 0
+        day.received_bytes += n_bytes
+
+    def check_day(self, name: str) -> None:
+        """Refuse more bytes of a podcast that has brought too many in a day. Errors: WebError."""
+        self.count(name, 0)
+        if self._days[name].received_bytes > MOST_OF_DAY_BYTES:
+            most = f"{MOST_OF_DAY_BYTES // 10**9} GB"
+            raise WebError(f"its feed has brought {most} within a day; the rest comes later")
 
     def forget_ended(self) -> None:
         """Tell the daemon what ended lately: it lists as waiting what ended while it was away."""
@@ -201,7 +232,7 @@ class Library:
     def save(self) -> None:
         try:
             self._book.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            content = msgspec.json.encode(_Book(self.episodes))
+            content = msgspec.json.encode(_Book(self.episodes, self._days))
             own_file.write(self._book, msgspec.json.format(content))
         except OSError as error:
             raise ConfigError(f"{self._book}: {error.strerror or error}") from error

@@ -8,6 +8,7 @@ episode in its pause has no turn, so that it never stops others.
 import asyncio
 import shutil
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
@@ -27,6 +28,7 @@ from cedos.session.io.links import Egress
 from cedos.web import KEEP_FREE_BYTES, LEAST_BYTES, MOST_FILE_BYTES, WebWay
 
 _MOST_AT_ONCE: Final = 64  # episodes with a row in the table of transfers
+_MOST_OF_FEED: Final = 16  # of these: its servers may be slow, or never answer
 _LOOK_S: Final = 1.0
 _PAUSE_S: Final = 5.0
 _LONGEST_PAUSE_S: Final = 3600.0
@@ -162,14 +164,18 @@ class WantedEpisode:
         self._again_s = _clock_s() + pause_s
         return pause_s
 
-    def on_bytes(self, egress: Egress, have: int) -> None:
-        """Count received bytes. Many more than there ever were end a row of failures, if they go on."""
+    def on_bytes(self, egress: Egress, have: int) -> int:
+        """Count received bytes; return how many are new.
+
+        Many more than there ever were end a row of failures, if they go on.
+        """
         self._anew = self._anew or have < self._have  # a changed file, or one that cannot go on
         new = have - self._have if have >= self._have else have
         self._have = have
         self._used[egress.interface] = self._used.get(egress.interface, 0) + new
         if have >= self._furthest + LEAST_BYTES and not self._anew:
             self._furthest, self.failures = have, 0
+        return new
 
 
 class EpisodeFetching:
@@ -199,16 +205,20 @@ class EpisodeFetching:
             while True:
                 pending = {key: each for key, each in pending.items() if not tasks[key].done()}
                 # Take new episodes, the most urgent first, as long as the table has rows for them.
-                new = [
-                    WantedEpisode(each) for each in self._library.wanted() if each.key not in tasks
-                ][: _MOST_AT_ONCE - len(pending)]
+                of_feed = Counter(each.episode.podcast for each in pending.values())
+                new: list[WantedEpisode] = []
+                for each in self._library.wanted():
+                    if each.key not in tasks and of_feed[each.podcast] < _MOST_OF_FEED:
+                        of_feed[each.podcast] += 1
+                        new.append(WantedEpisode(each))
+                del new[_MOST_AT_ONCE - len(pending) :]
                 if not stay and not pending and not new:
                     return
                 await self._look([*pending.values(), *new])
-                for each in new:
-                    pending[each.episode.key] = each
-                    bringing = self._bring(each, stay=stay)
-                    tasks[each.episode.key] = asyncio.create_task(bringing)
+                for one in new:
+                    pending[one.episode.key] = one
+                    bringing = self._bring(one, stay=stay)
+                    tasks[one.episode.key] = asyncio.create_task(bringing)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_S):
                         await self._ended.wait()
@@ -278,12 +288,13 @@ class EpisodeFetching:
     async def _fetch(self, each: WantedEpisode, egress: Egress) -> None:
         """Fetch an episode as far as its network goes. TransferError: not all of it came."""
         episode = each.episode
+        self._library.check_day(episode.podcast)
         if (partial := _part(episode)) is None:
             return
         folder = Path(episode.file).parent
 
         def on_bytes(have: int, size: int | None) -> None:
-            each.on_bytes(egress, have)
+            self._library.count(episode.podcast, each.on_bytes(egress, have))
             episode.size_bytes = size or episode.size_bytes
             if max(have, size or 0) > MOST_FILE_BYTES:
                 raise TransferError(f"it is larger than {MOST_FILE_BYTES // 10**9} GB")
@@ -291,6 +302,8 @@ class EpisodeFetching:
                 raise DiskError(f"{folder}: less than 1 GB is free on the disk", full=True)
             if have == size:  # the note goes with the part
                 self._library.save()
+            else:
+                self._library.check_day(episode.podcast)
 
         try:
             way = WebWay(egress.interface, episode.least)

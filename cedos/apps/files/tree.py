@@ -115,7 +115,9 @@ class Tree:
             for part in parts[:-1]:
                 number = _replaced(number, os.open(part, flags | os.O_DIRECTORY, dir_fd=number))
                 there += 1
-            if any(_is_there(name, number) for name in (parts[-1], files_of(Path(parts[-1]))[0].name)):
+            if any(
+                _is_there(name, number) for name in (parts[-1], files_of(Path(parts[-1]))[0].name)
+            ):
                 return 0
         except OSError:
             pass  # there is no folder of this name, or none can be

@@ -157,7 +157,7 @@ async def _body(
                 yield data
             if decoder.eof:
                 break  # what follows is no part of it, and may have no end
-            if came > _SMALL_BYTES + _GROWTH * made:  # empty blocks, without end
+            if came > _SMALL_BYTES + 2 * made:  # empty blocks, without end
                 raise TransferError("the body is encoded into more than it is")
         yield decoder.flush()
     except zlib.error as error:

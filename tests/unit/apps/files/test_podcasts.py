@@ -19,7 +19,7 @@ from kit.waiting import until
 
 from cedos.apps.files import podcast_library, podcasts, web_getting
 from cedos.apps.files.partial import Partial, disk_error
-from cedos.apps.files.podcast_library import Episode, EpisodeState, Library, Subscription
+from cedos.apps.files.podcast_library import MOST_NEW, Episode, EpisodeState, Library, Subscription
 from cedos.apps.files.podcasts import EpisodeFetching, WantedEpisode
 from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.errors import ConfigError, DiskError, FeedError, WebError
@@ -202,10 +202,10 @@ class Listener:
         async with asyncio.timeout(within_s):
             await self.fetching.run()
 
-    async def run_until(self, text):
-        """Run until this was said, and stop."""
+    async def run_until(self, *texts):
+        """Run until all of this was said, and stop."""
         running = asyncio.create_task(self.run())
-        await until(lambda: any(text in each for each in self.said))
+        await until(lambda: all(any(text in each for each in self.said) for text in texts))
         running.cancel()
         await asyncio.wait({running})
 
@@ -240,7 +240,7 @@ BAD = [
 async def test_the_good_one_comes_in_the_pause_of_the_bad_one(tmp_path, server, bad, why):
     url = f"http://127.0.0.1:{closed_port()}/x" if bad == "closed" else server.url(bad)
     listener = Listener(tmp_path, url, server.url("good"))
-    await listener.run_until("E1 is here")
+    await listener.run_until("E1 is here", "E0: ")
     assert (tmp_path / "got" / "e1").read_bytes() == AUDIO
     assert listener.states == [EpisodeState.WANTED, EpisodeState.HERE]
     assert listener.said.count(f"news: E0: {why}; it is tried again in 5 s") == 1
@@ -330,6 +330,43 @@ async def test_episodes_leave_room_on_the_disk(tmp_path, server, monkeypatch):
     monkeypatch.setattr(podcasts, "MOST_FILE_BYTES", len(AUDIO) - 1)
     await listener.run()
     assert listener.states == [EpisodeState.REFUSED]
+
+
+def test_a_feed_that_names_new_episodes_at_each_reading_has_so_many_a_day(tmp_path, library):
+    """It brought `keep` of 8 GB each half hour, without end."""
+    for reading in range(MOST_NEW):
+        found = [Episode("", f"{reading} {n}", "T", "http://a.test/x") for n in range(3)]
+        library.add_new("news", found, tmp_path)
+    assert len(library.episodes) == MOST_NEW
+    for each in library.episodes:
+        each.by_unix_s -= 86_400.0  # a day later
+    assert library.add_new("news", [Episode("", "next", "T", "http://a.test/x")], tmp_path) == 1
+
+
+async def test_a_feed_brings_so_many_bytes_a_day(tmp_path, server, monkeypatch):
+    monkeypatch.setattr(podcast_library, "MOST_OF_DAY_BYTES", len(AUDIO) + 1000)
+    first = Listener(tmp_path, server.url("early"), server.url("good"), server.url("good"))
+    await first.run_until("its feed has brought")
+    assert first.states.count(EpisodeState.HERE) == 1
+    again = Listener(tmp_path)  # the next run goes on with the account
+    with pytest.raises(WebError, match="the rest comes later"):
+        again.library.check_day("news")
+    again.library.check_day("others")
+    monkeypatch.setattr(podcast_library, "_DAY_S", 0.0)
+    await again.run_until("is here")
+    assert again.states == [EpisodeState.WANTED, EpisodeState.HERE, EpisodeState.HERE]
+
+
+async def test_a_feed_whose_servers_are_silent_leaves_rows_to_others(tmp_path, server):
+    """It had all 64 for good, and no other podcast's episode came."""
+    listener = Listener(tmp_path, *[server.url(f"silent#{n}") for n in range(70)])
+    good = server.url("good")
+    listener.library.podcasts["other"] = listener.library.podcasts["news"]
+    listener.library.episodes.append(
+        Episode("other", "g", "Good", good, 0, time.time() + 7200.0, str(tmp_path / "good"),
+                least=Distance.HOST)
+    )  # fmt: skip
+    await listener.run_until("Good is here")
 
 
 async def test_a_full_disk_ends_the_run(tmp_path, server, monkeypatch):
