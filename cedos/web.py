@@ -180,19 +180,30 @@ def client(
     )
 
 
-async def blocks(answer: aiohttp.ClientResponse, most_bytes: int) -> AsyncIterator[bytes]:
-    """Yield a body. TimeoutError: less than `LEAST_BYTES` of it came in `SILENCE_S`."""
-    now_s, since = asyncio.get_running_loop().time, LEAST_BYTES
+async def blocks(
+    answer: aiohttp.ClientResponse,
+    most_bytes: int,
+    least_bytes: Callable[[], int] = lambda: LEAST_BYTES,
+) -> AsyncIterator[bytes]:
+    """Yield a body. TimeoutError: less than `least_bytes` of it came in `SILENCE_S`."""
+    now_s = asyncio.get_running_loop().time
+    until_s, since = now_s() + SILENCE_S, 0
     while True:
         # The caller's own time counts, too: it may wait for the disk, not for people.
-        if since >= LEAST_BYTES:
-            until_s, since = now_s() + SILENCE_S, 0
-        async with asyncio.timeout_at(until_s):
-            block = await answer.content.read(most_bytes)
-        if not block:
+        try:
+            async with asyncio.timeout_at(until_s):
+                block = await answer.content.read(most_bytes)
+        except TimeoutError:
+            if since < least_bytes():
+                raise
+            block = None
+        if block == b"":
             return
-        since += len(block)
-        yield block
+        since += len(block or b"")
+        if since >= least_bytes():
+            until_s, since = now_s() + SILENCE_S, 0
+        if block:
+            yield block
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | sessions of `cedos-serve` with one address; those without a network | {apps.files.serving:_MOST_OF_ADDRESS}, half of open files; a quarter of open files | refused; as above |
 | **A web server, or a server of files** | | |
 | a head; its fields; answers 1xx before it; what frames a body between its bytes; bytes of rules for caches | {apps.files.objects.origin_client:LONGEST_HEAD KiB}; {web:_MOST_FIELDS}; {web:MOST_INFORMATIONAL}; {web:_MOST_FRAMING_BYTES KiB}; {apps.files.objects.http_rules:_MOST_RULES_BYTES} | an error; an error; an error; an error; it is not stored |
-| silence, or less than 16 KiB; redirects | {web:SILENCE_S} s; {apps.files.objects.object_fetcher:_MOST_REDIRECTS} | given up |
+| silence, or less than 16 KiB (where others wait for its slot, {apps.files.objects.object_fetcher:_LEAST_BESIDE_OTHERS KiB}); redirects | {web:SILENCE_S} s; {apps.files.objects.object_fetcher:_MOST_REDIRECTS} | given up |
 | the answer to an upload | {apps.files.messages:MOST_ANSWER_BYTES KiB} | shortened |
 | a feed of podcasts; what is prefetched into memory, into a file; a body begun anew; what a session keeps of parts and lists beside its windows | {apps.files.podcast_library:_MOST_FEED_BYTES MiB}; {apps.prefetch.http:MOST_IN_MEMORY_BYTES MiB}, {web:MOST_FILE_BYTES GB}; {apps.prefetch.http:MOST_ANEW} times; {session.protocol.receiver:MOST_EXTRA_BYTES MiB} | an error |
 | new episodes and bytes of a feed in a day; rows in the table of transfers | {apps.files.podcast_library:MOST_NEW} or `keep`, {apps.files.podcast_library:MOST_OF_DAY_BYTES GB}; {apps.files.podcasts:_MOST_OF_FEED} of {apps.files.podcasts:_MOST_AT_ONCE} | they wait |

@@ -32,6 +32,8 @@ PROGRAMS_AT_ONCE: Final = 32
 # The most objects that one client waits for.
 MOST_WAITING: Final = 256
 
+# While others wait for its slot, a request brings so much in `SILENCE_S`, or waits behind them.
+_LEAST_BESIDE_OTHERS: Final = 64 * LEAST_BYTES
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _ASKED: Final[dict[str, str]] = {
     hdrs.ACCEPT: "*/*",
@@ -77,15 +79,24 @@ class Slots:
     def __init__(self, most: int, most_of_origin: int) -> None:
         self._all, self._most_of_origin = asyncio.Semaphore(most), most_of_origin
         self._of_origin: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
+        self._waiting = 0
+
+    def least_bytes(self) -> int:
+        """Return what a request must bring in `SILENCE_S` to keep its slot."""
+        return _LEAST_BESIDE_OTHERS if self._waiting else LEAST_BYTES
 
     def full(self, url: URL) -> bool:
         return self._all.locked() or self._of(url).locked()
 
     async def take(self, url: URL, taken: ExitStack) -> None:
         # First the origin's: who waits for a silent origin keeps no other one waiting.
-        for slot in (self._of(url), self._all):
-            await slot.acquire()
-            taken.callback(slot.release)
+        self._waiting += 1
+        try:
+            for slot in (self._of(url), self._all):
+                await slot.acquire()
+                taken.callback(slot.release)
+        finally:
+            self._waiting -= 1
 
     def _of(self, url: URL) -> asyncio.Semaphore:
         slot = self._of_origin.get(url.origin())
@@ -245,7 +256,7 @@ class ObjectFetcher:
             if isinstance(way, aiohttp.ClientResponse):
                 return PassedOn(answer, taken.pop_all())
             if isinstance(way, StoredObject) and not way.whole:
-                self._bring_later(client, url, asked, way, answer, taken.pop_all())
+                self._bring_later(client, url, asked, way, answer, slots, taken.pop_all())
             else:
                 answer.release()
             return way
@@ -272,9 +283,10 @@ class ObjectFetcher:
         asked: dict[str, str],
         found: StoredObject,
         answer: aiohttp.ClientResponse,
+        slots: Slots,
         slot: ExitStack,
     ) -> None:
-        bringing = self._bring(client, url, asked, found, answer)
+        bringing = self._bring(client, url, asked, found, answer, slots, slot)
         task = asyncio.get_running_loop().create_task(bringing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -374,6 +386,8 @@ class ObjectFetcher:
         asked: dict[str, str],
         found: StoredObject,
         answer: aiohttp.ClientResponse | None,
+        slots: Slots,
+        slot: ExitStack,
     ) -> None:
         """Receive the whole object, over as many connections to the origin as necessary."""
         failures = 0
@@ -384,7 +398,7 @@ class ObjectFetcher:
                     if answer is None:
                         answer = await self._rest(client, url, asked, found)
                     async with answer:
-                        await self._take(client, found, answer)
+                        await self._take(client, found, answer, slots.least_bytes)
                     break
                 except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                     # Only a strong validator allows to ask for the rest of the same bytes.
@@ -392,7 +406,9 @@ class ObjectFetcher:
                     failures = 0 if found.have >= had + LEAST_BYTES else failures + 1
                     if failures >= len(_AGAIN_S) or not strong_validator(found.record.headers):
                         raise TransferError(f"{url.host} broke off: {words(error)}") from None
+                    slot.close()  # to those that wait
                     await asyncio.sleep(_AGAIN_S[failures])
+                    await slots.take(url, slot)
             await found.finish()
             self.store.write(client, found)
             _log.debug("fetched", bytes=found.have)
@@ -424,9 +440,15 @@ class ObjectFetcher:
             raise aiohttp.ClientError(f"it answers {answer.status}")
         raise TransferError(f"{url.host} has another one now")
 
-    async def _take(self, client: str, found: StoredObject, answer: aiohttp.ClientResponse) -> None:
+    async def _take(
+        self,
+        client: str,
+        found: StoredObject,
+        answer: aiohttp.ClientResponse,
+        least_bytes: Callable[[], int],
+    ) -> None:
         size = found.record.size
-        async for block in blocks(answer, _BLOCK):
+        async for block in blocks(answer, _BLOCK, least_bytes):
             if found.failed:
                 raise TransferError(found.failed)
             if size is not None and found.have + len(block) > size:

@@ -198,6 +198,49 @@ async def test_silence_has_an_end(fetching, brings, monkeypatch):
     origin.close()
 
 
+async def test_slow_origins_keep_no_slot_from_others(fetching, monkeypatch):
+    """16 KiB a minute kept each of a client's slots as long as an origin liked."""
+    monkeypatch.setattr(web, "SILENCE_S", 1.0)
+    await fetching.start()
+    fetching.publish(b"here")
+
+    serving = []
+
+    async def drips(reader, writer):
+        serving.append(asyncio.current_task())
+        with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            head = await reader.readuntil(b"\r\n\r\n")
+            answer = (
+                b"206 P\r\nContent-Range: bytes %s9999999/10000000"
+                % head.split(b"bytes=")[1].split()[0]
+                if b"bytes=" in head
+                else b"200 OK\r\nContent-Length: 10000000"
+            )
+            writer.write(b'HTTP/1.1 %s\r\nETag: "1"\r\n\r\n' % answer)
+            while True:
+                writer.write(bytes(8_192))
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+
+    servers = [await asyncio.start_server(drips, "127.0.0.1", 0) for _ in range(2)]
+    tasks = [
+        asyncio.create_task(
+            fetching.get(f"http://127.0.0.1:{each.sockets[0].getsockname()[1]}/{n}", f"s{port}{n}")
+        )
+        for port, each in enumerate(servers)
+        for n in range(AT_ONCE_OF_ORIGIN)
+    ]
+    await until(lambda: len(fetching.fetcher._tasks) == AT_ONCE)
+    await asyncio.sleep(1.5)
+    assert not any(each.done() for each in tasks), "they go on while no other one waits"
+    assert await fetching.get(fetching.url("/file")) == b"here"
+    assert not any(each.done() for each in tasks), "they go on behind it"
+    await end([*tasks, *serving])
+    for each in servers:
+        each.close()
+
+
 async def test_other_clients_have_slots_of_their_own(fetching, silent):
     await fetching.start()
     fetching.publish(b"here")
