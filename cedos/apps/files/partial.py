@@ -13,10 +13,11 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 
@@ -88,9 +89,13 @@ class PartNote:
         draft = self._draft
         draft.unlink(missing_ok=True)
         first, second = msgspec.json.encode(part_of) + b"\n", msgspec.json.encode(noted)
-        with os.fdopen(own_file.create(draft), "wb") as written:
-            written.write(first + second)
-        draft.replace(self._path)
+        try:
+            with os.fdopen(own_file.create(draft), "wb") as written:
+                written.write(first + second)
+            draft.replace(self._path)
+        except OSError:  # a full disk would be left with an empty file for each one that is fetched
+            draft.unlink(missing_ok=True)
+            raise
         self._first_length, self._length = len(first), len(second)
 
     def write_bytes(self, noted: NotedBytes) -> None:
@@ -147,10 +152,68 @@ def disk_error(path: Path, error: OSError, kept: str = "") -> DiskError:
     return DiskError(f"{path}: {disk_words(error)}{kept}", full=error.errno in _FULL)
 
 
-def _refuse_existing(target: Path) -> None:
+class OpenFolder(NamedTuple):
+    """A folder that stays the same, wherever its path leads later: the number by which it is open."""
+
+    path: Path
+    number: int
+
+    @classmethod
+    def of(cls, path: Path) -> "OpenFolder":
+        """Open a folder. Errors: OSError."""
+        return cls(path, os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def below(self, file: Path, *, make: bool = False, links: bool = False) -> int:
+        """Open the folder of a file below this one; `make` creates a missing one. Errors: OSError.
+
+        `links`: links of this user and of root are followed.
+        """
+        return folder_below(
+            self.number, file.relative_to(self.path).parts[:-1], make=make, links=links
+        )
+
+
+def folder_below(top: int, parts: Iterable[str], *, make: bool = False, links: bool = False) -> int:
+    """Open a folder below an open one. Arguments and errors: as of `OpenFolder.below`."""
+    number = os.dup(top)
+    try:
+        # Folder by folder, so that no link can lead out, not even one that appears meanwhile.
+        for part in parts:
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=number)
+            below = _entered(part, number, links=links)
+            os.close(number)
+            number = below
+    except OSError:
+        os.close(number)
+        raise
+    return number
+
+
+def _entered(name: str, folder: int, *, links: bool) -> int:
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+    try:
+        return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+    except NotADirectoryError:
+        if not links:
+            raise
+    link = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        found = os.fstat(link)
+        if not stat.S_ISLNK(found.st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if found.st_uid not in (0, os.geteuid()):
+            raise OSError(errno.ELOOP, "is a link of another user, which is not followed")
+        return os.open(os.readlink("", dir_fd=link), flags, dir_fd=folder)
+    finally:
+        os.close(link)
+
+
+def _refuse_existing(there: Path, target: Path) -> None:
     """Refuse a target that is there, also as a link to nothing, or that cannot be. TransferError."""
     try:
-        target.lstat()
+        there.lstat()
     except FileNotFoundError:
         return
     except OSError as error:
@@ -165,13 +228,35 @@ class Partial:
     there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
     something of another source is here under this name, and goes. TransferError: the target is there
     already, another program fetches it, or it cannot be written.
+
+    `below`: the open folder that the target is in, or in a folder of which: no link of another user is
+    followed from there on. The target's own folder stays open, so that it is the same until the end.
     """
 
-    def __init__(self, target: Path, source: str) -> None:
-        _refuse_existing(target)
+    def __init__(self, target: Path, source: str, below: OpenFolder | None = None) -> None:
         self.target = target
         self.path = files_of(target)[0]
-        self._note = PartNote(target)
+        try:
+            if below is None:
+                self._folder = OpenFolder.of(target.parent).number
+            else:
+                self._folder = below.below(target, links=True)
+        except FileNotFoundError as error:
+            raise DiskError(f"there is no folder {target.parent}") from error
+        except OSError as error:
+            raise disk_error(target.parent, error) from error
+        try:
+            self._open(Path(f"/proc/self/fd/{self._folder}") / target.name, source)
+        except BaseException:
+            os.close(self._folder)
+            raise
+
+    def _open(self, there: Path, source: str) -> None:
+        """Open the part of a target, whose folder's path no other user can change."""
+        target = self.target
+        _refuse_existing(there, target)
+        self._target, self._part = there, files_of(there)[0]
+        self._note = PartNote(there)
         self._source = text_of(source)
         self.have = 0
         self.version = ""
@@ -182,11 +267,9 @@ class Partial:
         try:
             # A crash in `finish` leaves a whole file with two names, of which one may be gone by now.
             with suppress(FileNotFoundError):
-                if self.path.lstat().st_nlink > 1:
-                    self.path.unlink()
-            self._number = _opened(self.path)
-        except FileNotFoundError as error:
-            raise DiskError(f"there is no folder {target.parent}") from error
+                if self._part.lstat().st_nlink > 1:
+                    self._part.unlink()
+            self._number = _opened(self._part)
         except OSError as error:
             raise disk_error(self.path, error) from error
         try:
@@ -197,7 +280,7 @@ class Partial:
                 f"{self.path}: another program is fetching this file"
             ) from error
         try:  # the other program may just have finished it
-            _refuse_existing(target)
+            _refuse_existing(there, target)
             if not self._still_there():
                 raise TransferError(f"{target} was here a moment ago; run the same command again")
         except TransferError:
@@ -209,7 +292,7 @@ class Partial:
 
     def _still_there(self) -> bool:
         try:
-            return os.path.samestat(os.fstat(self._number), self.path.stat())
+            return os.path.samestat(os.fstat(self._number), self._part.stat())
         except OSError:
             return False
 
@@ -278,12 +361,12 @@ class Partial:
             os.utime(self._number, (modified_unix_s, modified_unix_s))
             os.fsync(self._number)
             try:
-                os.link(self.path, self.target)  # unlike a rename, never over another file
-                self.path.unlink()
+                os.link(self._part, self._target)  # unlike a rename, never over another file
+                self._part.unlink()
             except (PermissionError, NotImplementedError):  # a file system without links
-                if self.target.exists():
+                if os.path.lexists(self._target):
                     raise
-                self.path.rename(self.target)
+                self._part.rename(self._target)
             self._note.remove()
             self._noted = None
         except OSError as error:
@@ -299,9 +382,10 @@ class Partial:
         """Close the part; an empty one is removed."""
         self._noted = None
         if not self.have:
-            self.path.unlink(missing_ok=True)
+            self._part.unlink(missing_ok=True)
             self._note.remove()
         os.close(self._number)
+        os.close(self._folder)
 
 
 async def when_free(target: Path, source: str) -> Partial:

@@ -18,6 +18,7 @@ from cedos.apps.files.messages import (
     read,
     unix_time,
 )
+from cedos.apps.files.partial import OpenFolder, disk_words
 from cedos.apps.files.server_link import Progress, Sessions
 from cedos.apps.files.tree import Version, digest_of, reader
 from cedos.errors import TransferError
@@ -27,13 +28,25 @@ if TYPE_CHECKING:
 
 
 class UploadBody:
-    """The file of an upload, open until `close`. TransferError: the file cannot be read."""
+    """The file of an upload, open until `close`. TransferError: the file cannot be read.
 
-    def __init__(self, source: Path) -> None:
+    `below`: the open folder that it is sent with. No link is followed from there on, not even one that
+    another user has placed since the folder was listed.
+    """
+
+    def __init__(self, source: Path, below: OpenFolder | None = None) -> None:
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         try:
-            self._number = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            if below is None:
+                self._number = os.open(source, flags)
+            else:
+                folder = below.below(source)
+                try:
+                    self._number = os.open(source.name, flags | os.O_NOFOLLOW, dir_fd=folder)
+                finally:
+                    os.close(folder)
         except OSError as error:
-            raise TransferError(str(error.strerror)) from error
+            raise TransferError(disk_words(error)) from error
         status = os.fstat(self._number)
         if not stat.S_ISREG(status.st_mode):
             os.close(self._number)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.apps.files.messages import MOST_ENTRIES, Entry, path_of, path_text, unix_time
-from cedos.apps.files.partial import PART_NAME, files_of
+from cedos.apps.files.partial import PART_NAME, files_of, folder_below
 from cedos.errors import TransferError
 
 _DIGESTS_KEPT: Final = 1000
@@ -93,19 +93,13 @@ class Tree:
 
         TransferError: there is no such folder, or it cannot be made.
         """
-        flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-        number = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        top = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            # Folder by folder, so that no link can lead out, not even one that appears meanwhile.
-            for part in parts:
-                if make:
-                    with suppress(FileExistsError):
-                        os.mkdir(part, dir_fd=number)
-                number = _replaced(number, os.open(part, flags, dir_fd=number))
+            return folder_below(top, parts, make=make)
         except OSError as error:
-            os.close(number)
             raise TransferError(f"there is no folder {'/'.join(parts)!r}") from error
-        return number
+        finally:
+            os.close(top)
 
     def missing(self, parts: list[str]) -> int:
         """Return how many names of a path are not there yet; a file's part stands for the file."""

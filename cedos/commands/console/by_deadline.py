@@ -18,14 +18,9 @@ from cedos.api.transfers import TransferReport, lateness, sentence
 from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.commands.console.manual import say
 from cedos.commands.console.progress import ProgressLine, size
-from cedos.commands.console.servers import Source
 from cedos.commands.console.transfers import Endpoints
 from cedos.commands.console.waiting_files import (
     WaitingFile,
-    WebTarget,
-    download,
-    upload,
-    web_upload,
 )
 from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError, TransferError
@@ -345,22 +340,8 @@ class FilesByDeadline:
         self._waiting: list[FileByDeadline] = []
         self._pools: dict[KnownServer, SessionPool] = {}
 
-    def add(self, source: Source, target: Path, ends: Endpoints) -> None:
-        """Add a download. TransferError: the target cannot be written, or there are too many."""
-        self._add(download(source, target, ends), ends)
-
-    def add_upload(self, source: Path, path: str, where: str, ends: Endpoints) -> None:
-        """Add an upload to `path` of the server; `where` is the whole target.
-
-        TransferError: the file cannot be read, or there are too many.
-        """
-        self._add(upload(source, path, where, ends), ends)
-
-    def add_web_upload(self, source: Path, url: str, target: WebTarget, ends: Endpoints) -> None:
-        """Add an upload that the gateway of `ends` sends on. Errors as of `add_upload`."""
-        self._add(web_upload(source, url, target), ends)
-
-    def _add(self, file: WaitingFile, ends: Endpoints) -> None:
+    def add(self, file: WaitingFile, ends: Endpoints) -> None:
+        """Add a file. TransferError: it cannot be read or written, or there are too many."""
         if len(self._waiting) >= _MOST_FILES:
             raise TransferError(
                 f"{file.path}: one command takes {_MOST_FILES} files with --by; "

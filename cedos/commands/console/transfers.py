@@ -13,7 +13,7 @@ import click
 
 from cedos.api.asking import DaemonChooser
 from cedos.api.client import ControlClient
-from cedos.apps.files.partial import Partial
+from cedos.apps.files.partial import OpenFolder, Partial
 from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.commands.console import servers
 from cedos.commands.console.manual import DURATION, say
@@ -162,9 +162,9 @@ def interruptible(wanted: Coroutine[Any, Any, None]) -> None:
     asyncio.run(run())
 
 
-def partial_of(target: Path, source: str) -> Partial:
-    """Return the partial file; report one of another source. Errors as of `Partial`."""
-    partial = Partial(target, source)
+def partial_of(target: Path, source: str, below: OpenFolder | None) -> Partial:
+    """Return the partial file; report one of another source. Arguments and errors as of `Partial`."""
+    partial = Partial(target, source, below)
     if partial.replaces:
         why = f"{target}: what had come of another file under this name was dropped"
         say("cedos-get", CedosError(why))

@@ -1,7 +1,6 @@
 """A copy of a server's folder with all that is in it: complete, or what is missing is reported."""
 
 import os
-import stat
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Final
 
 from cedos.apps.files.getting import entries
 from cedos.apps.files.messages import Entry
-from cedos.apps.files.partial import PART_NAME, disk_words
+from cedos.apps.files.partial import PART_NAME, OpenFolder, disk_words
 from cedos.apps.files.server_link import ServerLink
 from cedos.errors import TransferError
 
@@ -21,7 +20,10 @@ _MOST_WAITING: Final = 20_000
 
 
 class TreeCopy:
-    """A walk through a folder of a server, which makes the same folders below `here`."""
+    """A walk through a folder of a server, which makes the same folders below `here`.
+
+    `top`: `here`, open. TransferError: it cannot be made.
+    """
 
     def __init__(
         self,
@@ -39,13 +41,22 @@ class TreeCopy:
         self._patience_s, self._dot_files = patience_s, dot_files
         self._report = missing
         self._waiting = [""]  # folders below `path`
+        try:
+            parent = here.parent if here.name else here
+            parent.mkdir(parents=True, exist_ok=True)
+            above = OpenFolder.of(parent)
+        except OSError as error:
+            raise _error(here, error) from error
+        try:
+            self.top = _made(above, here)
+        finally:
+            os.close(above.number)
 
     async def files(self) -> AsyncIterator[tuple[str, Path, int]]:
         """Yield the server's path, the path here and the size of each file.
 
-        TransferError: the folder here cannot be made. SessionError: no server for too long.
+        SessionError: no server for too long.
         """
-        _make(self._here)
         seen = 0
         while self._waiting:
             below = self._waiting.pop()
@@ -79,7 +90,7 @@ class TreeCopy:
                 left_out += 1
             else:
                 try:
-                    _make(self._here / path)
+                    os.close(_made(self.top, self._here / path).number)
                     folders.append(f"{path}/")
                 except TransferError as error:
                     self._missing(path, str(error))
@@ -120,14 +131,15 @@ class TreeCopy:
         self._report(self._path + below, self._here / below, TransferError(why))
 
 
-def _make(folder: Path) -> None:
-    """Make a folder, if it is not there. TransferError: it cannot be."""
+def _made(above: OpenFolder, folder: Path) -> OpenFolder:
+    """Open a folder, made if it is not there, by no link of another user. Errors: TransferError."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        found = folder.lstat()
-        if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
-            raise TransferError(f"{folder} is a link of another user, which is not followed")
-    except FileExistsError as error:
-        raise TransferError(f"{folder} is a file here, and a folder at the server") from error
+        return OpenFolder(folder, above.below(folder / "file", make=True, links=True))
     except OSError as error:
-        raise TransferError(f"{folder}: {disk_words(error)}") from error
+        raise _error(folder, error) from error
+
+
+def _error(folder: Path, error: OSError) -> TransferError:
+    if isinstance(error, NotADirectoryError):
+        return TransferError(f"{folder} is a file here, and a folder at the server")
+    return TransferError(f"{folder}: {disk_words(error)}")

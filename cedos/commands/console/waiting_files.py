@@ -15,6 +15,7 @@ import click
 from cedos.api.asking import forget
 from cedos.apps.files.getting import Getting
 from cedos.apps.files.messages import WebUpload
+from cedos.apps.files.partial import OpenFolder
 from cedos.apps.files.putting import Putting, UploadBody
 from cedos.apps.files.server_link import Sessions
 from cedos.commands.console.manual import Parsed
@@ -78,12 +79,14 @@ class WebTarget:
             return self.url
         return self.url + quote(path, errors="surrogateescape")
 
-    def prepared(self, source: Path, url: str) -> tuple[UploadBody, WebUpload]:
-        """Return the body and its description. TransferError: the file cannot be read.
+    def prepared(
+        self, source: Path, url: str, below: OpenFolder | None = None
+    ) -> tuple[UploadBody, WebUpload]:
+        """Return the body and its description. Arguments and errors: as of `UploadBody`.
 
         The id is the same for the same state of the file, and the same URL.
         """
-        body = UploadBody(source)
+        body = UploadBody(source, below)
         told = [url, str(source.absolute()), str(body.version)]
         name = hashlib.sha256(json.dumps(told).encode(errors="surrogateescape")).hexdigest()[:32]
         headers = list(self.headers)
@@ -121,7 +124,9 @@ class WaitingFile:
     move: Callable[[Sessions, float], Move]
 
 
-def download(source: Source, target: Path, ends: Endpoints) -> WaitingFile:
+def download(
+    source: Source, target: Path, ends: Endpoints, below: OpenFolder | None = None
+) -> WaitingFile:
     """Describe a download. Its `move` raises TransferError: the file cannot be written."""
     # The key identifies the server, at any address.
     identity = f"{keys.to_text(ends.server.key)}/{source.path}"
@@ -130,7 +135,7 @@ def download(source: Source, target: Path, ends: Endpoints) -> WaitingFile:
     def move(sessions: Sessions, patience_s: float) -> Move:
         if os.path.lexists(target):  # it may have arrived while no daemon ran
             forget(directories().socket, key)
-        partial = partial_of(target, identity)
+        partial = partial_of(target, identity, below)
         getting = Getting(source.path, partial, sessions, patience_s)
         return Move(getting, partial.close, lambda: partial.by_network, partial.note_networks)
 
@@ -138,23 +143,25 @@ def download(source: Source, target: Path, ends: Endpoints) -> WaitingFile:
     return WaitingFile(Direction.DOWN, key, target.name, source.name, target, facts, move)
 
 
-def upload(source: Path, path: str, where: str, ends: Endpoints) -> WaitingFile:
+def upload(
+    source: Path, below: OpenFolder | None, path: str, where: str, ends: Endpoints
+) -> WaitingFile:
     """Describe an upload. Its `move` raises TransferError: the file cannot be read."""
     key = _key(f"{keys.to_text(ends.server.key)}/{path}\0up", source)
 
     def move(sessions: Sessions, patience_s: float) -> Move:
-        putting = Putting(UploadBody(source), path, sessions, patience_s)
+        putting = Putting(UploadBody(source, below), path, sessions, patience_s)
         return Move(putting, putting.close)
 
     facts = {"path": str(source), "to": where}
     return WaitingFile(Direction.UP, key, source.name, str(source), source, facts, move)
 
 
-def web_upload(source: Path, url: str, target: WebTarget) -> WaitingFile:
+def web_upload(source: Path, below: OpenFolder | None, url: str, target: WebTarget) -> WaitingFile:
     """Describe an upload to a web server by the gateway. Errors as of `upload`."""
 
     def move(sessions: Sessions, patience_s: float) -> Move:
-        body, asked = target.prepared(source, url)
+        body, asked = target.prepared(source, url, below)
         putting = Putting(body, url, sessions, patience_s, asked)
         return Move(putting, putting.close)
 

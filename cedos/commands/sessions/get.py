@@ -12,7 +12,7 @@ import click
 
 from cedos.apps.files.getting import Getting, entries
 from cedos.apps.files.messages import Entry
-from cedos.apps.files.partial import disk_words
+from cedos.apps.files.partial import OpenFolder, disk_words
 from cedos.apps.files.playing import PipeTarget, PlayTarget
 from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
@@ -36,6 +36,7 @@ from cedos.commands.console.transfers import (
     too_late,
 )
 from cedos.commands.console.tree_copy import TreeCopy
+from cedos.commands.console.waiting_files import download
 from cedos.errors import CedosError, TransferError
 from cedos.plain_text import plain
 from cedos.session import keys
@@ -306,7 +307,7 @@ class _Run:
                 if target.is_file() and target.stat().st_size == n_bytes:
                     known += 1
                 else:
-                    await self._file(source._replace(path=path), target, link, ends)
+                    await self._file(source._replace(path=path), target, link, ends, copy.top)
             except OSError as error:
                 missing(path, target, TransferError(disk_words(error)))
             except TransferError as error:
@@ -336,14 +337,21 @@ class _Run:
                 shown_size = size(each.size) if each.kind == "file" else "" if folder else each.kind
                 echo(f"{shown_size:>9}  {when:%Y-%m-%d %H:%M}  {name}")
 
-    async def _file(self, source: Source, target: Path, link: ServerLink, ends: Endpoints) -> None:
+    async def _file(
+        self,
+        source: Source,
+        target: Path,
+        link: ServerLink,
+        ends: Endpoints,
+        below: OpenFolder | None = None,
+    ) -> None:
         """Fetch a file, or note it if it has a deadline. CedosError: that failed."""
         if _is_folder(target):
             # If the server has a folder of this name, it answers with a hint.
             await Getting(source.path, PipeTarget(_nowhere), link, ends.deadline_s).ask()
             raise TransferError(f"{target} is a folder here; -o NAME gives the file another name")
         if self._later is not None:
-            self._later.add(source, target, ends)
+            self._later.add(download(source, target, ends, below), ends)
             return
         began_s = time.monotonic()
         if target == _STDOUT:
@@ -352,7 +360,7 @@ class _Run:
             await output.drained()
             return
         # The key identifies the server, at any address.
-        partial = partial_of(target, f"{keys.to_text(ends.server.key)}/{source.path}")
+        partial = partial_of(target, f"{keys.to_text(ends.server.key)}/{source.path}", below)
         whole = False
         try:
             getting = Getting(source.path, partial, link, ends.deadline_s)

@@ -9,6 +9,7 @@ from typing import Any, Final
 import click
 
 from cedos.apps.files.messages import MOST_KEPT_S
+from cedos.apps.files.partial import OpenFolder
 from cedos.apps.files.putting import Putting, UploadBody, put_folder
 from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
@@ -29,7 +30,7 @@ from cedos.commands.console.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.console.waiting_files import HEADERS, WebTarget
+from cedos.commands.console.waiting_files import HEADERS, WebTarget, upload, web_upload
 from cedos.errors import CedosError, TransferError
 from cedos.plain_text import plain
 from cedos.session import keys
@@ -159,8 +160,8 @@ def command(
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
     run = _Run(to.server, target, ends, quiet or as_json)
-    for source, path in _files(files, "" if target is not None else to.path, run.left_out):
-        run.add(source, path)
+    for source, path, below in _files(files, "" if target else to.path, run.left_out):
+        run.add(source, path, below)
     try:
         interruptible(run.now() if by is None else run.later(by))
     finally:  # also after Ctrl-C: what is there is there
@@ -177,22 +178,25 @@ class _Run:
 
     def __init__(self, server: str, target: WebTarget | None, ends: Endpoints, quiet: bool) -> None:
         self._server, self._target, self._ends, self._quiet = server, target, ends, quiet
-        # Each file with its path at the server (`target`: its URL), and the whole target.
-        self._sent: list[tuple[Path, str, str]] = []
+        # Each file with its folder, its path at the server (`target`: its URL), and the whole target.
+        self._sent: list[tuple[Path, OpenFolder | None, str, str]] = []
         self._folders: list[tuple[Path, str, str]] = []
         self.results: list[dict[str, Any]] = []
         self.status = 0
 
-    def add(self, source: Path, path: str) -> None:
+    def add(self, source: Path, path: str, below: OpenFolder | None) -> None:
         """Add a file, or a folder without files (a path that ends with a slash)."""
         where = f"{self._server}/{path}"
         if self._target is None:
-            (self._folders if path.endswith("/") else self._sent).append((source, path, where))
+            if path.endswith("/"):
+                self._folders.append((source, path, where))
+            else:
+                self._sent.append((source, below, path, where))
         elif path.endswith("/"):
             self.left_out(source, "a web server takes no folder without files")
         else:
             url = self._target.of(path)
-            self._sent.append((source, url, url))
+            self._sent.append((source, below, url, url))
 
     def left_out(self, source: Path, why: str) -> None:
         """Report what is not sent."""
@@ -203,9 +207,9 @@ class _Run:
         link = self._ends.link()
         try:
             await self._make_folders(link)
-            for source, path, where in self._sent:
+            for source, below, path, where in self._sent:
                 try:
-                    fact = await _put(source, path, self._target, link, self._ends, self._quiet)
+                    fact = await self._put(source, below, path, link)
                 except CedosError as error:
                     self._failed(where, source, error)
                 else:
@@ -213,15 +217,41 @@ class _Run:
         finally:
             await link.close()
 
+    async def _put(
+        self, source: Path, below: OpenFolder | None, path: str, link: ServerLink
+    ) -> dict[str, Any]:
+        """Send a file. CedosError: the server does not have it."""
+        began_s = time.monotonic()
+        if self._target is None:
+            body, web = UploadBody(source, below), None
+        else:
+            body, web = self._target.prepared(source, path, below)
+        putting = Putting(body, path, link, self._ends.deadline_s, web)
+        try:
+            async with drawn(source.name, putting.progress, quiet=self._quiet):
+                await putting.run()
+        finally:
+            putting.close()
+        progress = putting.progress
+        return {
+            "bytes": progress.have_bytes,
+            "here_before_bytes": progress.began_bytes,
+            "sessions": progress.sessions,
+            "seconds": round(time.monotonic() - began_s, 3),
+            **putting.told,
+            "error": None,
+        }
+
     async def later(self, by_unix_s: float) -> None:
         """Send the files by a deadline, planned together."""
         waiting = FilesByDeadline(by_unix_s, self._quiet, self._done, self._failed)
-        for source, path, where in self._sent:
+        for source, below, path, where in self._sent:
             try:
                 if self._target is not None:
-                    waiting.add_web_upload(source, where, self._target, self._ends)
+                    file = web_upload(source, below, where, self._target)
                 else:
-                    waiting.add_upload(source, path, where, self._ends)
+                    file = upload(source, below, path, where, self._ends)
+                waiting.add(file, self._ends)
             except CedosError as error:
                 self._failed(where, source, error)
         await waiting.run()
@@ -258,7 +288,7 @@ class _Run:
 
 def _files(
     files: tuple[Path, ...], to: str, left_out: Callable[[Path, str], None]
-) -> Iterator[tuple[Path, str]]:
+) -> Iterator[tuple[Path, str, OpenFolder | None]]:
     """Yield each file, and each folder without files (with a slash), with its path at the server.
 
     Links inside of folders are not followed.
@@ -269,50 +299,23 @@ def _files(
 
     for each in files:
         if not each.is_dir():
-            yield each, to + each.name if to.endswith("/") or not to else to
+            yield each, to + each.name if to.endswith("/") or not to else to, None
             continue
         top = each.resolve()
+        below = OpenFolder.of(top)
         for folder, names, found in os.walk(top, onerror=not_read):
             names.sort()
             here = Path(folder)
             if not names and not found:
-                yield here, f"{to}{here.relative_to(top.parent)}/"
+                yield here, f"{to}{here.relative_to(top.parent)}/", below
             for name in sorted([*found, *names]):
                 path = here / name
                 if path.is_symlink():
                     left_out(path, "is a symbolic link, which is not sent")
                 elif path.is_file():
-                    yield path, f"{to}{path.relative_to(top.parent)}"
+                    yield path, f"{to}{path.relative_to(top.parent)}", below
                 elif not path.is_dir():
                     left_out(path, "is neither a file nor a folder")
-
-
-async def _put(
-    source: Path,
-    path: str,
-    target: WebTarget | None,
-    link: ServerLink,
-    ends: Endpoints,
-    quiet: bool,
-) -> dict[str, Any]:
-    """Send a file. CedosError: the server does not have it."""
-    began_s = time.monotonic()
-    body, web = (UploadBody(source), None) if target is None else target.prepared(source, path)
-    putting = Putting(body, path, link, ends.deadline_s, web)
-    try:
-        async with drawn(source.name, putting.progress, quiet=quiet):
-            await putting.run()
-    finally:
-        putting.close()
-    progress = putting.progress
-    return {
-        "bytes": progress.have_bytes,
-        "here_before_bytes": progress.began_bytes,
-        "sessions": progress.sessions,
-        "seconds": round(time.monotonic() - began_s, 3),
-        **putting.told,
-        "error": None,
-    }
 
 
 def main() -> None:

@@ -288,3 +288,17 @@ def test_a_part_has_a_short_name_of_its_own(tmp_path, name):
     assert target.read_bytes() == b"one"
     assert (tmp_path / f"{name[:20]}.part").read_bytes() == b"mine"
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_nothing_is_left_where_a_note_finds_no_room(tmp_path, monkeypatch):
+    """A full disk was left with an empty file for each one that `cedos-get -r` tried."""
+
+    def full(*_paths):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "replace", full)
+    part = Partial(tmp_path / "file", "server")
+    with pytest.raises(DiskError, match="No space left"):
+        part.begin(0, "v", 10)
+    part.close()
+    assert list(tmp_path.iterdir()) == []

@@ -78,7 +78,7 @@ async def test_they_share_one_session_and_one_that_is_not_there_harms_nobody(tmp
     both = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 10.0, 60.0)
     later = FilesByDeadline(time.time() + 300.0, True, ends, fails)
     for name in ("absent.bin", *files):
-        later.add(source(f"there/{name}"), here / name, both)
+        later.add(waiting_files.download(source(f"there/{name}"), here / name, both), both)
     async with asyncio.timeout(40.0):
         await later.run()
     after_s.append(time.monotonic() - done_s[-1])
@@ -110,7 +110,9 @@ async def test_a_server_that_is_not_there_is_waited_for_once(tmp_path):
     ends = Endpoints(KeyPair(os.urandom(32)), server, None, None, (), 0.4, 60.0)
     later = FilesByDeadline(time.time() + 300.0, True, lambda _: None, fails)
     for number in range(20):
-        later.add(source(f"there/{number}"), tmp_path / str(number), ends)
+        later.add(
+            waiting_files.download(source(f"there/{number}"), tmp_path / str(number), ends), ends
+        )
     async with asyncio.timeout(6.0):
         await later.run()
     assert len(failed) == 20
@@ -127,7 +129,7 @@ def test_who_is_here_already_waits_for_nothing(tmp_path, monkeypatch):
     later = FilesByDeadline(time.time() + 300.0, True, lambda _: None, lambda *_: None)
     (tmp_path / "song").write_bytes(b"here")
     with pytest.raises(TransferError, match="is there already"):
-        later.add(source("there/song"), tmp_path / "song", ends)
+        later.add(waiting_files.download(source("there/song"), tmp_path / "song", ends), ends)
     assert len(forgotten) == 1
 
 
@@ -142,7 +144,7 @@ async def test_that_it_will_be_late_is_said_once_where_no_line_is_drawn(
     by_unix_s = time.time() + 300.0
 
     later = FilesByDeadline(by_unix_s, False, lambda _: None, lambda *_: None)
-    later.add(source("there/film"), tmp_path / "film", both)
+    later.add(waiting_files.download(source("there/film"), tmp_path / "film", both), both)
     (file,) = later._waiting
     line = by_deadline._Line(later._waiting, False)
     drawing = asyncio.create_task(line.run())

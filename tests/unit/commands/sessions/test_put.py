@@ -18,6 +18,7 @@ from cedos.apps.files.messages import PutRequest
 from cedos.apps.files.partial import files_of
 from cedos.apps.files.serving import UploadLimits, Uploads
 from cedos.apps.files.tree import Tree
+from cedos.commands.sessions import put
 from cedos.errors import SessionError, TransferError
 from cedos.session import keys
 from tests.unit.commands.sessions.conftest import Programs
@@ -189,6 +190,35 @@ def test_what_a_server_does_not_take(programs):
     assert list((programs.folder / "outside").iterdir()) == []
     assert (programs.inbox / "there").read_text() == "before"
     assert not (programs.folder / "out").exists()
+
+
+@pytest.mark.parametrize("by", [(), ("--by", "5min")], ids=["now", "later"])
+def test_no_link_that_another_user_places_meanwhile_is_followed(programs, monkeypatch, by):
+    """Who could write in a sent folder had any file of the sender sent, instead of one of its own."""
+    programs.serve("--writable")
+    programs.remembered()
+    (programs.folder / "secret").mkdir()
+    (programs.folder / "secret" / "key").write_text("secret")
+    shared = programs.folder / "shared"
+    (shared / "folder").mkdir(parents=True)
+    (shared / "folder" / "key").write_text("harmless")
+    (shared / "key").write_text("harmless")
+
+    def listed(*arguments):
+        found = list(files_to_send(*arguments))
+        (shared / "key").unlink()
+        (shared / "key").symlink_to(programs.folder / "secret" / "key")
+        (shared / "folder").rename(programs.folder / "away")
+        (shared / "folder").symlink_to(programs.folder / "secret")
+        return found
+
+    files_to_send = put._files
+    monkeypatch.setattr(put, "_files", listed)
+    sent = programs.run("cedos-put", "-r", *by, "shared", "home/")
+    assert sent.returncode == 1
+    assert "shared/key: is a link, which is not followed" in sent.stderr
+    assert "shared/folder/key: Not a directory" in sent.stderr
+    assert not any(each.is_file() for each in programs.inbox.rglob("key"))
 
 
 def test_limits_and_strangers(programs):

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from cedos.apps.files.messages import Entry, path_of
+from cedos.apps.files.partial import OpenFolder, Partial
 from cedos.commands.console import tree_copy
 from cedos.commands.console.tree_copy import TreeCopy
 from cedos.errors import TransferError
@@ -111,6 +112,47 @@ def test_a_link_to_a_folder_that_another_user_laid_is_not_followed(laid, tmp_pat
     with contextlib.suppress(TransferError):
         Copied(tmp_path / "got", monkeypatch, listed)
     assert list(home.iterdir()) == []
+
+
+def test_a_folder_that_is_replaced_meanwhile_leads_nowhere(tmp_path, monkeypatch):
+    """Who could write beside the copy put a link in its place: files came where that led."""
+    here, private = tmp_path / "got", tmp_path / "private"
+    private.mkdir()
+
+    async def entries(_link, folder, _patience_s):
+        return [Entry("file")] if folder else [Entry("docs", "folder"), Entry("more", "folder")]
+
+    async def run():
+        copy = TreeCopy(None, "", here, 1.0, dot_files=False, missing=print)
+        async for _, target, _ in copy.files():
+            partial = Partial(target, "server", copy.top)
+            if here.is_symlink() is False:
+                here.rename(tmp_path / "away")
+                here.symlink_to(private)
+            partial.begin(0, "v", 1)
+            partial.write(b"x")
+            partial.finish(0.0)
+            partial.close()
+
+    monkeypatch.setattr(tree_copy, "entries", entries)
+    asyncio.run(run())
+    assert list(private.iterdir()) == []
+    found = [each for each in (tmp_path / "away").rglob("*") if each.is_file()]
+    assert [each.name for each in found] == ["file"] * 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
+def test_own_links_in_a_copy_are_followed_and_those_of_others_are_not(tmp_path):
+    (tmp_path / "got").mkdir()
+    (tmp_path / "disk").mkdir()
+    for name, owner in (("mine", 0), ("others", 4711)):
+        (tmp_path / "got" / name).symlink_to("../disk")
+        os.lchown(tmp_path / "got" / name, owner, owner)
+    top = OpenFolder.of(tmp_path / "got")
+    Partial(tmp_path / "got" / "mine" / "file", "server", top).close()
+    with pytest.raises(TransferError, match="is a link of another user, which is not followed"):
+        Partial(tmp_path / "got" / "others" / "file", "server", top)
+    os.close(top.number)
 
 
 @pytest.mark.parametrize("name", ["\x002essh", "\x002Essh", "\x00aessh", "\x00c0\x00aessh"])
