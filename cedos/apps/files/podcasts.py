@@ -6,6 +6,7 @@ episode in its pause has no turn, so that it never stops others.
 """
 
 import asyncio
+import os
 import shutil
 import time
 from collections import Counter
@@ -19,7 +20,7 @@ from urllib.parse import urlsplit
 from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, TurnMessage, sentence
 from cedos.apps.files import web_getting
-from cedos.apps.files.partial import Partial, disk_error
+from cedos.apps.files.partial import OpenFolder, Partial, disk_error
 from cedos.apps.files.podcast_library import Episode, EpisodeState, Library
 from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.config.directories import directories
@@ -327,6 +328,10 @@ def _part(episode: Episode) -> Partial | None:
         if target.exists():
             return None
         target.parent.mkdir(parents=True, exist_ok=True)
+        podcasts = OpenFolder.of(target.parent.parent)
     except OSError as error:
         raise disk_error(target, error) from error
-    return Partial(target, episode.source)
+    try:
+        return Partial(target, episode.source, podcasts)
+    finally:
+        os.close(podcasts.number)

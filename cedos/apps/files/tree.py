@@ -43,6 +43,8 @@ class Tree:
         if not root.is_dir():
             raise TransferError(f"{root} is not a folder that can be served")
         self.root = root.resolve()
+        # Opened once: its path may lead elsewhere later.
+        self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._digests: OrderedDict[Version, bytes] = OrderedDict()
 
     @staticmethod
@@ -93,18 +95,15 @@ class Tree:
 
         TransferError: there is no such folder, or it cannot be made.
         """
-        top = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return folder_below(top, parts, make=make)
+            return folder_below(self._root, parts, make=make)
         except OSError as error:
             raise TransferError(f"there is no folder {'/'.join(parts)!r}") from error
-        finally:
-            os.close(top)
 
     def missing(self, parts: list[str]) -> int:
         """Return how many names of a path are not there yet; a file's part stands for the file."""
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        number, there = os.open(self.root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), 0
+        number, there = os.dup(self._root), 0
         try:
             for part in parts[:-1]:
                 number = _replaced(number, os.open(part, flags | os.O_DIRECTORY, dir_fd=number))
@@ -149,7 +148,7 @@ class Tree:
     def count(self, most: int) -> int:
         """Return the number of files and folders below the root, or `most` if there are more."""
         # Not by os.walk, which calls itself for each level: clients may make thousands.
-        found, waiting = 0, [str(self.root)]
+        found, waiting = 0, [f"/proc/self/fd/{self._root}"]
         while waiting and found < most:
             with suppress(OSError), os.scandir(waiting.pop()) as listed:
                 for each in listed:

@@ -64,6 +64,23 @@ def test_nothing_else_is_and_no_descriptor_is_left(root, path):
     assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
 
 
+def test_a_served_folder_is_the_same_wherever_its_path_leads_later(root, tmp_path):
+    """Who could write beside it put a link in its place: the server gave away another folder."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "key").write_text("secret")
+    tree = Tree(root)
+    root.rename(tmp_path / "away")
+    root.symlink_to(tmp_path / "private")
+    with pytest.raises(TransferError, match="there is no file"):
+        tree.open("key")
+    assert "music" in [each.name for each in tree.entries("")]
+    os.close(tree.open("music/old/song ü"))
+    os.close(tree.folder(["new"], make=True))
+    assert (tmp_path / "away" / "new").is_dir()
+    assert tree.missing(["music"]) == 0
+    assert tree.count(100) > 5
+
+
 def test_a_folder_is_told(root):
     with pytest.raises(TransferError, match="there is no file 'music', but a folder: with -r"):
         Tree(root).open("music")

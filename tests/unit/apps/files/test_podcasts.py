@@ -370,6 +370,16 @@ async def test_a_feed_whose_servers_are_silent_leaves_rows_to_others(tmp_path, s
     await listener.run_until("Good is here")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
+async def test_a_podcasts_folder_that_is_a_link_of_another_user_is_not_followed(tmp_path, server):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "got").symlink_to(tmp_path / "elsewhere")
+    os.lchown(tmp_path / "got", 4711, 4711)
+    listener = Listener(tmp_path, server.url("good"))
+    await listener.run_until("is a link of another user, which is not followed")
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
 async def test_a_full_disk_ends_the_run(tmp_path, server, monkeypatch):
     def full(*_arguments):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -404,10 +414,10 @@ async def test_one_failure_of_the_disk_is_one_failure(tmp_path, server, monkeypa
 
 
 def refuse(kind, file):
-    def opened(target, source):
+    def opened(target, *arguments):
         if str(target) == file:
             raise disk_error(target, PermissionError(errno.EACCES, "Permission denied"))
-        return kind(target, source)
+        return kind(target, *arguments)
 
     return opened
 
