@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -37,8 +37,8 @@ class DaemonChooser:
     the daemon knows no network that is up; it is no choice.
     """
 
-    def __init__(self, socket: Path) -> None:
-        self._client = ControlClient(socket, _CHOICE_TIMEOUT_S)
+    def __init__(self, socket: Path, client: Callable[[Path, float], Any] = ControlClient) -> None:
+        self._client: ControlClient = client(socket, _CHOICE_TIMEOUT_S)
         self._interfaces: dict[str, str] = {}
         self._networks: dict[str, KnownNetwork] = {}
         self._named_s = self._absent_s = float("-inf")

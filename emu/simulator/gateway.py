@@ -1,36 +1,31 @@
 """`cedos forward` on the simulated laptop and `cedos gateway` beside the servers, as they are shipped.
 
 Their own code runs in the event loop of `sockets`: sessions with their paths, schedulers and watches,
-streams, and the questions to the daemon. Replaced is what it asks the kernel and the daemon's socket
-(`_in_the_simulation`). Programs connect by SOCKS, and send a first block before the gateway has accepted;
-where it cannot be reached they are refused, as the policy's `--fail closed` says. Processors' work takes
-no time.
+streams, and the questions to the daemon. Replaced is what it asks the kernel and the daemon's socket.
+Programs connect by SOCKS, and send a first block before the gateway has accepted; where it cannot be
+reached they are refused, as the policy's `--fail closed` says. Processors' work takes no time.
 """
 
 import asyncio
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from math import inf
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 from typing import Any, Final, cast
-from unittest.mock import Mock, patch
 
-from cedos.api import asking
+from structlog.testing import capture_logs
+
 from cedos.api.asking import DaemonChooser
 from cedos.api.messages import DecisionMessage
 from cedos.api.programs import ChoiceRequest
 from cedos.controller.events import ChoiceAsked
 from cedos.host.profiler.sizes import SizeHistory
-from cedos.kernel import tcp_info
 from cedos.model import Direction, NetworkKind
 from cedos.model import Network as Facts
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.http import RefusedError
-from cedos.proxy.local import gateway_link
-from cedos.proxy.local.carried import CarriedConnections
+from cedos.proxy.local.carried import CarriedStream
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.program_request import MOST_FIRST_BYTES
@@ -38,7 +33,7 @@ from cedos.proxy.streams.frames import OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, ProxiedStream
 from cedos.selector.decision.case import Sent
-from cedos.session.io import connect_attempts, driver
+from cedos.session.io import driver
 from cedos.session.io.links import Egress
 from cedos.session.protocol.crypto import KEY_BYTES, KeyPair
 from cedos.session.sockets.connection import Connection
@@ -62,7 +57,7 @@ class _Host:
         self._clock, self._laptop = clock, laptop
         self._foreground_s: dict[int, float] = {}
 
-    # `links.EgressTable`: all networks lead to the gateway.
+    # `driver.Host.links`: all networks lead to the gateway.
 
     def egresses(self, _destination: str) -> tuple[Egress, ...]:
         return tuple(
@@ -106,27 +101,6 @@ class _Host:
             programs=request.programs,
         )
         return DecisionMessage.of(self._laptop.choose(asked))
-
-
-@contextmanager
-def _in_the_simulation(kernel: Kernel, host: _Host) -> Iterator[None]:
-    """Let sessions ask the simulated kernel and daemon, not those of this host."""
-    sockets = {**vars(socket), "socket": lambda *_: SimulatedSocket(kernel)}
-    replaced: list[tuple[ModuleType, str, object]] = [
-        (driver, "EgressTable", lambda _changed: host),
-        (driver, "Foreground", lambda _directory: host),
-        (driver, "WakeWatch", lambda _woke: host),
-        (connect_attempts, "socket", SimpleNamespace(**sockets)),
-        (tcp_info, "tcp_info", SimulatedSocket.info),
-        (tcp_info, "unsent_bytes", lambda of: of.unsent_bytes),
-        (tcp_info, "unacknowledged_bytes", lambda of: of.unacknowledged_bytes),
-        (asking, "ControlClient", lambda *_: host),
-        (gateway_link, "_log", Mock()),  # what it tells people would stand among the results
-    ]
-    with ExitStack() as until_then:
-        for each in replaced:
-            until_then.enter_context(patch.object(*each))
-        yield
 
 
 class _Program:
@@ -198,17 +172,30 @@ class SimulatedGateway:
 
     def run(self, until_s: float) -> None:
         """Let everything happen up to `until_s`."""
-        with _in_the_simulation(self._kernel, self._host):
+        with capture_logs():  # what it tells people would stand among the results
             try:
                 self._loop.run_until_complete(self._run(until_s))
             finally:
                 self._loop.close()
 
     async def _run(self, until_s: float) -> None:
+        host = self._host
+        sessions = driver.current(
+            driver.Host(
+                links=lambda _changed: host,
+                wake_watch=lambda _woke: host,
+                foreground=lambda _directory: host,
+                new_socket=lambda *_: SimulatedSocket(self._kernel),
+                tcp_info=SimulatedSocket.info,
+                unsent_bytes=lambda of: of.unsent_bytes,
+                unacknowledged_bytes=lambda of: of.unacknowledged_bytes,
+            )
+        )
+        sessions.acquire(self)
         joined = JoinedGateway(GATEWAY, PORT, _SERVER.public, _CLIENT)
         sizes = SizeHistory(max_hosts=_SERVERS_KNOWN)
-        carried = cast(CarriedConnections, self)
-        self._link = GatewayLink(joined, DaemonChooser(Path()), sizes=sizes, carried=carried)
+        chooser = DaemonChooser(Path(), lambda *_: host)
+        self._link = GatewayLink(joined, chooser, sizes=sizes, carried=self._begins)
         self._begin_task(self._serve())
         await asyncio.sleep(until_s - self._loop.time())
         # Nothing of the session outlives the simulation.
@@ -216,6 +203,7 @@ class SimulatedGateway:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        sessions.release(self)
 
     def _begin_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -240,8 +228,8 @@ class SimulatedGateway:
         if transfer.stream is not None:
             transfer.stream.drop()
 
-    def watch(self, connection: Connection, _stream: ProxiedStream, _decided: object) -> None:
-        """Note the session of a stream that begins (`CarriedConnections`)."""
+    def _begins(self, connection: Connection, _stream: CarriedStream, _decided: object) -> None:
+        """Note the session of a stream that begins."""
         self._session = connection.flow_id
 
     async def _carry(self, transfer: ProxiedTransfer) -> None:

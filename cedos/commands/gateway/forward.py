@@ -353,7 +353,7 @@ async def _run(
             return (not networks or interface in networks) and ruled_networks.may_use(interface)
 
         made_link = GatewayLink(
-            gateway, DaemonChooser(directories().socket), usable, carried=carried, sizes=sizes
+            gateway, DaemonChooser(directories().socket), usable, carried=carried.watch, sizes=sizes
         )
         tellers.append(
             CarriedTeller(directories().socket, carried, gateway.host, lambda: made_link.problem)

@@ -46,6 +46,8 @@ _Bytes = Mapping[str, int]
 
 
 CarriedStream = ProxiedStream | ProxiedAssociation
+# `CarriedConnections.watch`.
+WatchStream = Callable[[Connection, CarriedStream, Callable[[Label], int | None]], None]
 
 
 class _Watched:

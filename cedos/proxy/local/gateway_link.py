@@ -13,7 +13,7 @@ from cedos.errors import CedosError, SessionError, SessionRefusedError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Label
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS, OPENS_AT_ONCE, OPENS_PER_S
-from cedos.proxy.local.carried import CarriedConnections
+from cedos.proxy.local.carried import WatchStream
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion
@@ -85,7 +85,7 @@ class GatewayLink:
         patience_s: float = PATIENCE_S,  # how long a new connection waits for the gateway
         *,
         # Watches each stream, and each association that has sent something.
-        carried: CarriedConnections | None = None,
+        carried: WatchStream | None = None,
         # The sizes of servers' earlier bursts, for all sessions of this proxy.
         sizes: SizeHistory | None = None,
     ) -> None:
@@ -170,7 +170,7 @@ class GatewayLink:
         def ask(streams: Multiplexer) -> ProxiedStream:
             stream = streams.open(host, port, fetch=fetch)
             if self._carried is not None:
-                self._carried.watch(streams.connection, stream, self._decided)
+                self._carried(streams.connection, stream, self._decided)
             if begun is not None:
                 begun(stream)
             return stream
@@ -190,7 +190,7 @@ class GatewayLink:
             if begun is not None:
                 begun(association)
             if self._carried is not None and association.server:
-                self._carried.watch(streams.connection, association, lambda _: None)
+                self._carried(streams.connection, association, lambda _: None)
             return association
 
         return await self._opened(ask)

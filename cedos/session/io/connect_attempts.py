@@ -146,7 +146,7 @@ class ConnectAttempts:
 
     def _dial(self, endpoint: Endpoint) -> None:
         family = socket.AF_INET if ip_address(endpoint[0]).version == 4 else socket.AF_INET6
-        connection = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        connection = self._driver.host.new_socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         attempt = Connected(self.egress, endpoint, connection, self._tried_s)
         try:
             prepare(

@@ -26,13 +26,15 @@ import fcntl
 import itertools
 import mmap
 import os
+import socket
 import struct
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextvars import Context
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+from cedos.kernel.tcp_info import TcpInfo, tcp_info, unacknowledged_bytes, unsent_bytes
 from cedos.session import keys
 from cedos.session.io.links import EgressTable
 from cedos.session.protocol.room import ReplayMemory
@@ -272,6 +274,18 @@ _KEPT_BYTES: Final = 4 << 20
 _SURVIVED_S: Final = 10.0
 
 
+class Host(NamedTuple):
+    """The parts of the host that sessions ask; a simulated host has its own."""
+
+    links: Callable[[Callable[[], None]], Any] = EgressTable
+    wake_watch: Callable[[Callable[[float], None]], Any] = WakeWatch
+    foreground: Callable[[Path | None], Any] = Foreground
+    new_socket: Callable[[int, int], Any] = socket.socket
+    tcp_info: Callable[[Any], TcpInfo | None] = tcp_info
+    unsent_bytes: Callable[[Any], int] = unsent_bytes
+    unacknowledged_bytes: Callable[[Any], int] = unacknowledged_bytes
+
+
 _drivers: dict[asyncio.AbstractEventLoop, "Driver"] = {}
 
 
@@ -281,7 +295,7 @@ class Driver:
     It serves any number of sessions with `add_reader` and `add_writer`, without polling.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, host: Host) -> None:
         # This block is freed at once. It only raises the C library's threshold (see `_KEPT_BYTES`).
         bytearray(_KEPT_BYTES)
         self.loop = asyncio.get_running_loop()
@@ -290,7 +304,8 @@ class Driver:
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
         self.memory = ReplayMemory()
-        self.foreground = Foreground(directory())
+        self.host = host
+        self.foreground: Foreground = host.foreground(directory())
         self.hardware_aes = keys.hardware_aes()
         self._watchers: dict[object, tuple[Callable[[], None], Callable[[], None]]] = {}
         self._users: dict[object, Callable[[], None] | None] = {}
@@ -302,8 +317,8 @@ class Driver:
     def links(self) -> EgressTable:
         """Open the table of links at the first dial; an accepting end follows its peers."""
         if self._links is None:
-            self._links = EgressTable(self._changed)
-            self._wake = WakeWatch(self._woke)
+            self._links = self.host.links(self._changed)
+            self._wake = self.host.wake_watch(self._woke)
         return self._links
 
     def new_path_id(self) -> int:
@@ -358,9 +373,10 @@ class Driver:
             self._wake = None
 
 
-def current() -> Driver:
+def current(host: Host = Host()) -> Driver:  # noqa: B008 (it is immutable)
+    """Return the event loop's driver; the first call gives the host."""
     loop = asyncio.get_running_loop()
     driver = _drivers.get(loop)
     if driver is None:
-        driver = _drivers[loop] = Driver()
+        driver = _drivers[loop] = Driver(host)
     return driver

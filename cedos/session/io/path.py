@@ -116,28 +116,9 @@ class SessionPath:
     """A connection with its channel."""
 
     __slots__ = (
-        "_driver",
-        "_pending",
-        "_reading",
-        "_report",
-        "_reported_confirmed",
-        "_reported_opened",
-        "_shut",
-        "_unsent_bytes",
-        "_writing",
-        "_written_bytes",
-        "channel",
-        "closed",
-        "connection",
-        "core",
-        "egress",
-        "estimator",
-        "facts",
-        "index",
-        "known",
-        "path_id",
-        "peer",
-        "received_bytes",
+        "_driver", "_host", "_pending", "_reading", "_report", "_reported_confirmed", "_reported_opened",
+        "_shut", "_unsent_bytes", "_writing", "_written_bytes", "channel", "closed", "connection", "core",
+        "egress", "estimator", "facts", "index", "known", "path_id", "peer", "received_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -155,7 +136,7 @@ class SessionPath:
         # The session's positions when this end dialled the connection; None for an accepted one.
         known: Sync | None = None,
     ) -> None:
-        self._driver = driver
+        self._driver, self._host = driver, driver.host
         self.connection = connection
         self.channel = channel
         self._report = report
@@ -169,7 +150,7 @@ class SessionPath:
         self.core: Session | None = None
         self.closed = False
         self.received_bytes = 0  # all bytes received over it, with the session's overhead
-        self.estimator = PathEstimator(facts)
+        self.estimator = PathEstimator(facts, driver.host.tcp_info)
         # The bytes that the kernel did not take; its limit of unsent bytes; all bytes sent so far.
         self._pending: list[Buffer] = []
         self._unsent_bytes = UNSENT_BYTES
@@ -265,9 +246,9 @@ class SessionPath:
         if not core.wants(path_id):
             return False
         # Ask the kernel how much waits. How much is under way only matters for foreground data.
-        facts.unsent_bytes = tcp_info.unsent_bytes(self.connection)
+        facts.unsent_bytes = self._host.unsent_bytes(self.connection)
         if now - max(core.backlog.foreground_at_s, facts.foreground_at_s) < RECENT_S:
-            unacknowledged = tcp_info.unacknowledged_bytes(self.connection)
+            unacknowledged = self._host.unacknowledged_bytes(self.connection)
             facts.under_way_bytes = max(0, unacknowledged - facts.unsent_bytes)
         rate = facts.rate_bps
         self._bound_unsent(unsent_limit_bytes(rate, core.in_flight.states))
@@ -304,7 +285,7 @@ class SessionPath:
         core = self.core
         if core is not None and not self.closed and core.datagrams.unacknowledged:
             # Not acknowledged: what this program still holds, and what the kernel does.
-            left = sum(map(len, self._pending)) + tcp_info.unacknowledged_bytes(self.connection)
+            left = sum(map(len, self._pending)) + self._host.unacknowledged_bytes(self.connection)
             core.datagrams.on_acknowledgement(self.path_id, self._written_bytes - left)
 
     def _bound_unsent(self, wanted: int) -> None:
@@ -332,7 +313,7 @@ class SessionPath:
         bytes that the kernel had taken.
         """
         given = self._written_bytes - sum(map(len, self._pending))
-        return max(given - tcp_info.unacknowledged_bytes(self.connection), 0)
+        return max(given - self._host.unacknowledged_bytes(self.connection), 0)
 
     def send_one(self, plain: bytes) -> None:
         """Send a record with one small message; the path must not be blocked."""

@@ -11,10 +11,11 @@ weighs little: it takes the place of guesses only, and the first rate under load
 """
 
 import socket
+from collections.abc import Callable
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
-from cedos.kernel import tcp_info
+from cedos.kernel.tcp_info import TcpInfo, tcp_info
 from cedos.session.protocol.life import Probed
 from cedos.session.protocol.path_watch import PAD_BYTES
 from cedos.session.protocol.schedulers.interface import UNKNOWN_RATE_BPS, PathFacts
@@ -42,23 +43,23 @@ class _From(IntEnum):
 class PathEstimator:
     """The keeper of one path's facts, which it updates in place."""
 
-    __slots__ = ("_before", "_facts", "_from", "_jumps", "_limited", "_polled_s", "info")
+    __slots__ = ("_ask", "_before", "_facts", "_from", "_jumps", "_limited", "_polled_s", "info")
 
-    def __init__(self, facts: PathFacts) -> None:
-        self._facts = facts
+    def __init__(self, facts: PathFacts, ask: Callable[[Any], TcpInfo | None] = tcp_info) -> None:
+        self._facts, self._ask = facts, ask
         self._polled_s = float("-inf")
         self._jumps = 0
         self._before = (0, 0.0)  # acknowledged bytes and busy seconds when the last rate was taken
         self._limited = False
         self._from = _From.NOTHING
-        self.info: tcp_info.TcpInfo | None = None
+        self.info: TcpInfo | None = None
 
     def poll(self, connection: socket.socket, now: float, *, at_once: bool = False) -> bool:
         """Ask the kernel, unless it was asked just now; return whether there is news."""
         if not at_once and now - self._polled_s < _POLL_S:
             return False
         self._polled_s = now
-        self.info = info = tcp_info.tcp_info(connection)
+        self.info = info = self._ask(connection)
         if info is None:
             return False
         facts = self._facts

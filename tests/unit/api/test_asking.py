@@ -53,15 +53,13 @@ class Client:
         return [SimpleNamespace(name="home", egress="wlan0", kind=NetworkKind.WIFI, metered=True)]
 
 
-def chooser(monkeypatch, client):
-    made = DaemonChooser(Path("/nowhere"))
-    monkeypatch.setattr(made, "_client", client)
-    return made
+def chooser(client):
+    return DaemonChooser(Path("/nowhere"), lambda *_: client)
 
 
-async def test_alike_questions_of_many_sessions_are_one(monkeypatch):
+async def test_alike_questions_of_many_sessions_are_one():
     client = Client()
-    made = chooser(monkeypatch, client)
+    made = chooser(client)
     found = await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10])
     assert set(found) == {Strategy(StrategyKind.SINGLE, ("wlan0",))}
     assert sorted(each.size_bytes for each in client.asked) == [4_000, 64_000]
@@ -72,17 +70,17 @@ async def test_alike_questions_of_many_sessions_are_one(monkeypatch):
     assert client.named == 1
 
 
-async def test_without_a_daemon_the_first_question_speaks_for_all(monkeypatch):
+async def test_without_a_daemon_the_first_question_speaks_for_all():
     client = Client(there=False)
-    made = chooser(monkeypatch, client)
+    made = chooser(client)
     assert await asyncio.gather(*[made.choose(each) for each in (URGENT, BULK) * 10]) == [None] * 20
     assert await made.choose(URGENT) is None
     assert len(client.asked) == 1
 
 
-async def test_a_question_about_what_was_sent_already_is_passed_on(monkeypatch):
+async def test_a_question_about_what_was_sent_already_is_passed_on():
     client = Client()
-    made = chooser(monkeypatch, client)
+    made = chooser(client)
     await made.choose(URGENT)
     await made.choose(replace(URGENT, sent_over="wlan0", waited_s=0.1))
     assert [(each.sent_over, each.waited_s) for each in client.asked] == [
@@ -102,7 +100,7 @@ async def test_a_helper_and_its_link_are_two_networks(monkeypatch):
     own = client.networks()
     monkeypatch.setattr(client, "networks", lambda: [*own, helper])
     monkeypatch.setattr(client, "choose", lambda _: chosen)
-    made = chooser(monkeypatch, client)
+    made = chooser(client)
     assert await made.choose(BULK) == Strategy(StrategyKind.MPTCP, ("wlan0", egress))
     assert made.network(egress) == KnownNetwork(NetworkKind.HELPER, metered=True)
     assert made.network("wlan0") == KnownNetwork(NetworkKind.WIFI, metered=True)
@@ -113,22 +111,22 @@ async def test_a_helper_and_its_link_are_two_networks(monkeypatch):
     assert found.networks == ("wlan0", "wlan0/169.254.1.6")
 
 
-async def test_networks_are_what_the_daemon_says(monkeypatch):
+async def test_networks_are_what_the_daemon_says():
     client = Client()
-    made = chooser(monkeypatch, client)
+    made = chooser(client)
     assert made.network("wlan0") is None
     for _ in range(2):
         await made.learn()
     assert made.network("wlan0") == KnownNetwork(NetworkKind.WIFI, metered=True)
     assert made.network("lte0") is None
     assert client.named == 1, "it has just been asked"
-    nobody = chooser(monkeypatch, Client(there=False))
+    nobody = chooser(Client(there=False))
     await nobody.learn()
     assert nobody.network("wlan0") is None
 
 
 async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch):
-    made = chooser(monkeypatch, Client())
+    made = chooser(Client())
     await made.choose(BULK)
     later_s = asyncio.get_running_loop().time() + 7.0
     monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: later_s)

@@ -32,7 +32,7 @@ class Ends:
         await self._start_gateway()
         joined = JoinedGateway(*self.gateway.address, self.me.public, self.client)
         self.carried = CarriedConnections(asyncio.get_running_loop().time)
-        self.link = GatewayLink(joined, patience_s=patience_s, carried=self.carried)
+        self.link = GatewayLink(joined, patience_s=patience_s, carried=self.carried.watch)
         links = GatewayLinks([self.link])
         self.proxy = (
             LocalProxy(links, fail, rules=rules)

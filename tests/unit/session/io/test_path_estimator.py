@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from cedos.kernel.tcp_info import TcpInfo
-from cedos.session.io import path_estimator
 from cedos.session.io.path import UNSENT_BYTES, unsent_limit_bytes
 from cedos.session.io.path_estimator import PathEstimator
 from cedos.session.io.stall_detector import StallDetector
@@ -26,12 +25,11 @@ INFO = TcpInfo(
 class Link:
     """A connection whose kernel says what the test has it say; looked at every 10 ms."""
 
-    def __init__(self, monkeypatch):
+    def __init__(self):
         self.facts = PathFacts()
-        self.estimator = PathEstimator(self.facts)
+        self.estimator = PathEstimator(self.facts, lambda _connection: self.info)
         self.info = INFO
         self.now = 100.0
-        monkeypatch.setattr(path_estimator.tcp_info, "tcp_info", lambda _connection: self.info)
 
     def carry(self, rate_bps, seconds, busy=1.0, burst_bps=None):
         """So much is acknowledged, as fast as the link carries it.
@@ -57,8 +55,8 @@ class Link:
 
 
 @pytest.fixture
-def link(monkeypatch):
-    return Link(monkeypatch)
+def link():
+    return Link()
 
 
 def test_the_rate_of_a_burst_is_not_the_links(link):
