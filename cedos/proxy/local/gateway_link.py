@@ -332,14 +332,15 @@ class GatewayLink:
 
     async def close(self) -> None:
         """End the session, which breaks its streams."""
+        streams, self._streams = self._streams, None
         for task in (self._dialling, self._watching, self._running):
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-        if self._streams is not None and not self._streams.connection.ended:
-            self._streams.connection.abort("the program at this end was ended")
+        if streams is not None:
+            streams.connection.abort("the program at this end was ended")
             with suppress(SessionError):
-                await self._streams.connection.drained()
+                await streams.connection.drained()
 
     async def _session(self) -> Multiplexer:
         """Return the session; without one, wait for the attempt to dial. GatewayUnreachableError."""

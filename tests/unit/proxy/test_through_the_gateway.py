@@ -433,6 +433,18 @@ async def _through_or_direct(ends, port):
     return bytes(got)
 
 
+async def test_a_proxy_that_ends_leaves_no_session_at_the_gateway(ends):
+    """End the session: each slept there for an hour, and one host may have 128."""
+    await ends.start()
+    _, writer = await ends.forward(await ends.origin(echo))
+    await until(lambda: len(ends.gateway.connections) == 1)
+    (session,) = ends.gateway.connections
+    await ends.link.close()
+    await until(lambda: session.ended)
+    assert "the program at this end was ended" in str(session.failure)
+    writer.close()
+
+
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_a_gateway_with_another_key_is_not_the_one(ends):
     await ends.start(fail=Fail.OPEN)
