@@ -22,30 +22,12 @@ _SHORTEST_S = 0.5
 _SAME = 0.01
 
 
-def _boottime_s() -> float:
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+def asleep_s() -> float:
+    """Return the seconds that the host has slept in all, and a little of between two clocks' readings.
 
-
-class SleepWatch:
-    """A watch for sleep: time that CLOCK_BOOTTIME counts and CLOCK_MONOTONIC does not."""
-
-    def __init__(
-        self,
-        monotonic_s: Callable[[], float] = time.monotonic,
-        boottime_s: Callable[[], float] = _boottime_s,
-    ) -> None:
-        self._monotonic_s = monotonic_s
-        self._boottime_s = boottime_s
-        self._difference_s = boottime_s() - monotonic_s()
-
-    def slept_s(self) -> float:
-        """Return seconds slept since this was last asked; 0 where the host was awake."""
-        difference_s = self._boottime_s() - self._monotonic_s()
-        slept_s = difference_s - self._difference_s
-        if slept_s < _SHORTEST_S:
-            return 0.0
-        self._difference_s = difference_s
-        return slept_s
+    CLOCK_BOOTTIME counts them and CLOCK_MONOTONIC does not.
+    """
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
 class ControllerDriver:
@@ -58,7 +40,12 @@ class ControllerDriver:
         controller: to be read; only `post` changes it.
     """
 
-    def __init__(self, controller: Controller, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        clock: Callable[[], float] = time.monotonic,
+        asleep: Callable[[], float] = asleep_s,
+    ) -> None:
         self.controller = controller
         self._clock = clock
         self._carry_out: Callable[[Command], None] | None = None
@@ -67,7 +54,7 @@ class ControllerDriver:
         self._planning: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s: float | None = None
-        self._sleep = SleepWatch()
+        self._asleep, self._asleep_s = asleep, asleep()
         self._answer: AnswerChoice | None = None
         self._recording: Recording | None = None
 
@@ -123,8 +110,8 @@ class ControllerDriver:
             return
         self._busy = True
         try:
+            self._note_sleep()
             while self._waiting and self._carry_out is not None:
-                self._note_sleep()
                 event, now_s = self._waiting.popleft(), self._clock()
                 self.controller.handle(event, now_s)
                 commands = self.controller.commands()
@@ -161,7 +148,9 @@ class ControllerDriver:
 
     def _note_sleep(self) -> None:
         """Have a sleep handled before all that waits: whatever is known is older by it."""
-        if slept_s := self._sleep.slept_s():
+        slept_s = self._asleep() - self._asleep_s
+        if slept_s >= _SHORTEST_S:
+            self._asleep_s += slept_s
             self._waiting.extendleft((HostSlept(slept_s), ClockRead(time.time())))
 
 

@@ -6,7 +6,14 @@ import time
 import pytest
 
 from cedos.controller.commands import AnswerChoice, AskName, AskNetwork
-from cedos.controller.events import ChoiceAsked, ClockRead, HostSlept, ProvidersRead, TimerFired
+from cedos.controller.events import (
+    ChoiceAsked,
+    ClockRead,
+    HostSlept,
+    PortalDoubted,
+    ProvidersRead,
+    TimerFired,
+)
 from cedos.daemon.driver import ControllerDriver
 
 pytestmark = pytest.mark.jumping
@@ -22,13 +29,8 @@ class Played:
         self.timer_s = None  # when its timer is due
         self.posts = {}  # what comes of a command at once
         self._given = []
-        self.driver = ControllerDriver(self, time.monotonic)
-        self.asleep_s = 0.0
-        self.driver._sleep = self
-
-    def slept_s(self):
-        slept_s, self.asleep_s = self.asleep_s, 0.0
-        return slept_s
+        self.asleep_s = 5000.0
+        self.driver = ControllerDriver(self, time.monotonic, lambda: self.asleep_s)
 
     # -- the controller
     def handle(self, event, now_s):
@@ -135,15 +137,20 @@ async def test_a_sleep_is_told_before_anything_else_is_decided(first):
     played = Played()
     played.driver.begin(played.carry_out)
     played.heard()
-    played.asleep_s = 7200.0
+    played.asleep_s += 0.1  # between two readings
+    played.driver.post(PortalDoubted())
+    assert played.heard() == [PortalDoubted()]
+    played.asleep_s += 7200.0
     if first == "an event":
         played.driver.post(ProvidersRead())
-        assert played.heard() == [ClockRead, HostSlept(7200.0), ProvidersRead()]
+        assert played.heard() == [ClockRead, HostSlept(pytest.approx(7200.1)), ProvidersRead()]
+        played.driver.post(ProvidersRead())
+        assert played.heard() == [ProvidersRead()], "it is told once"
     else:
         played.timer_s = time.monotonic() + 1.0
         played.driver._set_timer()
         await asyncio.sleep(1.1)
-        assert played.heard() == [ClockRead, HostSlept(7200.0), TimerFired()]
+        assert played.heard() == [ClockRead, HostSlept(pytest.approx(7200.1)), TimerFired()]
 
 
 async def test_who_asks_is_answered_at_once():

@@ -1,31 +1,11 @@
-"""Clocks that jump: sleep makes everything older, setting the wall clock changes nothing."""
-
-import time
+"""Sleep makes everything older, and another access point begins anew."""
 
 import pytest
 
 from cedos.controller.events import Witness
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.rates import RateSample
-from cedos.daemon.driver import SleepWatch
 from cedos.model import Direction, Indicator, NetworkLife
-
-
-def test_only_sleep_separates_the_two_clocks():
-    now = {"monotonic": 100.0, "boot": 5000.0}
-    watch = SleepWatch(lambda: now["monotonic"], lambda: now["boot"])
-    assert watch.slept_s() == 0.0
-    now.update(monotonic=160.0, boot=5060.1)
-    assert watch.slept_s() == 0.0
-    now.update(monotonic=161.0, boot=8661.1)
-    assert watch.slept_s() == pytest.approx(3600.1)
-    assert watch.slept_s() == 0.0
-
-
-def test_the_wall_clock_is_no_matter(monkeypatch):
-    watch = SleepWatch()
-    monkeypatch.setattr(time, "time", lambda: 0.0)
-    assert watch.slept_s() == 0.0
 
 
 def test_after_sleep_all_that_is_known_is_old():
