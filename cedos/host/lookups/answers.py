@@ -94,9 +94,11 @@ class AnswerWatch:
         self._unread: OrderedDict[int, deque[tuple[int, CapturedPacket]]] = OrderedDict()
         self._owners = SocketOwners()
         self._verdicts: dict[int, bool] = {}
-        # By number the flow of an answer that waits, and what was read of its stream before it.
+        # By number the flow of an answer that waits, and what was read of its stream before it. The
+        # kernel counts anew in each queue: so the count of queues stands before its numbers.
         self._waiting: dict[int, tuple[FlowKey, Reading | None]] = {}
         self._pending: Counter[FlowKey] = Counter()
+        self._queues = 0
         # Of datagrams by flow and number, what was asked for; of TCP the flow, with number None.
         self._questions: OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None] = (
             OrderedDict()
@@ -134,7 +136,9 @@ class AnswerWatch:
             raise
 
     def release(self, number: int, *, passes: bool) -> None:
-        """Let an answer pass, or drop it."""
+        """Let an answer pass, or drop it, if its queue is still there."""
+        if number not in self._waiting:
+            return
         key, before = self._waiting.pop(number)
         self._pending[key] -= 1
         if not self._pending[key]:
@@ -201,7 +205,13 @@ class AnswerWatch:
 
     def _let_go(self) -> None:
         self._tell_verdicts()
-        self._unread.clear()
+        # The kernel drops what waits. Segments come once more.
+        for key, before in reversed(self._waiting.values()):
+            if key.protocol == "tcp":
+                self._streams.restore(key, before)
+        for waiting in (self._unread, self._waiting, self._pending):
+            waiting.clear()
+        self._queues += 1
         opened, self._opened = self._opened, None
         if opened is not None:
             asyncio.get_running_loop().remove_reader(opened.fileno())
@@ -244,16 +254,17 @@ class AnswerWatch:
 
     def _parse(self) -> None:
         """Parse some of the packets, one of each user in turn."""
-        self._look()  # their questions may have been captured, and not read yet
-        for _ in range(_AT_ONCE):
-            if not self._unread:
-                return
-            user, waiting = self._unread.popitem(last=False)
-            self._held(*waiting.popleft())
-            if waiting:
-                self._unread[user] = waiting
-        if self._unread:
-            asyncio.get_running_loop().call_soon(self._parse)
+        try:
+            self._look()  # their questions may have been captured, and not read yet
+            for _ in range(min(_AT_ONCE, sum(map(len, self._unread.values())))):
+                user, waiting = self._unread.popitem(last=False)
+                number, frame = waiting.popleft()
+                if waiting:
+                    self._unread[user] = waiting
+                self._held(number, frame)
+        finally:  # whatever becomes of one, the others are not to wait for good
+            if self._unread:
+                asyncio.get_running_loop().call_soon(self._parse)
 
     def _held(self, number: int, frame: CapturedPacket) -> None:
         key, before, messages = frame.key, None, [frame.payload]
@@ -274,9 +285,10 @@ class AnswerWatch:
             return
         asked = all(self._asked_for(key, each) for each in replies)
         told = (replies, ()) if asked and self.trusted(key.remote) else ((), replies)
-        self._waiting[number] = key, before
+        known = self._queues << 32 | number
+        self._waiting[known] = key, before
         self._pending[key] += 1
-        self._post(AnswersRead(number, *told))
+        self._post(AnswersRead(known, *told))
 
     async def _look_up(self, command: LookUpName) -> None:
         replies = await asyncio.gather(*(self._reply(command, kind) for kind in _KINDS.values()))
@@ -306,7 +318,7 @@ class AnswerWatch:
         """Give a verdict, with the others of this turn."""
         if not self._verdicts:
             asyncio.get_running_loop().call_soon(self._tell_verdicts)
-        self._verdicts[number] = passes
+        self._verdicts[number & 0xFFFFFFFF] = passes
 
     def _tell_verdicts(self) -> None:
         if not self._verdicts:

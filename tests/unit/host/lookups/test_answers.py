@@ -110,6 +110,22 @@ async def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
     assert watch.passed == {3: True, 4: False}
 
 
+async def test_a_verdict_on_an_earlier_queue_decides_nothing_in_a_later_one(watch):
+    """The numbers were the same: a member who removed and added a rule had others' answers decided.
+
+    Or an answer that waited no more was decided, and commands that came with it were lost.
+    """
+    content = answer(HOST, "203.0.113.1")
+    before = watch.comes(1, content)
+    watch._let_go()
+    after = watch.comes(1, content)
+    watch.release(before.number, passes=True)
+    assert watch.passed == {}
+    watch.release(after.number, passes=False)
+    watch.release(after.number, passes=True)
+    assert watch.passed == {1: False}
+
+
 async def test_an_own_look_up_that_has_ended_leaves_its_port_to_programs(watch):
     """A program whose look-up had the port of one of the last 1,024 own ones got round the rules."""
     content = answer(HOST, "203.0.113.1")
@@ -169,6 +185,12 @@ async def test_a_dropped_segment_is_read_again_when_it_comes_again(watch):
     assert len(watch.comes_by_tcp(4, 120, content[20:])) == 1
     watch.release(4, passes=True)
     assert watch.passed == {1: True, 2: False, 3: False, 4: True}
+    # So is one that waited in a queue that has gone.
+    (told,) = watch.comes_by_tcp(5, 100 + len(content), content)
+    watch._let_go()
+    assert len(watch.comes_by_tcp(1, 100 + len(content), content)) == 1
+    watch.release(told.number, passes=True)
+    assert len(watch.passed) == 4
 
 
 async def test_a_segment_of_many_messages_is_dropped_until_it_comes_in_parts(watch):
