@@ -174,8 +174,8 @@ def command(
     is away, and then the file is fetched from there. The gateway terminates TLS: it checks the
     server's certificate and can read the file. It sends neither cookies nor passwords.
 
-    All files are tried, and the exit status is that of the first error. With --json each file has
-    its "error", or null.
+    All files are tried until a server is given up. The exit status is that of the first error. With
+    --json each file has its "error", or null.
 
     Your own key identifies you, and the given key identifies the server. HOST may be a name under
     which --save remembered a server.

@@ -53,6 +53,7 @@ def command(stay: bool, folder: Path, quiet: bool) -> None:
 
     Podcasts are in the file podcasts.toml: in [podcasts.NAME] each has the `url` of its feed, the
     time of day `by` when new episodes are wanted (07:00), and how many of the newest to `keep` (3).
+    A feed brings 8 GB a day at most; the rest comes on the next one.
 
     Over Wi-Fi they come at once. A metered network is used only from the moment on when an episode
     would else be late, and left when Wi-Fi is back. Received bytes are kept, whatever ends: this program,

@@ -126,8 +126,8 @@ def command(
     sends nothing twice. A changed file counts as another one. The gateway can read files and headers,
     and then forgets them. Files go below a URL that ends with a slash.
 
-    All files are tried, and the exit status is that of the first error. Your own key identifies
-    you, and the server must know it.
+    All files are tried until a server is given up. The exit status is that of the first error. Your own
+    key identifies you, and the server must know it.
     """
     several = len(files) > 1 or files[0].is_dir()
     target: WebTarget | None = None
