@@ -23,10 +23,7 @@ _SAME = 0.01
 
 
 def asleep_s() -> float:
-    """Return the seconds that the host has slept in all, and a little of between two clocks' readings.
-
-    CLOCK_BOOTTIME counts them and CLOCK_MONOTONIC does not.
-    """
+    """Return for how long the host has slept since its start: CLOCK_BOOTTIME alone counts that time."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
