@@ -1,6 +1,7 @@
 """The detector of stalled paths: it runs `protocol.path_watch` while data waits for acknowledgements."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -46,8 +47,8 @@ class StallDetector:
         self._driver, self._core, self._paths = driver, core, paths
         self._dialler, self._pump, self._pauses = dialler, pump, pauses
         self._probed: set[int] = set()  # paths silent for so long that another connection is tried
-        self._watches: dict[int, PathWatch] = {}
-        self._crawls: dict[int, CrawlWatch] = {}
+        self._watches: defaultdict[int, PathWatch] = defaultdict(PathWatch)
+        self._crawls: defaultdict[int, CrawlWatch] = defaultdict(CrawlWatch)
         self.timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
@@ -102,8 +103,7 @@ class StallDetector:
         info = path.estimator.info
         if info is None:
             return False
-        watch = self._watches.setdefault(path.path_id, PathWatch())
-        crawl = self._crawls.setdefault(path.path_id, CrawlWatch())
+        watch, crawl = self._watches[path.path_id], self._crawls[path.path_id]
         # 1. Is the path silent, by the kernel's counters?
         waits = info.waits
         voice = watch.observe(
