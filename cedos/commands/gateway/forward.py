@@ -414,9 +414,9 @@ async def _run(
         for task in telling:
             task.cancel()
         await asyncio.gather(*telling, return_exceptions=True)
-        await names.close()
         if datagrams is not None:
             await datagrams.close()
+        await names.close()  # it takes redirected questions until then
         await proxy.close()
         for teller in tellers:
             await teller.last()

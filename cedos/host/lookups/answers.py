@@ -10,6 +10,7 @@ import socket
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -115,7 +116,10 @@ class AnswerWatch:
             watch.close()
             for task in self._tasks:
                 task.cancel()
-            for number in list(self._waiting):  # the daemon ends, and its rules with it
+            # The daemon ends, and its rules with it: all that waits passes.
+            for number, _ in chain.from_iterable(self._unread.values()):
+                self._decide(number, passes=True)
+            for number in list(self._waiting):
                 self.release(number, passes=True)
             self._let_go()
             self._owners.close()
@@ -232,25 +236,30 @@ class AnswerWatch:
         """Have packets parsed, and drop those of users who have too many."""
         users: dict[FlowKey, int] = {}
         idle = not self._unread
-        for number, content in packets:
-            frame = parse_frame(content, outgoing=False)
-            if frame is None or is_open(frame.key):
-                self._decide(number, passes=True)
-                continue
-            if frame.key not in users:
-                users[frame.key] = self._user_of(frame.key)
-            waiting = self._unread.setdefault(users[frame.key], deque())
-            if len(waiting) < _MOST_OF_USER:
-                waiting.append((number, frame))
-            else:
-                self._decide(number, passes=False)
-        if idle and self._unread:
-            self._parse()
+        try:
+            for number, content in packets:
+                frame = parse_frame(content, outgoing=False)
+                if frame is None or is_open(frame.key):
+                    self._decide(number, passes=True)
+                    continue
+                if frame.key not in users:
+                    users[frame.key] = self._user_of(frame.key)
+                waiting = self._unread.setdefault(users[frame.key], deque())
+                if len(waiting) < _MOST_OF_USER:
+                    waiting.append((number, frame))
+                else:
+                    self._decide(number, passes=False)
+        finally:  # whatever becomes of one, the others are not to wait for good
+            if idle and self._unread:
+                self._parse()
 
     def _user_of(self, key: FlowKey) -> int:
         protocol = socket.IPPROTO_TCP if key.protocol == "tcp" else socket.IPPROTO_UDP
         near, far = (str(key.local), key.local_port), (str(key.remote), key.remote_port)
-        return (self._owners.find(protocol, near, far) or UNKNOWN).user
+        try:
+            return (self._owners.find(protocol, near, far) or UNKNOWN).user
+        except OSError:
+            return UNKNOWN.user
 
     def _parse(self) -> None:
         """Parse some of the packets, one of each user in turn."""

@@ -243,9 +243,9 @@ class GatewayLink:
         self._direct += 1
 
     async def _opened(self, ask: Callable[[Multiplexer], _Opened]) -> _Opened:
+        await self._pace()  # first, as a session may end while it waits
         streams = await self._session()
         await self._answering(streams)
-        await self._pace()
         try:
             opened = ask(streams)
         except OSError as error:
@@ -260,7 +260,7 @@ class GatewayLink:
         return opened
 
     async def _pace(self) -> None:
-        """Wait until one more may be opened: of who opens too many, the gateway ends the session."""
+        """Wait until one more may be opened: a gateway ends the session of a host that opens too many."""
         async with self._opening:
             while not self._opens.take(self._loop.time()):  # noqa: ASYNC110 - it refills by time
                 await asyncio.sleep(self._opens.wait_s)

@@ -270,7 +270,7 @@ def buffers(laptop, port):
     [(True, 9001, ()), (True, 53, ()), (True, 53, ("--direct", "udp")), (False, 9001, ())],
 )
 def test_another_users_flood_pushes_out_no_datagram(redirected, to, options, laptop):
-    """Fill the proxy's buffer as a user, or a stranger: it denied others' datagrams and look-ups."""
+    """Fill the proxy's buffer as a user or a stranger: it denied others their datagrams and look-ups."""
     both = ("--redirect", str(USER), "--redirect", str(OTHER))
     forward = laptop.forward(*both, "--fail", "closed", *options)
     port = datagrams_port(laptop)

@@ -434,7 +434,7 @@ async def _through_or_direct(ends, port):
 
 
 async def test_a_proxy_that_ends_leaves_no_session_at_the_gateway(ends):
-    """End the session: each slept there for an hour, and one host may have 128."""
+    """End the session: each one of an ended proxy slept there for an hour; a host may have 128."""
     await ends.start()
     _, writer = await ends.forward(await ends.origin(echo))
     await until(lambda: len(ends.gateway.connections) == 1)

@@ -65,7 +65,7 @@ def test_nothing_else_is_and_no_descriptor_is_left(root, path):
 
 
 def test_a_served_folder_is_the_same_wherever_its_path_leads_later(root, tmp_path):
-    """Who could write beside it put a link in its place: the server gave away another folder."""
+    """A user who could write beside it put a link in its place: another folder was served."""
     (tmp_path / "private").mkdir()
     (tmp_path / "private" / "key").write_text("secret")
     tree = Tree(root)

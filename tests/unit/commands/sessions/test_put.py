@@ -194,7 +194,7 @@ def test_what_a_server_does_not_take(programs):
 
 @pytest.mark.parametrize("by", [(), ("--by", "5min")], ids=["now", "later"])
 def test_no_link_that_another_user_places_meanwhile_is_followed(programs, monkeypatch, by):
-    """Who could write in a sent folder had any file of the sender sent, instead of one of its own."""
+    """A user who could write in a sent folder had any file of the sender sent."""
     programs.serve("--writable")
     programs.remembered()
     (programs.folder / "secret").mkdir()

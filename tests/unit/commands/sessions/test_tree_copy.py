@@ -115,7 +115,7 @@ def test_a_link_to_a_folder_that_another_user_laid_is_not_followed(laid, tmp_pat
 
 
 def test_a_folder_that_is_replaced_meanwhile_leads_nowhere(tmp_path, monkeypatch):
-    """Who could write beside the copy put a link in its place: files came where that led."""
+    """A user who could write beside the copy put a link there: files came where that led."""
     here, private = tmp_path / "got", tmp_path / "private"
     private.mkdir()
 

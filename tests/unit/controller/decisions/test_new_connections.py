@@ -137,6 +137,8 @@ def test_what_was_refused_is_tried_again_a_second_later_and_then_with_the_next_d
     script.tell(CommandFailed(command))
     script.wait(15.0)
     assert script.given(SetDefault) == []
+    script.decide(16.0)
+    assert script.given(SetDefault) == [command]
 
 
 @pytest.mark.parametrize("ends", ["in time", "taken back"])

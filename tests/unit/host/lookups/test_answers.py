@@ -1,7 +1,9 @@
 """Events about answers, and the end of those that wait; the queue is a double."""
 
+import asyncio
 import socket
 import struct
+from contextlib import suppress
 from ipaddress import ip_address, ip_interface
 
 import pytest
@@ -9,6 +11,7 @@ from kit.waiting import counting_turns, until
 
 from cedos.controller.commands import LookUpName
 from cedos.controller.events import AnswersRead, NameLookedUp
+from cedos.errors import CedosError
 from cedos.host.lookups import answers
 from cedos.host.lookups.answers import AnswerWatch
 from cedos.host.lookups.watch import datagram
@@ -111,9 +114,10 @@ async def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
 
 
 async def test_a_verdict_on_an_earlier_queue_decides_nothing_in_a_later_one(watch):
-    """The numbers were the same: a member who removed and added a rule had others' answers decided.
+    """Know the queue: each one counts its packets from 1.
 
-    Or an answer that waited no more was decided, and commands that came with it were lost.
+    A member who removed and added a rule had others' answers decided. Or the daemon decided an answer
+    that waited no more, and lost the commands that came with it.
     """
     content = answer(HOST, "203.0.113.1")
     before = watch.comes(1, content)
@@ -221,8 +225,41 @@ async def test_a_users_flood_of_answers_leaves_other_users_theirs(watch, monkeyp
     assert not any(watch.passed.values())
     # The others come in later turns, some in each.
     async with counting_turns() as turns:
-        await until(lambda: len(watch.posted) == 65)
+        await until(lambda: len(watch.posted) == 65, every_s=0.0)
         assert turns() >= 6
+
+
+async def test_answers_are_read_although_a_look_fails(watch, monkeypatch):
+    """Read them: the failure of one look for a user left all later answers of the host unread."""
+    key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
+    content = datagram(key, answer("other.example", "203.0.113.1"))
+
+    def find(*_):
+        raise OSError("no files are left")
+
+    def packets():
+        yield QueuedPacket(1, content)
+        raise CedosError("the queue broke")
+
+    monkeypatch.setattr(SocketOwners, "find", find)
+    with pytest.raises(CedosError):
+        watch._take(packets())
+    await until(lambda: not watch._unread)
+    watch._take([QueuedPacket(2, content)])
+    await until(lambda: len(watch.posted) == 2)
+
+
+async def test_unread_answers_pass_when_the_daemon_ends(watch):
+    key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
+    content = datagram(key, answer("other.example", "203.0.113.1"))
+    watch._take(QueuedPacket(number, content) for number in range(20))
+    assert watch._unread
+    running = asyncio.ensure_future(watch.run())
+    await asyncio.sleep(0)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+    assert [watch.passed.get(number) for number in range(20)] == [True] * 20
 
 
 async def test_resolvers_are_asked_one_after_the_other(watch, monkeypatch):

@@ -123,13 +123,18 @@ async def test_a_program_hears_yes_before_the_gateway_reached_the_origin(
 
 
 @pytest.mark.usefixtures("nothing_is_near")
-async def test_an_origin_that_serves_again_is_not_waited_for(ends):
+async def test_an_origin_that_serves_again_is_not_waited_for(ends, monkeypatch):
     await ends.start()
     port = await ends.origin(answers)
     ends.proxy._refused["127.0.0.1", port] = None
-    reader, writer = await ends.ask(CONNECT % port)
-    await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
-    assert not ends.proxy._refused
+    reader, writer = await ends.ask(CONNECT % port + GET)
+    assert await asyncio.wait_for(reader.read(), 5) == ESTABLISHED + b"you said " + GET
+    writer.close()
+    held = Held(ends, monkeypatch)
+    reader, writer = await ends.ask(CONNECT % port + GET)
+    assert await asyncio.wait_for(reader.readexactly(len(ESTABLISHED)), 5) == ESTABLISHED
+    held.let.set()
+    assert await asyncio.wait_for(reader.read(), 5) == b"you said " + GET
     writer.close()
 
 

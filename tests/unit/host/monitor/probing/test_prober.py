@@ -221,7 +221,7 @@ async def test_pings_are_matched_lost_and_paid_for():
 
 
 async def test_joules_know_how_long_the_radio_has_rested():
-    """Its tail is the paper's, of 6.5 J where it was asleep (Delphi, Table 4)."""
+    """The radio's tail is the paper's, of 6.5 J where it was asleep (Delphi, Table 4)."""
     prober = Prober(lambda n: TARGET, open_pinger=played_pinger({"lte0": 0.01}))
     async with prober:
         asleep = (await prober.ping(LTE)).energy_j
