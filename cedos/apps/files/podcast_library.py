@@ -215,10 +215,16 @@ class Library:
             day.began_unix_s, day.received_bytes = now_s, 0
         day.received_bytes += n_bytes
 
+    def held_s(self, name: str) -> float:
+        """Return the seconds until a podcast that has brought too many bytes in a day may go on."""
+        self.count(name, 0)
+        day = self._days[name]
+        full = day.received_bytes > MOST_OF_DAY_BYTES
+        return max(day.began_unix_s + _DAY_S - time.time(), 0.0) if full else 0.0
+
     def check_day(self, name: str) -> None:
         """Refuse more bytes of a podcast that has brought too many in a day. Errors: WebError."""
-        self.count(name, 0)
-        if self._days[name].received_bytes > MOST_OF_DAY_BYTES:
+        if self.held_s(name):
             most = f"{MOST_OF_DAY_BYTES // 10**9} GB"
             raise WebError(f"its feed has brought {most} within a day; the rest comes later")
 

@@ -36,7 +36,6 @@ _LONGEST_PAUSE_S: Final = 3600.0
 _SOON_S: Final = 300.0  # a longer pause is at most half of the time until the deadline
 _ENOUGH: Final = 4  # attempts in vain, after which a late episode is left to the next run
 _SAID_S: Final = 60.0
-# Episodes come unattended, and their feed says which: one takes no more, and the disk keeps so much.
 
 
 def _clock_s() -> float:
@@ -59,6 +58,7 @@ class WantedEpisode:
         self._anew = False  # this attempt dropped what had come before
         self._used: dict[str, int] = {}
         self._again_s = 0.0
+        self._held = False  # its feed has brought enough for the day
         self._have = self._furthest = episode.here_bytes()
 
     @property
@@ -76,7 +76,8 @@ class WantedEpisode:
 
     @property
     def is_given_up(self) -> bool:
-        return time.time() >= self.episode.by_unix_s and self.failures >= _ENOUGH
+        in_vain = self._held or self.failures >= _ENOUGH
+        return in_vain and time.time() >= self.episode.by_unix_s
 
     async def follow(
         self, attempt: Callable[["WantedEpisode", Egress], Awaitable[None]], *, stay: bool
@@ -100,7 +101,7 @@ class WantedEpisode:
                     await self._changed.wait()
                     self._changed.clear()
                     continue
-                self.egress = egress
+                self.egress, self._held = egress, False
                 try:
                     async with asyncio.timeout(None) as self._attempt:
                         await attempt(self, egress)
@@ -154,6 +155,11 @@ class WantedEpisode:
             why=episode.why[:300],
             again_unix_s=time.time() + self.pause_s if self.pause_s else None,
         )
+
+    def hold(self, pause_s: float) -> None:
+        """Begin a pause that is no network's fault: its feed has brought enough for the day."""
+        self._failed_over, self._held = "", True
+        self._again_s = _clock_s() + pause_s
 
     def on_failure(self, over: str = "") -> float:
         """Begin a pause after a failure over an interface; return its length in seconds."""
@@ -240,8 +246,8 @@ class EpisodeFetching:
         finally:
             self._ended.set()
         if episode.state is EpisodeState.WANTED:
-            tried = f"tried {each.failures} times in vain"
-            self._complain(f"{episode.name}: {episode.why}; {tried}, left to the next run")
+            tried = f"tried {each.failures} times in vain, " if each.failures >= _ENOUGH else ""
+            self._complain(f"{episode.name}: {episode.why}; {tried}left to the next run")
 
     async def _look(self, pending: list[WantedEpisode]) -> None:
         """Tell all episodes the networks to their servers; say what they all wait for."""
@@ -271,7 +277,10 @@ class EpisodeFetching:
             if isinstance(error, DiskError) and error.full:
                 raise
             if isinstance(error, WebError | DiskError | TransferBusyError):
-                pause_s = each.on_failure(egress.interface)
+                if pause_s := self._library.held_s(episode.podcast):
+                    each.hold(pause_s)
+                else:
+                    pause_s = each.on_failure(egress.interface)
                 pause = f"{pause_s:.0f} s" if pause_s < 100.0 else f"{pause_s / 60.0:.0f} min"
                 if not each.is_given_up:
                     self._say(f"{episode.name}: {error}; it is tried again in {pause}")

@@ -358,6 +358,22 @@ async def test_a_feed_brings_so_many_bytes_a_day(tmp_path, server, monkeypatch):
     await asyncio.wait({running})
 
 
+async def test_the_bytes_of_a_feeds_day_are_no_networks_fault(tmp_path, server, monkeypatch):
+    """Blame no network: the next attempts went over the phone, and were "4 times in vain"."""
+    monkeypatch.setattr(podcasts, "_PAUSE_S", 0.05)
+    listener = Listener(tmp_path, server.url("good"), by_s=-1.0)
+    phone = Egress("phone0", 2, frozenset(), NetworkKind.CELLULAR, metered=True)
+    listener.networks.there = (WIFI, phone)
+    listener.library.count("news", podcast_library.MOST_OF_DAY_BYTES + 1)
+    await listener.run()
+    why = "its feed has brought 8 GB within a day; the rest comes later"
+    assert listener.wrong == [f"news: E0: {why}; left to the next run"]
+    assert not any("phone0" in each for each in listener.said)
+    monkeypatch.setattr(podcast_library, "_DAY_S", 0.0)
+    await listener.run()
+    assert listener.states == [EpisodeState.HERE]
+
+
 async def test_a_feed_whose_servers_are_silent_leaves_rows_to_others(tmp_path, server):
     """It had all 64 for good, and no other podcast's episode came."""
     listener = Listener(tmp_path, *[server.url(f"silent#{n}") for n in range(70)])
