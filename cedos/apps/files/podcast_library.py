@@ -237,6 +237,7 @@ class Library:
 
     def save(self) -> None:
         try:
+            self._days = {name: day for name, day in self._days.items() if name in self.podcasts}
             self._book.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             content = msgspec.json.encode(_Book(self.episodes, self._days))
             own_file.write(self._book, msgspec.json.format(content))

@@ -215,10 +215,11 @@ class EpisodeFetching:
                 of_feed = Counter(each.episode.podcast for each in pending.values())
                 new: list[WantedEpisode] = []
                 for each in self._library.wanted():
+                    if len(pending) + len(new) >= _MOST_AT_ONCE:
+                        break
                     if each.key not in tasks and of_feed[each.podcast] < _MOST_OF_FEED:
                         of_feed[each.podcast] += 1
                         new.append(WantedEpisode(each))
-                del new[_MOST_AT_ONCE - len(pending) :]
                 if not stay and not pending and not new:
                     return
                 await self._look([*pending.values(), *new])

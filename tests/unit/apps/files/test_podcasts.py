@@ -333,7 +333,7 @@ async def test_episodes_leave_room_on_the_disk(tmp_path, server, monkeypatch):
 
 
 def test_a_feed_that_names_new_episodes_at_each_reading_has_so_many_a_day(tmp_path, library):
-    """It brought `keep` of 8 GB each half hour, without end."""
+    """Bound the new episodes of a feed: it brought `keep` of 8 GB each half hour, without end."""
     for reading in range(MOST_NEW):
         found = [Episode("", f"{reading} {n}", "T", "http://a.test/x") for n in range(3)]
         library.add_new("news", found, tmp_path)
@@ -351,6 +351,9 @@ async def test_a_feed_brings_so_many_bytes_a_day(tmp_path, server, monkeypatch):
     with pytest.raises(WebError, match="the rest comes later"):
         again.library.check_day("news")
     again.library.check_day("others")
+    again.library.save()
+    days = json.loads((tmp_path / "podcasts.json").read_text())["days"]
+    assert [*days] == ["news"], "no day stays of a feed that was taken out"
     monkeypatch.setattr(podcast_library, "_DAY_S", 0.0)
     running = asyncio.create_task(again.run())
     await until(lambda: again.states.count(EpisodeState.HERE) == 2)
@@ -375,7 +378,7 @@ async def test_the_bytes_of_a_feeds_day_are_no_networks_fault(tmp_path, server, 
 
 
 async def test_a_feed_whose_servers_are_silent_leaves_rows_to_others(tmp_path, server):
-    """It had all 64 for good, and no other podcast's episode came."""
+    """Leave them rows: a silent feed had all 64 for good, and no other podcast's episode came."""
     listener = Listener(tmp_path, *[server.url(f"silent#{n}") for n in range(70)])
     good = server.url("good")
     listener.library.podcasts["other"] = listener.library.podcasts["news"]
@@ -384,6 +387,20 @@ async def test_a_feed_whose_servers_are_silent_leaves_rows_to_others(tmp_path, s
                 least=Distance.HOST)
     )  # fmt: skip
     await listener.run_until("Good is here")
+
+
+async def test_episodes_without_a_row_cost_no_look_at_the_disk(tmp_path, server, monkeypatch):
+    """Stop at a full table: up to 16 episodes of each feed were looked for on the disk each second."""
+    monkeypatch.setattr(podcasts, "_MOST_AT_ONCE", 1)
+    listener = Listener(tmp_path, *[server.url(f"silent#{n}") for n in range(3)])
+    wanted, looks, sought = listener.library.wanted, [], []
+    monkeypatch.setattr(listener.library, "wanted", lambda: looks.append(1) or wanted())
+    monkeypatch.setattr(Episode, "here_bytes", lambda one: sought.append(one) or 0)
+    running = asyncio.create_task(listener.run())
+    await until(lambda: len(looks) > 3)
+    running.cancel()
+    await asyncio.wait({running})
+    assert sought == listener.library.episodes[:1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
