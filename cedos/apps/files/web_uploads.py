@@ -149,7 +149,10 @@ class UploadStore(ClientStore[KeptUpload]):
 
     def _drop(self, client: str, kept: KeptUpload) -> None:
         if kept.path.exists():
-            self.forget_body(kept)
+            try:
+                self.forget_body(kept)
+            except OSError as error:  # it would be dropped again and again
+                raise TransferError(f"the gateway cannot make room: {error.strerror}") from error
             self.account(client, kept)
         else:
             self.remove(client, kept)

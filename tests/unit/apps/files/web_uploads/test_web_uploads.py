@@ -1,10 +1,12 @@
 """Uploads to web servers, put together at the gateway, also over TLS."""
 
 import asyncio
+import errno
 import os
 import socket
 import time
 from contextlib import closing, suppress
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -258,6 +260,24 @@ async def test_uploads_that_come_have_their_room_on_the_disk(uploading, monkeypa
         uploading.store.create(f"{number}" * 32, record)
     with pytest.raises(TransferError, match="no room"):
         uploading.store.create("2" * 32, records[2])
+
+
+async def test_a_disk_that_lets_no_body_go_refuses_in_words(uploading, monkeypatch):
+    """Make room on a disk that is read-only now: the error ended the session of the new upload."""
+    uploading.store.open()
+    uploading.store._most = Cost(1_000_000, 1 << 20)
+    first, second = (
+        UploadRecord(name * 32, "http://a/", [], 400_000, "", 60.0, time.time()) for name in "ab"
+    )
+    uploading.store.create("0" * 32, first).path.write_bytes(bytes(400_000))
+    first.state = UploadState.ANSWERED
+
+    def refuse(_path, **_):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(TransferError, match="cannot make room: Read-only"):
+        uploading.store.create("0" * 32, second)
 
 
 async def test_there_are_limits_for_each_and_for_all(uploading):
