@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -32,7 +32,7 @@ PROGRAMS_AT_ONCE: Final = 32
 # The most objects that one client waits for.
 MOST_WAITING: Final = 256
 
-# While others wait for its slot, a request brings so much in `SILENCE_S`, or waits behind them.
+# While others wait for its end, a request brings so much in `SILENCE_S`, or waits behind them.
 _LEAST_BESIDE_OTHERS: Final = 64 * LEAST_BYTES
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _ASKED: Final[dict[str, str]] = {
@@ -73,35 +73,44 @@ _Answered = Callable[
 ]
 
 
+class _Places(asyncio.Semaphore):
+    """So many requests at once; `waiting`: how many others wait for the end of one of them."""
+
+    waiting = 0
+
+    async def acquire(self) -> Literal[True]:
+        self.waiting += 1
+        try:
+            return await super().acquire()
+        finally:
+            self.waiting -= 1
+
+
 class Slots:
     """The requests of a client to origins: so many at once, and of these so many to one origin."""
 
     def __init__(self, most: int, most_of_origin: int) -> None:
-        self._all, self._most_of_origin = asyncio.Semaphore(most), most_of_origin
-        self._of_origin: WeakValueDictionary[URL, asyncio.Semaphore] = WeakValueDictionary()
-        self._waiting = 0
+        self._all, self._most_of_origin = _Places(most), most_of_origin
+        self._of_origin: WeakValueDictionary[URL, _Places] = WeakValueDictionary()
 
-    def least_bytes(self) -> int:
+    def least_bytes(self, url: URL) -> int:
         """Return what a request must bring in `SILENCE_S` to keep its slot."""
-        return _LEAST_BESIDE_OTHERS if self._waiting else LEAST_BYTES
+        waiting = self._all.waiting or self._of(url).waiting
+        return _LEAST_BESIDE_OTHERS if waiting else LEAST_BYTES
 
     def full(self, url: URL) -> bool:
         return self._all.locked() or self._of(url).locked()
 
     async def take(self, url: URL, taken: ExitStack) -> None:
         # First the origin's: who waits for a silent origin keeps no other one waiting.
-        self._waiting += 1
-        try:
-            for slot in (self._of(url), self._all):
-                await slot.acquire()
-                taken.callback(slot.release)
-        finally:
-            self._waiting -= 1
+        for slot in (self._of(url), self._all):
+            await slot.acquire()
+            taken.callback(slot.release)
 
-    def _of(self, url: URL) -> asyncio.Semaphore:
+    def _of(self, url: URL) -> _Places:
         slot = self._of_origin.get(url.origin())
         if slot is None:
-            slot = self._of_origin[url.origin()] = asyncio.Semaphore(self._most_of_origin)
+            slot = self._of_origin[url.origin()] = _Places(self._most_of_origin)
         return slot
 
 
@@ -398,7 +407,8 @@ class ObjectFetcher:
                     if answer is None:
                         answer = await self._rest(client, url, asked, found)
                     async with answer:
-                        await self._take(client, found, answer, slots.least_bytes)
+                        least_bytes = partial(slots.least_bytes, url)
+                        await self._take(client, found, answer, least_bytes)
                     break
                 except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                     # Only a strong validator allows to ask for the rest of the same bytes.

@@ -2,16 +2,17 @@
 
 import asyncio
 import os
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 
 import pytest
 from kit.waiting import until
+from yarl import URL
 
 from cedos import web
 from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import Answer, FileRequest, pack, read
 from cedos.apps.files.objects import object_serving
-from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN
+from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN, Slots
 from cedos.apps.files.objects.object_serving import MOST_AHEAD, ObjectServing, client_of
 from cedos.apps.files.objects.object_store import MOST_OPEN
 from cedos.errors import SessionError, TransferError
@@ -239,6 +240,23 @@ async def test_slow_origins_keep_no_slot_from_others(fetching, monkeypatch):
     await end([*tasks, *serving])
     for each in servers:
         each.close()
+
+
+@pytest.mark.parametrize(("most", "for_b", "hurries"), [(3, True, "B"), (2, False, "AB")])
+async def test_a_request_hurries_only_for_those_that_its_end_lets_go_on(most, for_b, hurries):
+    """Count who waits for B for B alone: an object of A's that came at 16 KiB/s was given up for it."""
+    slots, taken = Slots(most, 1), ExitStack()
+    a, b, c = (URL(f"http://{name}.test/") for name in "abc")
+    await slots.take(a, taken)
+    await slots.take(b, taken)
+    waiting = asyncio.create_task(slots.take(b if for_b else c, taken))
+    await asyncio.sleep(0)
+    found = {"A": slots.least_bytes(a), "B": slots.least_bytes(b)}
+    assert "".join(name for name, least in found.items() if least > web.LEAST_BYTES) == hurries
+    taken.close()
+    await waiting
+    assert slots.least_bytes(a) == slots.least_bytes(b) == web.LEAST_BYTES
+    taken.close()
 
 
 async def test_other_clients_have_slots_of_their_own(fetching, silent):
