@@ -194,7 +194,7 @@ class HttpFetcher:
         self.url = url
         self._headers = headers or {}
         self._tls = tls
-        self._part = _Part(into)
+        self._part = _Part(url, into)
 
     @property
     def title(self) -> str:
@@ -285,7 +285,8 @@ class HttpFetcher:
 class _Part:
     """The received part of a body and its version: in memory, or in a file beside the wanted one."""
 
-    def __init__(self, into: Path | None) -> None:
+    def __init__(self, url: str, into: Path | None) -> None:
+        self._url = url
         self.validator = ""
         self.size = 0
         self._into = into
@@ -297,10 +298,10 @@ class _Part:
         most = MOST_IN_MEMORY_BYTES if self._beside is None else web.MOST_FILE_BYTES
         if self.size + len(block) > most:
             self.restart("")
-            raise NotThereError(f"it has more than {most} bytes")
+            raise NotThereError(f"{self._url}: it has more than {most} bytes")
         if self._beside is not None and disk_usage(self._beside.parent).free < web.KEEP_FREE_BYTES:
-            self.restart("")
-            raise NotThereError(f"less than {web.KEEP_FREE_BYTES // 10**6} MB are free on the disk")
+            least = f"{web.KEEP_FREE_BYTES // 10**6} MB"
+            raise FetchError(f"{self._url}: less than {least} are free on the disk")
         if self._beside is None:
             self._content += block
         else:
@@ -316,7 +317,7 @@ class _Part:
             self._beside.unlink(missing_ok=True)
         self.size, self.validator = 0, validator
         if self._anew > MOST_ANEW:
-            raise NotThereError(f"the server began it anew {MOST_ANEW} times")
+            raise NotThereError(f"{self._url}: the server began it anew {MOST_ANEW} times")
 
     def finish(self) -> bytes | Path:
         """Return the whole body, or its file, which appears now."""

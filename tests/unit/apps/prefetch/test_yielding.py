@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import socket
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
@@ -157,13 +158,9 @@ async def test_a_server_cannot_fill_memory_beyond_a_bound(monkeypatch, encoding)
         assert fetcher._part.size == 0
 
 
-@pytest.mark.parametrize(
-    ("limit", "number", "words"),
-    [("MOST_FILE_BYTES", 1_000_000, "more than"), ("KEEP_FREE_BYTES", 1 << 62, "free on the disk")],
-)
-async def test_a_server_cannot_fill_the_disk(monkeypatch, tmp_path, limit, number, words):
+async def test_a_server_cannot_fill_the_disk(monkeypatch, tmp_path):
     """Send without an end: 500 MB came in 15 s for an item of 120 kB, and went on."""
-    monkeypatch.setattr(web, limit, number)
+    monkeypatch.setattr(web, "MOST_FILE_BYTES", 1_000_000)
 
     async def answer(reader, writer):
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
@@ -176,9 +173,42 @@ async def test_a_server_cannot_fill_the_disk(monkeypatch, tmp_path, limit, numbe
     turn = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
     async with await asyncio.start_server(answer, "127.0.0.1") as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        with pytest.raises(NotThereError, match=words):
+        with pytest.raises(NotThereError, match=f"{url}: it has more than"):
             await HttpFetcher(url, into=tmp_path / "item").fetch(turn)
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_disk_that_was_full_for_a_while_has_the_item_go_on(monkeypatch, tmp_path):
+    """Keep what came: a full disk was final, and dropped it."""
+    asked, body = [], bytes(range(250)) * 4_000
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        had = int(asked[-1].partition(b"bytes=")[2].partition(b"-")[0] or 0)
+        status = "206 Partial Content" if had else "200 OK"
+        place = f"Content-Range: bytes {had}-{len(body) - 1}/{len(body)}\r\n" if had else ""
+        head = f'HTTP/1.1 {status}\r\nETag: "1"\r\n{place}Content-Length: {len(body) - had}\r\n\r\n'
+        with suppress(ConnectionError):
+            writer.write(head.encode() + body[had:])
+            await writer.drain()
+        writer.close()
+
+    free = iter([web.KEEP_FREE_BYTES, 0])
+
+    def usage(_folder):
+        return SimpleNamespace(free=next(free, web.KEEP_FREE_BYTES))
+
+    monkeypatch.setattr(http, "disk_usage", usage)
+    turn = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        fetcher = HttpFetcher(url, into=tmp_path / "item")
+        with pytest.raises(FetchError, match=f"{url}: less than 1000 MB are free") as failed:
+            await fetcher.fetch(turn)
+        assert not isinstance(failed.value, NotThereError)
+        await fetcher.fetch(turn)
+    assert b"bytes=" in asked[1], "it went on"
+    assert (tmp_path / "item").read_bytes() == body
 
 
 async def test_a_server_that_begins_anew_without_end_is_given_up():
