@@ -17,7 +17,7 @@ import stat
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -153,7 +153,10 @@ def disk_error(path: Path, error: OSError, kept: str = "") -> DiskError:
 
 
 class OpenFolder(NamedTuple):
-    """A folder that stays the same, wherever its path leads later: the number by which it is open."""
+    """A folder that stays the same, wherever its path leads later: the number by which it is open.
+
+    A context manager, which closes it.
+    """
 
     path: Path
     number: int
@@ -162,6 +165,12 @@ class OpenFolder(NamedTuple):
     def of(cls, path: Path) -> "OpenFolder":
         """Open a folder. Errors: OSError."""
         return cls(path, os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self.number)
 
     def below(self, file: Path, *, make: bool = False, links: bool = False) -> int:
         """Open the folder of a file below this one; `make` creates a missing one. Errors: OSError.

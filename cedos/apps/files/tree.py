@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.apps.files.messages import MOST_ENTRIES, Entry, path_of, path_text, unix_time
-from cedos.apps.files.partial import PART_NAME, files_of, folder_below
+from cedos.apps.files.partial import PART_NAME, OpenFolder, disk_words, files_of, folder_below
 from cedos.errors import TransferError
 
 _DIGESTS_KEPT: Final = 1000
@@ -40,11 +40,13 @@ class Tree:
     """A folder that is served. TransferError: it is not a folder."""
 
     def __init__(self, root: Path) -> None:
-        if not root.is_dir():
-            raise TransferError(f"{root} is not a folder that can be served")
-        self.root = root.resolve()
-        # Opened once: its path may lead elsewhere later.
-        self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # Opened once: its path may lead elsewhere later.
+            self._root = OpenFolder.of(root).number
+        except OSError as error:
+            why = disk_words(error)
+            raise TransferError(f"{root} is not a folder that can be served: {why}") from error
+        self.root = Path(f"/proc/self/fd/{self._root}").readlink()
         self._digests: OrderedDict[Version, bytes] = OrderedDict()
 
     @staticmethod

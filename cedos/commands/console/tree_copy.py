@@ -1,6 +1,5 @@
 """A copy of a server's folder with all that is in it: complete, or what is missing is reported."""
 
-import os
 import unicodedata
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
@@ -22,7 +21,7 @@ _MOST_WAITING: Final = 20_000
 class TreeCopy:
     """A walk through a folder of a server, which makes the same folders below `here`.
 
-    `top`: `here`, open. TransferError: it cannot be made.
+    `top`: `here`, open; the caller closes it. TransferError: it cannot be made.
     """
 
     def __init__(
@@ -47,10 +46,8 @@ class TreeCopy:
             above = OpenFolder.of(parent)
         except OSError as error:
             raise _error(here, error) from error
-        try:
+        with above:
             self.top = _made(above, here)
-        finally:
-            os.close(above.number)
 
     async def files(self) -> AsyncIterator[tuple[str, Path, int]]:
         """Yield the server's path, the path here and the size of each file.
@@ -90,8 +87,8 @@ class TreeCopy:
                 left_out += 1
             else:
                 try:
-                    os.close(_made(self.top, self._here / path).number)
-                    folders.append(f"{path}/")
+                    with _made(self.top, self._here / path):
+                        folders.append(f"{path}/")
                 except TransferError as error:
                     self._missing(path, str(error))
         self._waiting += reversed(folders)  # the first one is listed next

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from math import ceil
 from pathlib import Path
 from typing import Any, Final
@@ -257,6 +257,7 @@ class _Run:
         self._into_folder = into_folder
         self._recursive, self._dot_files = recursive, dot_files
         self._quiet, self._as_json = quiet or as_json, as_json
+        self._opened = ExitStack()
         self._later: FilesByDeadline | None = None
         if by_unix_s is not None:
             self._later = FilesByDeadline(by_unix_s, self._quiet, self._done, self.failed)
@@ -279,8 +280,9 @@ class _Run:
 
     async def together(self) -> None:
         """Fetch the files with a deadline, planned together."""
-        if self._later is not None:
-            await self._later.run()
+        with self._opened:
+            if self._later is not None:
+                await self._later.run()
 
     async def source(self, source: Source, output: Path, link: ServerLink, ends: Endpoints) -> None:
         """Fetch a file, or list or fetch a folder. CedosError: that failed."""
@@ -290,7 +292,11 @@ class _Run:
         elif not self._recursive:
             self._list(source, await entries(link, source.path, ends.deadline_s))
         else:
-            await self._folder(source, output / Path(source.path).name, link, ends)
+            try:
+                await self._folder(source, output / Path(source.path).name, link, ends)
+            finally:
+                if self._later is None:  # else its files are still to come
+                    self._opened.close()
 
     async def _folder(self, source: Source, here: Path, link: ServerLink, ends: Endpoints) -> None:
         """Fetch a folder with all that is in it. CedosError: it cannot begin, or not go on."""
@@ -301,6 +307,7 @@ class _Run:
         copy = TreeCopy(
             link, source.path, here, ends.deadline_s, dot_files=self._dot_files, missing=missing
         )
+        self._opened.enter_context(copy.top)
         known = 0
         async for path, target, n_bytes in copy.files():
             try:

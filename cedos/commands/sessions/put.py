@@ -3,13 +3,14 @@
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from cedos.apps.files.messages import MOST_KEPT_S
-from cedos.apps.files.partial import OpenFolder
+from cedos.apps.files.partial import OpenFolder, disk_words
 from cedos.apps.files.putting import Putting, UploadBody, put_folder
 from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
@@ -32,6 +33,7 @@ from cedos.commands.console.transfers import (
 )
 from cedos.commands.console.waiting_files import HEADERS, WebTarget, upload, web_upload
 from cedos.errors import CedosError, TransferError
+from cedos.kernel import process_limits
 from cedos.plain_text import plain
 from cedos.session import keys
 
@@ -160,13 +162,15 @@ def command(
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
     run = _Run(to.server, target, ends, quiet or as_json)
-    for source, path, below in _files(files, "" if target else to.path, run.left_out):
-        run.add(source, path, below)
-    try:
-        interruptible(run.now() if by is None else run.later(by))
-    finally:  # also after Ctrl-C: what is there is there
-        if as_json:
-            render.print_json({"files": run.results})
+    process_limits.allow()  # each folder stays open until the end
+    with ExitStack() as opened:
+        for source, path, below in _files(files, "" if target else to.path, run.left_out, opened):
+            run.add(source, path, below)
+        try:
+            interruptible(run.now() if by is None else run.later(by))
+        finally:  # also after Ctrl-C: what is there is there
+            if as_json:
+                render.print_json({"files": run.results})
     click.get_current_context().exit(run.status)
 
 
@@ -287,11 +291,11 @@ class _Run:
 
 
 def _files(
-    files: tuple[Path, ...], to: str, left_out: Callable[[Path, str], None]
+    files: tuple[Path, ...], to: str, left_out: Callable[[Path, str], None], opened: ExitStack
 ) -> Iterator[tuple[Path, str, OpenFolder | None]]:
     """Yield each file, and each folder without files (with a slash), with its path at the server.
 
-    Links inside of folders are not followed.
+    Links inside of folders are not followed. `opened` closes the folders.
     """
 
     def not_read(error: OSError) -> None:
@@ -302,7 +306,11 @@ def _files(
             yield each, to + each.name if to.endswith("/") or not to else to, None
             continue
         top = each.resolve()
-        below = OpenFolder.of(top)
+        try:
+            below = opened.enter_context(OpenFolder.of(top))
+        except OSError as error:
+            left_out(each, disk_words(error))
+            continue
         for folder, names, found in os.walk(top, onerror=not_read):
             names.sort()
             here = Path(folder)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import os
 import subprocess
@@ -88,9 +89,18 @@ def test_a_folder_is_told(root):
         Tree(root).open("out")
 
 
-def test_a_tree_is_a_folder(root):
-    with pytest.raises(TransferError, match="not a folder"):
+def test_a_tree_is_a_folder_that_can_be_opened(root, tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(root)
+    assert Tree(tmp_path / "link").root == root.resolve()
+    with pytest.raises(TransferError, match="not a folder that can be served: No such file"):
         Tree(root / "none")
+
+    def full(*_):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(TransferError, match="served: Too many open files"):
+        Tree(root)
 
 
 def test_a_digest_is_of_the_version_that_it_is_asked_for(root):

@@ -1,6 +1,7 @@
 """`cedos-put`, listing and folders: two programs, real kills, what a server does not take."""
 
 import asyncio
+import errno
 import hashlib
 import json
 import os
@@ -9,16 +10,18 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from kit.waiting import until
 
 from cedos.apps.files.messages import PutRequest
-from cedos.apps.files.partial import files_of
+from cedos.apps.files.partial import OpenFolder, files_of
 from cedos.apps.files.serving import UploadLimits, Uploads
 from cedos.apps.files.tree import Tree
-from cedos.commands.sessions import put
+from cedos.commands.console.tree_copy import TreeCopy
+from cedos.commands.sessions import get, put
 from cedos.errors import SessionError, TransferError
 from cedos.session import keys
 from tests.unit.commands.sessions.conftest import Programs
@@ -219,6 +222,62 @@ def test_no_link_that_another_user_places_meanwhile_is_followed(programs, monkey
     assert "shared/key: is a link, which is not followed" in sent.stderr
     assert "shared/folder/key: Not a directory" in sent.stderr
     assert not any(each.is_file() for each in programs.inbox.rglob("key"))
+
+
+def is_open(folder):
+    """Return whether the number still is the folder's: another file may have got it since."""
+    with suppress(OSError):
+        return Path(f"/proc/self/fd/{folder.number}").readlink().name == folder.path.name
+    return False
+
+
+@pytest.mark.parametrize("by", [(), ("--by", "5min")], ids=["now", "later"])
+def test_a_folder_that_cannot_be_opened_does_not_end_the_others(programs, monkeypatch, by):
+    programs.serve("--writable")
+    programs.remembered()
+    for name in ("one", "two", "three"):
+        (programs.folder / name).mkdir()
+        (programs.folder / name / "file").write_text(name)
+    opened = []
+
+    def of(path):
+        if path.name == "two":
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        opened.append(folder_of(path))
+        return opened[-1]
+
+    folder_of = OpenFolder.of
+    monkeypatch.setattr(OpenFolder, "of", of)
+    sent = programs.run("cedos-put", "-r", *by, "one", "two", "three", "home/")
+    assert sent.returncode == 1
+    assert "cedos-put: two: Too many open files\n" in sent.stderr
+    there = sorted(each.parent.name for each in programs.inbox.rglob("file"))
+    assert there == ["one", "three"]
+    assert {each.path.name for each in opened} >= {"one", "three"}
+    assert not any(map(is_open, opened))
+
+
+@pytest.mark.parametrize("by", [(), ("--by", "5min")], ids=["now", "later"])
+def test_the_folders_of_a_copy_are_closed(programs, monkeypatch, by):
+    programs.serve()
+    programs.remembered()
+    for name in ("one", "two"):
+        (programs.inbox / name).mkdir()
+        (programs.inbox / name / "file").write_text(name)
+    tops = []
+
+    class Watched(TreeCopy):
+        def __init__(self, *arguments, **named):
+            assert by or not any(map(is_open, tops)), "one after the other"
+            super().__init__(*arguments, **named)
+            tops.append(self.top)
+
+    monkeypatch.setattr(get, "TreeCopy", Watched)
+    got = programs.run("cedos-get", "-r", *by, "-o", "here/", "home/one/", "home/two/")
+    assert got.returncode == 0, got.stderr
+    assert (programs.folder / "here/two/file").read_text() == "two"
+    assert [each.path.name for each in tops] == ["one", "two"]
+    assert not any(map(is_open, tops))
 
 
 def test_limits_and_strangers(programs):
