@@ -19,6 +19,11 @@ Place = tuple[str, int | None]
 NOWHERE: Final = ""
 
 
+def place_of(address: Address, port: int | None) -> Place:
+    """Return the place of one address."""
+    return f"{address}/{address.max_prefixlen}", port
+
+
 @dataclass(frozen=True, slots=True)
 class SetDefault:
     """Send new connections over a network; `others`: for the IP versions that it lacks."""

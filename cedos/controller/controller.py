@@ -207,7 +207,7 @@ class Controller:
             case on.Steerable(token, steerable):
                 self.moves.steerable(token, steerable)
             case on.SizesKnown(remote, port, sizes):
-                self.destinations.on_sizes((f"{remote}/{remote.max_prefixlen}", port), sizes)
+                self.destinations.on_sizes(give.place_of(remote, port), sizes)
             # -- first packets
             case on.FirstPacketSeen():
                 self.rescuer.on_look(event, self._context(now_s), now_s)

@@ -37,21 +37,15 @@ class ControllerDriver:
         controller: to be read; only `post` changes it.
     """
 
-    def __init__(
-        self,
-        controller: Controller,
-        clock: Callable[[], float] = time.monotonic,
-        asleep: Callable[[], float] = asleep_s,
-    ) -> None:
+    def __init__(self, controller: Controller) -> None:
         self.controller = controller
-        self._clock = clock
         self._carry_out: Callable[[Command], None] | None = None
         self._waiting: deque[Event] = deque()
         self._busy = False
         self._planning: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s: float | None = None
-        self._asleep, self._asleep_s = asleep, asleep()
+        self._asleep_s = asleep_s()
         self._answer: AnswerChoice | None = None
         self._recording: Recording | None = None
 
@@ -82,18 +76,18 @@ class ControllerDriver:
     def check_clock(self) -> None:
         """Tell the controller if the wall's clock was set."""
         unix_s = time.time()
-        if abs(unix_s - self.controller.decider.unix_s(self._clock())) > _CLOCK_SET_S:
+        if abs(unix_s - self.controller.decider.unix_s(time.monotonic())) > _CLOCK_SET_S:
             self.post(ClockRead(unix_s))
 
     def now_s(self) -> float:
         """Return the monotonic time."""
-        return self._clock()
+        return time.monotonic()
 
     def context(self) -> Context:
         """Return what is known of the networks now."""
         self._note_sleep()
         self._work()
-        return self.controller.context(self._clock())
+        return self.controller.context(time.monotonic())
 
     def choose(self, asked: ChoiceAsked) -> AnswerChoice:
         """Return the controller's answer to a program."""
@@ -109,7 +103,7 @@ class ControllerDriver:
         try:
             self._note_sleep()
             while self._waiting and self._carry_out is not None:
-                event, now_s = self._waiting.popleft(), self._clock()
+                event, now_s = self._waiting.popleft(), time.monotonic()
                 self.controller.handle(event, now_s)
                 commands = self.controller.commands()
                 if self._recording is not None:
@@ -136,7 +130,7 @@ class ControllerDriver:
             self._timer.cancel()
         self._timer, self._timer_at_s = None, at_s
         if at_s is not None:
-            delay_s = max(0.0, at_s - self._clock())
+            delay_s = max(0.0, at_s - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._fired)
 
     def _fired(self) -> None:
@@ -145,7 +139,7 @@ class ControllerDriver:
 
     def _note_sleep(self) -> None:
         """Have a sleep handled before all that waits: whatever is known is older by it."""
-        slept_s = self._asleep() - self._asleep_s
+        slept_s = asleep_s() - self._asleep_s
         if slept_s >= _SHORTEST_S:
             self._asleep_s += slept_s
             self._waiting.extendleft((HostSlept(slept_s), ClockRead(time.time())))

@@ -180,7 +180,7 @@ def mark_of(message: NetlinkMessage) -> int | None:
     return unsigned(attributes(message.payload, _SOCKET_BYTES).get(_MARK))
 
 
-def parse(message: NetlinkMessage, at_s: float = 0.0) -> FlowSample | None:
+def parse(message: NetlinkMessage, at_s: float) -> FlowSample | None:
     """Return the socket of a dump's answer or a destroy notification, as it was at an instant.
 
     None for anything else, and for sockets that never were a flow (listening, unconnected).

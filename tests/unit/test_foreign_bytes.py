@@ -18,6 +18,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from uuid import UUID
@@ -238,7 +239,7 @@ PARSERS = {
     "rules": Parser(of_message(parse_rule, 32), NETLINK),
     "an origin's headers": Parser(cached, CACHED),
     "connection tracking": Parser(of_message(conntrack.parse, 256, 258), NETLINK),
-    "sockets": Parser(of_message(sock_diag.parse, 20), NETLINK),
+    "sockets": Parser(of_message(partial(sock_diag.parse, at_s=0.0), 20), NETLINK),
     "TCP sockets": Parser(of_message(sock_diag.parse_tcp_socket, 20), NETLINK),
     "connecting sockets": Parser(of_message(sock_diag.parse_connecting, 20), NETLINK),
     "nf_tables": Parser(of_message(takes_from_ours, 2562, 2565, 2568), NETLINK),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from ipaddress import ip_address, ip_network
 
-from cedos.controller.commands import AskNetwork, Place, SetDefault, SetDestinations
+from cedos.controller.commands import AskNetwork, Place, SetDefault, SetDestinations, place_of
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.outbox import LedConnections, Outbox
 from cedos.model import (
@@ -304,12 +304,11 @@ class SteeredDestinations:
         """
         if key.remote_port > LAST_RULED_PORT:
             return self._default.decision_of(key.remote.version)
-        address = str(key.remote)
-        place = (f"{address}/{key.remote.max_prefixlen}", key.remote_port)
+        place = place_of(key.remote, key.remote_port)
         known = self._last(place)
         known.until_s = max(known.until_s, now_s + _REMEMBERED_S)
         if known.visits is None:
-            known.visits = Visits(address)
+            known.visits = Visits(str(key.remote))
         if network is not None:
             known.visits.begun_at_s.append(now_s)
         tried = self._trials.on_connection(place, network, now_s)
@@ -409,7 +408,7 @@ class SteeredDestinations:
 
     def has_sizes(self, key: FlowKey) -> bool:
         """Return whether the sizes of transfers with a flow's other end are known."""
-        return (f"{key.remote}/{key.remote.max_prefixlen}", key.remote_port) in self._sizes
+        return place_of(key.remote, key.remote_port) in self._sizes
 
     def on_sizes(self, place: Place, sizes: Mapping[Direction, SizeEstimate]) -> None:
         """Take how large transfers with a destination have been, by direction."""

@@ -18,6 +18,7 @@ from cedos.controller.commands import (
     Place,
     ReleasePath,
     SetRuled,
+    place_of,
 )
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.decisions.named_addresses import (
@@ -464,7 +465,7 @@ class RuledDestinations:
     def stand(self, addresses: Iterable[Address]) -> bool:
         """Return whether what rules say of these addresses is done."""
         places = [
-            (f"{address}/{address.max_prefixlen}", self.rules.rules[number].port)
+            place_of(address, self.rules.rules[number].port)
             for address in addresses
             for number in self.rules.at(address)
         ]

@@ -258,7 +258,7 @@ async def _all(
 
 
 def _flow(answer: NetlinkMessage) -> FlowKey | None:
-    facts = sock_diag.parse(answer)
+    facts = sock_diag.parse(answer, time.monotonic())
     return None if facts is None else facts.key
 
 

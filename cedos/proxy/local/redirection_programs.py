@@ -122,7 +122,7 @@ class LedDatagrams:
 
     port: int
     six: bool
-    others: bool = True
+    others: bool
 
 
 @dataclass(frozen=True, slots=True)

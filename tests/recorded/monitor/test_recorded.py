@@ -39,7 +39,7 @@ class NoHardware:
 
 
 def sockets(*names):
-    found = (sock_diag.parse(message) for message in recorded(*names))
+    found = (sock_diag.parse(message, 0.0) for message in recorded(*names))
     return {facts.key.local_port: facts for facts in found if facts is not None}
 
 
@@ -154,7 +154,7 @@ def test_the_flows_own_decoder_agrees_with_pyroute2s():
     diag = MarshalDiag()
     for name in ("sockets", "destroy"):
         theirs = [m for d in datagrams(name) for m in diag.parse(d) if "idiag_sport" in m]
-        ours = [facts for m in recorded(name) if (facts := sock_diag.parse(m)) is not None]
+        ours = [facts for m in recorded(name) if (facts := sock_diag.parse(m, 0.0)) is not None]
         by_port = {m["idiag_sport"]: m.get_attr("INET_DIAG_INFO") for m in theirs}
         for facts in ours:
             info = by_port[facts.key.local_port]

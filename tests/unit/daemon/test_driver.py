@@ -14,6 +14,7 @@ from cedos.controller.events import (
     ProvidersRead,
     TimerFired,
 )
+from cedos.daemon import driver
 from cedos.daemon.driver import ControllerDriver
 
 pytestmark = pytest.mark.jumping
@@ -29,8 +30,7 @@ class Played:
         self.timer_s = None  # when its timer is due
         self.posts = {}  # what comes of a command at once
         self._given = []
-        self.asleep_s = 5000.0
-        self.driver = ControllerDriver(self, time.monotonic, lambda: self.asleep_s)
+        self.driver = ControllerDriver(self)
 
     # -- the controller
     def handle(self, event, now_s):
@@ -132,15 +132,17 @@ async def test_the_timer_fires_when_it_is_due_and_follows_the_controller():
 
 
 @pytest.mark.parametrize("first", ["an event", "a timer"])
-async def test_a_sleep_is_told_before_anything_else_is_decided(first):
+async def test_a_sleep_is_told_before_anything_else_is_decided(first, monkeypatch):
     """The monotonic clock stands still in a sleep, so all indicators are older than it says."""
+    asleep_s = 5000.0
+    monkeypatch.setattr(driver, "asleep_s", lambda: asleep_s)
     played = Played()
     played.driver.begin(played.carry_out)
     played.heard()
-    played.asleep_s += 0.1  # between two readings
+    asleep_s += 0.1  # between two readings
     played.driver.post(PortalDoubted())
     assert played.heard() == [PortalDoubted()]
-    played.asleep_s += 7200.0
+    asleep_s += 7200.0
     if first == "an event":
         played.driver.post(ProvidersRead())
         assert played.heard() == [ClockRead, HostSlept(pytest.approx(7200.1)), ProvidersRead()]

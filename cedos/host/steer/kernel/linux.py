@@ -8,6 +8,7 @@ Only what is taken out is of interest: every loss of a part of ours is an event.
 import errno
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address
@@ -273,7 +274,7 @@ class LinuxKernel:
         diag = self._sock_diag()
         try:
             (answer,) = diag.ask(sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.connecting_request(key))
-            facts = sock_diag.parse(answer)
+            facts = sock_diag.parse(answer, time.monotonic())
             # The caller may be mistaken: a connection that is answered is never closed.
             if (
                 facts is None

@@ -14,7 +14,8 @@ from cedos.proxy.local.redirection import chosen_cgroups
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
 TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10)
-LED, NAMES, DATAGRAMS = LedTo(4711, 4712), LedTo(4713, 4714), LedDatagrams(4715, six=True)
+LED, NAMES = LedTo(4711, 4712), LedTo(4713, 4714)
+DATAGRAMS = LedDatagrams(4715, six=True, others=True)
 
 
 @given(st.ip_addresses())
