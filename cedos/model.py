@@ -345,14 +345,15 @@ class FlowKey:
 
 @dataclass(frozen=True, slots=True)
 class FlowSample:
-    """A TCP flow or MPTCP subflow as the kernel shows it; None: it has no sample yet.
+    """A TCP flow or MPTCP subflow as the kernel shows it; None: the kernel has no sample yet.
 
     `state` is the kernel's number, `token` that of the MPTCP connection. `rtt_s` is the kernel's smoothed
     estimate, which only sending refreshes; `receive_rtt_s` the one that receiving refreshes, from an
     acknowledgement to the data that it let go. `idle_down_s` counts from the last data received,
     `idle_ack_s` from the last acknowledgement. Of `segments` with data, `retransmits` were sent again.
     `unread`: the program is slower than the network (`kernel.tcp_info.unread`), or `window_limit_bytes`
-    (the kernel's rcv_ssthresh), which who reads at once is granted, grows and the window does not yet.
+    (rcv_ssthresh; the kernel raises it for a program that reads at once) grows and the window does not
+    yet.
     `counted` is False where the kernel told no figures.
     """
 

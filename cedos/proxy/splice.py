@@ -168,7 +168,7 @@ class _OneWay:
         self._reads = self._writes = False
 
     def _keep(self, block: bytes) -> None:
-        """Keep what the sink did not take; none of it: an empty view would keep its block."""
+        """Keep what the sink did not take. An empty `block` frees the last; a view would keep it."""
         self._buffer.kept_bytes += len(block) - self._kept_bytes
         self._waiting, self._kept_bytes = memoryview(block), len(block)
 

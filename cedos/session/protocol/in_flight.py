@@ -65,7 +65,7 @@ class PathFlight:
     def silent_since(
         self, at_s: float | None, *, pauses: bool = False, crawls: bool = False
     ) -> None:
-        """Note since when the path is silent; None: it is not. `pauses`: too shortly to be sure."""
+        """Note since when the path is silent; None: it is not. The rest: as in `PathFacts`."""
         facts = self.state.facts
         facts.stalled_at_s, facts.pauses, facts.crawls = at_s, pauses, crawls
 

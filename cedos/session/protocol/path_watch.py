@@ -56,7 +56,7 @@ class PathVoice(IntEnum):
     SPEAKS = 0  # or no data waits
     PAUSES = 1  # no new data for the path, if another one may carry them
     CRAWLS = 2  # by `CrawlWatch`: its data in flight are sent over another path as well
-    SILENT = 3  # the same
+    SILENT = 3  # by `PathWatch`: its data in flight are sent over another path as well
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class PathFacts:
     congestion window, which doubles in `slow_start`. `rate_bps` goes towards the peer and was last
     measured well at `rate_at_s`. `foreground_at_s`: when any program of this host last sent
     foreground data over the network. Since `stalled_at_s` nothing sent there is acknowledged (None:
-    the path is alive); with `pauses` for too short a time to be sure. `crawls`: another path would
-    deliver its data in a fraction of the time. `flaps`: it came back lately
+    the path is alive). `pauses`: it gets no new data, for a short silence or because it crawls.
+    `crawls`: another path would deliver its data in a fraction of the time. `flaps`: it came back lately
     and has often gone before. `source`: the IPv4 address, as a number, that leads by a helper; else 0.
     `leaving`: the helper has said that it will soon be gone.
     """
