@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
+from typing import Final
 
 from emu.bench import told
 from emu.places import places
@@ -18,9 +19,8 @@ from emu.places.places import Places
 from emu.simulator import hostile
 from emu.simulator.hostile import Outcome
 
-# The cases of each part. The proxy's take three times as long.
-CASES = {"daemon": 1000, "gateway": 300}
-PARTS = tuple(CASES)
+PARTS = ("daemon", "gateway")
+_CASES: Final = 1000  # of each part
 FAULTS = ("exception", "astray", "stranded", "flaps", "overspent")
 _AGAIN = 10
 
@@ -47,7 +47,7 @@ def _figures(
     pool: ProcessPoolExecutor, part: str, progress: Callable[[str], None]
 ) -> dict[str, float]:
     began_s = time.monotonic()
-    cases = [(number, part == "gateway") for number in range(CASES[part])]
+    cases = [(number, part == "gateway") for number in range(_CASES)]
     again = [pool.submit(_outcome, each) for each in cases[::_AGAIN]]
     found: list[Outcome] = []
     for outcome in pool.map(_outcome, cases, chunksize=5):
