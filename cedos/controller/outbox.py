@@ -63,7 +63,7 @@ class LedConnections(Generic[_Key]):
         return dict.fromkeys(self._led)
 
     def get(self, key: _Key) -> str | None:
-        """Return the network of a rule; None: there is none, or it is not sure."""
+        """Return the network of a rule; None: there is no rule, or its network is not sure."""
         network = self._led.get(key)
         return None if network == _UNSURE else network
 

@@ -96,7 +96,7 @@ class Watched(Protocol):
 
     @property
     def key(self) -> FlowKey:
-        """Its addresses and ports."""
+        """Return the addresses and ports of the connection."""
 
     def sample(self, now_s: float) -> FlowSample:
         """Return what a look at the sockets shows of it; `now_s`: the daemon's time."""

@@ -157,7 +157,8 @@ async def _body(
                 yield data
             if decoder.eof:
                 break  # what follows is no part of it, and may have no end
-            if came > _SMALL_BYTES + 2 * made:  # empty blocks, without end
+            # Blocks may be empty, without end; honest ones are hardly larger than what they hold.
+            if came > _SMALL_BYTES + 2 * made:
                 raise TransferError("the body is encoded into more than it is")
         yield decoder.flush()
     except zlib.error as error:

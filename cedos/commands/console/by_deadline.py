@@ -34,7 +34,7 @@ _LATE_LOOKS: Final = 10
 # The time for which sessions live after the deadline, because late files are still wanted.
 _BEYOND_S: Final = 86_400.0
 _MOST_S: Final = 30 * 86_400.0
-# Each file has an open file and a lock, and a process may have 1024 open files.
+# A file that is fetched keeps two open, its part and its folder. A process may have 1024.
 _MOST_FILES: Final = 256
 # The time for which a session without a user keeps its paths.
 _LINGER_S: Final = 3.0

@@ -29,7 +29,7 @@ _SUPPLIES: Final = "batteries' supplies"
 
 
 class BudgetKeepers:
-    """All budgets; a caller may read its parts.
+    """The keepers of all budgets; a caller may read the parts.
 
     Args:
         kept: what an earlier one's `state` was; damaged parts of it are ignored.

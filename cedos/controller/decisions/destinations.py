@@ -426,7 +426,7 @@ class SteeredDestinations:
     def _network_of(self, place: Place) -> str | None:
         """Return where a destination is to be led: by its trial, or else by its verdict.
 
-        It has no rule where the default leads.
+        None: it needs no rule, as the default leads there.
         """
         known = self._known[place]
         decision = known.decision

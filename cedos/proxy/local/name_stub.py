@@ -157,7 +157,7 @@ class NameStub:
         self._owners.close()
 
     def take(self, message: bytes, user: int, say: Callable[[bytes], object]) -> None:
-        """Answer a user's question by UDP through `say`, or leave it out: the user has too many."""
+        """Answer a user's question by UDP through `say`, unless the user, or all, have too many."""
         question = read(message)
         if question is None or len(self._tasks) >= _MOST or self._users[user] >= _MOST_OF_USER:
             return

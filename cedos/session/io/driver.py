@@ -286,6 +286,9 @@ class Host(NamedTuple):
     unacknowledged_bytes: Callable[[Any], int] = unacknowledged_bytes
 
 
+_THIS_HOST: Final = Host()
+
+
 _drivers: dict[asyncio.AbstractEventLoop, "Driver"] = {}
 
 
@@ -373,8 +376,8 @@ class Driver:
             self._wake = None
 
 
-def current(host: Host = Host()) -> Driver:  # noqa: B008 (it is immutable)
-    """Return the event loop's driver; the first call gives the host."""
+def current(host: Host = _THIS_HOST) -> Driver:
+    """Return the event loop's driver. The first call makes it, for `host`; later ones have the same."""
     loop = asyncio.get_running_loop()
     driver = _drivers.get(loop)
     if driver is None:

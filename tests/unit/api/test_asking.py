@@ -120,9 +120,9 @@ async def test_networks_are_what_the_daemon_says():
     assert made.network("wlan0") == KnownNetwork(NetworkKind.WIFI, metered=True)
     assert made.network("lte0") is None
     assert client.named == 1, "it has just been asked"
-    nobody = chooser(Client(there=False))
-    await nobody.learn()
-    assert nobody.network("wlan0") is None
+    alone = chooser(Client(there=False))
+    await alone.learn()
+    assert alone.network("wlan0") is None
 
 
 async def test_a_decision_that_counts_no_more_is_not_found(monkeypatch):

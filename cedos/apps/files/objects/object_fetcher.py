@@ -74,7 +74,7 @@ _Answered = Callable[
 
 
 class _Places(asyncio.Semaphore):
-    """So many requests at once; `waiting`: how many others wait for the end of one of them."""
+    """A bound on requests at once; `waiting`: the number of others that wait for the end of one."""
 
     waiting = 0
 
@@ -94,7 +94,7 @@ class Slots:
         self._of_origin: WeakValueDictionary[URL, _Places] = WeakValueDictionary()
 
     def least_bytes(self, url: URL) -> int:
-        """Return what a request must bring in `SILENCE_S` to keep its slot."""
+        """Return the bytes that a request must bring in `SILENCE_S` to keep its slot."""
         waiting = self._all.waiting or self._of(url).waiting
         return _LEAST_BESIDE_OTHERS if waiting else LEAST_BYTES
 
