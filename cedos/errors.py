@@ -41,6 +41,10 @@ class DaemonUnreachableError(CedosError):
     exit_code = 6
 
 
+class NoDaemonError(DaemonUnreachableError):
+    """No daemon runs."""
+
+
 class NotFoundError(CedosError):
     """There is no such flow, decision, hint or place in what was asked; names it."""
 

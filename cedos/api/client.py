@@ -36,7 +36,7 @@ from cedos.api.programs import (
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.hint import HintRequest
 from cedos.controller.rule import RuleRequest
-from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError
+from cedos.errors import CedosError, DaemonUnreachableError, NoDaemonError, PrivilegeError
 from cedos.model import Budget, PhoneUse
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -64,7 +64,8 @@ class ControlClient:
     """A client of the daemon behind the control socket at `path`, with one connection a request.
 
     Every method raises the CedosError that the daemon raised, DaemonUnreachableError if no daemon
-    answers within `timeout_s`, and PrivilegeError if the socket may not be opened.
+    answers within `timeout_s` (NoDaemonError: none runs), and PrivilegeError if the socket may not be
+    opened.
     """
 
     def __init__(self, path: Path, timeout_s: float = 5.0) -> None:
@@ -216,7 +217,8 @@ class ControlClient:
             return DaemonUnreachableError(
                 f"the daemon (process {pid}) does not answer{reason}: it is starting, ending or stuck"
             )
-        return DaemonUnreachableError(
+        kind = DaemonUnreachableError if why else NoDaemonError
+        return kind(
             f"no daemon answers on {self._path}{reason}; start one with `cedos up`"
             " or `systemctl start cedos`"
         )

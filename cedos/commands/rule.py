@@ -9,7 +9,7 @@ from cedos.api.messages import RuleMessage
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.commands.console.render import echo
-from cedos.commands.console.user_rules import addresses, applies
+from cedos.commands.console.user_rules import addresses, applies, index
 from cedos.config.directories import directories
 from cedos.controller.rule import GROUPS, METERED, RuleRequest
 from cedos.errors import NotFoundError
@@ -139,7 +139,7 @@ def remove(number: int) -> None:
 def test(host: str, port: int | None) -> None:
     """Show the rule for connections to HOST, a name or an address."""
     found = {one.number: one for one in _client().rules()}
-    number = applies(found.values(), host, port, addresses)
+    number = applies(index(found.values()), host, port, addresses)
     if number is None:
         raise NotFoundError(f"no rule applies to {host}: its connections go like all others")
     render.show(lines([found[number]]))

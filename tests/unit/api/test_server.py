@@ -36,6 +36,7 @@ from cedos.errors import (
     ConfigError,
     DaemonUnreachableError,
     HostError,
+    NoDaemonError,
     NotFoundError,
     PrivilegeError,
     SteeringError,
@@ -319,7 +320,7 @@ def test_the_socket_is_gone_afterwards(fake_daemon, serve, tmp_path):
     with serve(fake_daemon, path):
         assert path.exists()
     assert not path.exists()
-    with pytest.raises(DaemonUnreachableError, match="start one with `cedos up`"):
+    with pytest.raises(NoDaemonError, match="start one with `cedos up`"):
         ControlClient(path).status()
 
 
@@ -357,8 +358,9 @@ def test_another_daemon_s_new_socket_survives_our_end(fake_daemon, serve, tmp_pa
 
 def test_a_daemon_that_does_not_answer(control, fake_daemon):
     fake_daemon.delay_s = 1.0
-    with pytest.raises(DaemonUnreachableError, match=r"no answer for 0\.1 s"):
+    with pytest.raises(DaemonUnreachableError, match=r"no answer for 0\.1 s") as told:
         ControlClient(control, timeout_s=0.1).status()
+    assert not isinstance(told.value, NoDaemonError)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")

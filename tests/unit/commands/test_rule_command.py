@@ -5,7 +5,7 @@ from click.testing import CliRunner
 
 from cedos.api.messages import RuleMessage
 from cedos.commands import rule as rule_command
-from cedos.commands.console.user_rules import applies
+from cedos.commands.console.user_rules import applies, index
 from cedos.commands.rule import command, lines
 from cedos.controller.rule import RuleRequest
 
@@ -109,7 +109,7 @@ def test_rules_are_listed_and_removed(daemon):
 
 
 def test_which_rule_applies():
-    rules = [
+    rules = index(
         RuleMessage(number=number, rule=rule, network="wlan0", why="")
         for number, rule in enumerate(
             (
@@ -120,7 +120,7 @@ def test_which_rule_applies():
             ),
             1,
         )
-    ]
+    )
 
     def asked(host, port=None):
         return applies(rules, host, port, lambda name: ["203.0.113.9", "198.51.100.7"])

@@ -4,6 +4,7 @@ import asyncio
 from ipaddress import ip_address
 from pathlib import Path
 
+import msgspec
 import pytest
 from kit.waiting import until
 
@@ -11,7 +12,7 @@ from cedos.api.messages import NetworkMessage, RuleMessage
 from cedos.commands.console import user_rules
 from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.controller.rule import RuleRequest
-from cedos.errors import DaemonUnreachableError
+from cedos.errors import DaemonUnreachableError, NoDaemonError
 from cedos.model import NetworkKind
 from cedos.session.io.links import Egress
 
@@ -25,13 +26,16 @@ class Daemon:
     """The daemon's answers; without `known` rules there is no daemon."""
 
     def __init__(self, *rules):
-        self.known = None
+        self.known, self.busy, self.asked = None, False, 0
         if rules:
             self.has(*rules)
 
     def rules(self):
+        self.asked += 1
+        if self.busy:
+            raise DaemonUnreachableError("no answer for 5 s")
         if self.known is None:
-            raise DaemonUnreachableError("no daemon")
+            raise NoDaemonError("no daemon")
         return self.known
 
     def has(self, *rules):
@@ -68,7 +72,7 @@ class Resolver:
 @pytest.fixture
 def daemon(monkeypatch):
     made = Daemon()
-    monkeypatch.setattr(user_rules, "ControlClient", lambda _socket, _timeout_s: made)
+    monkeypatch.setattr(user_rules, "ControlClient", lambda _socket: made)
     return made
 
 
@@ -115,6 +119,31 @@ async def test_rules_that_come_and_go(daemon, ruled, resolver):
     daemon.known = None
     await covers(made, "eu.updates.example", False)
     assert len(told) == 2, "once when they came, once when they went"
+
+
+async def test_the_last_rules_hold_while_the_daemon_is_busy(daemon, ruled, resolver):
+    """A flood of routes that a neighbour announces stops the daemon for more than a second."""
+    made = await ruled(NAMED)
+    daemon.busy, before = True, daemon.asked
+    await until(lambda: daemon.asked > before + 1)
+    assert made.covers("updates.example", 443, resolver)
+    daemon.busy = False
+    daemon.has(PREFIX)
+    await covers(made, "updates.example", False)
+
+
+async def test_the_rules_are_indexed_once(ruled, resolver, monkeypatch):
+    """A program that sends to ever new hosts would else have 3 ms spent on each."""
+    made = await ruled(msgspec.structs.replace(NAMED, addresses=("203.0.113.9",)))
+    monkeypatch.setattr(user_rules, "UserRules", None)
+    assert made.covers("203.0.113.9", 443, resolver)
+    assert not made.covers("203.0.113.8", 443, resolver)
+
+
+async def test_a_host_that_is_no_name_is_under_no_rule(ruled, resolver):
+    """SOCKS lets programs ask for labels that DNS does not know: no datagram of theirs is an error."""
+    made = await ruled(NAMED)
+    assert not made.covers("a" * 64 + ".updates.example", 443, resolver)
 
 
 async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
@@ -189,7 +218,7 @@ async def test_what_is_remembered_has_a_limit(ruled, resolver, monkeypatch):
 
 
 def asked(monkeypatch, played, host="home.example", *others):
-    monkeypatch.setattr(user_rules, "ControlClient", lambda _socket, _timeout_s: played)
+    monkeypatch.setattr(user_rules, "ControlClient", lambda _socket: played)
     later = (
         Egress("usb1", 7, frozenset(), NetworkKind.CELLULAR, True),
         Egress("eth0", 8, frozenset(), NetworkKind.ETHERNET, False),
@@ -255,6 +284,9 @@ def test_without_a_daemon_there_are_no_rules(monkeypatch):
     played.known = rules
     ruled.read()
     assert not ruled.may_use("usb0")
-    played.known = []
+    played.busy = True
+    ruled.read()
+    assert not ruled.may_use("usb0"), "a daemon that is too busy to answer has taken no rule back"
+    played.busy, played.known = False, []
     ruled.read()
     assert ruled.may_use("usb0"), "the rule was taken back"
