@@ -149,9 +149,13 @@ _OVER_ROUND_TRIPS: Final = 2.0
 _LEAST_S: Final = 0.5
 # A path crawls only if its data in flight need this many times as long as over another path,
 _TIMES_ELSEWHERE: Final = 3.0
-# and if it is this many times slower than before, or was the only path when they were sent. Else nothing
-# need be noticed of a path that was always slow: the scheduler knows its rate.
+# and if it is this many times slower than before, or was the only path when they were sent. The scheduler
+# knows the rate of a path that was always slow.
 _SLOWER: Final = 4.0
+# But it may have guessed wrong for a path whose rate was not known yet. So any path crawls whose data in
+# flight need this time at least, and this many times as long as over another path.
+_ALWAYS_S: Final = 4.0
+_ALWAYS_TIMES: Final = 8.0
 # The half-life of the earlier rate.
 _FORGETS_S: Final = 10.0
 
@@ -209,11 +213,14 @@ class CrawlWatch:
             if not self.crawls:
                 self._had_bps, self._had_s = rate_bps, now
             return self.crawls
-        # It begins to crawl if another path would deliver its data in a fraction of the time, and it is
-        # much slower than before, or the other path has only just come.
-        slower = self._alone or rate_bps * _SLOWER < had_bps
+        # It begins to crawl if another path would deliver its data in a fraction of the time. It does so
+        # sooner if it is much slower than before, or if the other path has only just come.
+        if self._alone or rate_bps * _SLOWER < had_bps:
+            least_s, times = _LEAST_S, _TIMES_ELSEWHERE
+        else:
+            least_s, times = _ALWAYS_S, _ALWAYS_TIMES
         self._alone = elsewhere_s == inf
-        self.crawls = slower and needs_s > max(_LEAST_S, _TIMES_ELSEWHERE * elsewhere_s)
+        self.crawls = needs_s > max(least_s, times * elsewhere_s)
         if rate_bps > had_bps:
             self._had_bps, self._had_s = rate_bps, now
         return self.crawls

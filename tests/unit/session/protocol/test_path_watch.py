@@ -181,6 +181,16 @@ def test_a_path_crawls_that_was_always_slow_once_another_one_is_there():
     assert len(path.begun) == 1, "it carries what is planned for it beside the other one"
 
 
+def test_a_path_that_was_always_hopeless_crawls_beside_another_one():
+    """Programs waited ten seconds for a Wi-Fi of three packets a second that had just been joined."""
+    path = PlayedPath()
+    path.play(3.0, 36e3, queue_bytes=30_000)
+    assert path.begun == [pytest.approx(LOOK_S * 6)]
+    other = PlayedPath()
+    other.play(10.0, 36e3, queue_bytes=30_000, elsewhere=lambda size: 1.0)
+    assert not other.begun, "the other path has a queue as well"
+
+
 def test_a_path_that_is_nearly_as_fast_as_the_one_that_comes_does_not_crawl():
     path = PlayedPath()
     path.play(10.0, 4e6, queue_bytes=400_000, elsewhere=lambda size: math.inf)
