@@ -16,7 +16,7 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.kernel import process_limits
-from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners, is_of_other_host
 from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
 from cedos.proxy.http import OnlyAnswer, RefusedError
 from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
@@ -97,6 +97,8 @@ class LocalProxy:
         self._direct = Origins(
             DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
         )
+        # Other hosts' programs (`--proxy` with an address of the network) reach public addresses alone.
+        self._direct_of_others = Origins(DestinationRules(ports=GUARDED_PORTS), _CONNECT_S)
         self._sockets: list[tuple[socket.socket, Listening]] = []
         self._tasks = OwnTasks(_log, "a connection failed")
         self._silent: OrderedDict[asyncio.Task[None], None] = OrderedDict()
@@ -156,19 +158,23 @@ class LocalProxy:
         far: bool,
         words: FirstWords | None = None,
         fetch: bool = False,
+        of_other: bool = False,
     ) -> ProxiedStream | socket.socket:
         """Connect to a host's port, through the gateway or direct. RefusedError.
 
         `far`: whether the destination is named as the gateway sees it: a private address, say, is one in
         the gateway's own network. `words`: bytes that may be sent at once; the caller sends the rest.
+        `of_other`: another host's program asks, to which nothing is near.
         """
+        direct = self._direct_of_others if of_other else self._direct
         # A name that this host knows itself: only this host has the right address for it.
-        if not far and (here := self._names.find(host)):
+        if not (far or of_other) and (here := self._names.find(host)):
             if any(map(self.goes_direct, here)):
-                return await self._connect_direct(host, port)
+                return await self._connect_direct(host, port, direct)
             host = here[0]
+        near = not of_other and self.goes_direct(host)
         # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
-        if far or not (self.goes_direct(host) or await self._may_go_direct(host, port)):
+        if far or not (near or await self._may_go_direct(host, port)):
             try:
                 stream = await self._opened(host, port, words, fetch=fetch)
             except RefusedError as error:
@@ -188,7 +194,7 @@ class LocalProxy:
                 self._tell_direct(direct=True)
                 if words is not None:
                     words.end(again=True)
-                origin = await self._direct.connect(host, port)
+                origin = await direct.connect(host, port)
                 self._link.went_direct()
                 return origin
             else:
@@ -197,16 +203,16 @@ class LocalProxy:
             finally:
                 if words is not None:
                     words.end()
-        return await self._connect_direct(host, port)
+        return await self._connect_direct(host, port, direct)
 
-    async def _connect_direct(self, host: str, port: int) -> socket.socket:
+    async def _connect_direct(self, host: str, port: int, direct: Origins) -> socket.socket:
         """Connect without the gateway; if it must fail closed, only to addresses that may go direct."""
         if self._fail is Fail.OPEN:
-            return await self._direct.connect(host, port)
+            return await direct.connect(host, port)
         refused: RefusedError | None = None
         for address in await self._direct_addresses(host, port):
             try:
-                return await self._direct.connect(address, port)
+                return await direct.connect(address, port)
             except RefusedError as error:
                 refused = error
         raise refused or RefusedError(
@@ -405,6 +411,7 @@ class LocalProxy:
                     if where.to is not None
                     else await read_request(program)
                 )
+            of_other = where.to is None and is_of_other_host(program)
         except (TimeoutError, OSError):
             return
         finally:
@@ -424,7 +431,12 @@ class LocalProxy:
         words = FirstWords(program, request.first, yes, once=self._fail is Fail.CLOSED)
         try:
             upstream = await self.connect(
-                request.host, request.port, far=far, words=words, fetch=request.fetch
+                request.host,
+                request.port,
+                far=far,
+                words=words,
+                fetch=request.fetch,
+                of_other=of_other,
             )
         except RefusedError as error:
             _log.debug("refused", reason=error.details)

@@ -14,6 +14,7 @@ from kit.waiting import until
 
 from cedos.errors import SessionError
 from cedos.kernel.process_limits import MemoryRoom
+from cedos.kernel.socket_owners import is_of_other_host
 from cedos.proxy.gateway import gateway
 from cedos.proxy.gateway.gateway import LIMITS, OPENS_AT_ONCE
 from cedos.proxy.gateway.origin import Origins
@@ -126,6 +127,39 @@ async def test_http_and_socks_on_one_port(ends):
     writer.write_eof()
     assert await asyncio.wait_for(reader.read(), 5) == b"bend"
     writer.close()
+
+
+async def test_another_hosts_program_reaches_nothing_that_is_near(ends, monkeypatch):
+    """With `--proxy` at an address of the network its hosts reached this host's loopback and VPNs."""
+    monkeypatch.setattr(local_proxy, "is_of_other_host", lambda _: True)
+    await ends.start(fail=Fail.OPEN, local=False, patience_s=0.3)
+    asked = CONNECT % await ends.origin(echo)
+    assert b"an address of the gateway's own host" in await ends.why(asked)
+    await ends.stop_gateway()
+    await until(lambda: not ends.link.stands)
+    assert (await ends.answer(asked)).startswith(b"HTTP/1.1 403")
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "other"),
+    [
+        ("127.0.0.1", "127.0.0.1", False),
+        ("127.0.0.1", "192.0.2.1", False),
+        ("192.0.2.1", "192.0.2.1", False),
+        ("192.0.2.9", "192.0.2.1", True),
+        ("::1", "::1", False),
+        ("fe80::9%lo", "fe80::1%lo", True),
+    ],
+)
+def test_a_program_of_another_host_is_known(there, here, other):
+    class Connected:
+        def getpeername(self):
+            return there, 1
+
+        def getsockname(self):
+            return here, 2
+
+    assert is_of_other_host(Connected()) is other
 
 
 @pytest.mark.usefixtures("nothing_is_near")
