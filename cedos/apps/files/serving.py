@@ -158,7 +158,6 @@ class Uploads:
 REQUEST_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
 _OPEN_FILES: Final = 8  # of one session, that are not acknowledged yet
-_LOOK_S: Final = 0.02
 _MOST_OF_ADDRESS: Final = 2_000
 # Of the few threads that list folders and hash files, so many work for one address.
 THREADS_OF_ADDRESS: Final = 2
@@ -176,6 +175,22 @@ def host_limits(files: int) -> HandshakeLimits:
         flows_per_address=max(min(_MOST_OF_ADDRESS, files // 2 // (MOST_PATHS + _OPEN_FILES)), 1),
         absent=min(usual.absent, files // 4 // _OPEN_FILES),
     )
+
+
+class _AddressTurns(asyncio.Semaphore):
+    """The turns of an address: few of its threads work at once, and its requests begin one by one."""
+
+    def __init__(self) -> None:
+        super().__init__(THREADS_OF_ADDRESS)
+        self._begins = asyncio.Lock()
+
+    async def begin(self) -> None:
+        """Return in a later turn of the event loop than for the address's last request.
+
+        A client may have sent thousands, and each has the disk asked.
+        """
+        async with self._begins:
+            await asyncio.sleep(0)
 
 
 class _Lists:
@@ -219,7 +234,7 @@ class Serving:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sending: dict[tuple[bytes, str], list[Connection]] = {}
         self._places: WeakKeyDictionary[Connection, str] = WeakKeyDictionary()
-        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+        self._turns: WeakValueDictionary[str, _AddressTurns] = WeakValueDictionary()
         self._lists = _Lists()
         self.served = self.kept = 0
 
@@ -250,6 +265,7 @@ class Serving:
             while (request := await _next(connection, first=new)) is not None:
                 self._count(served)
                 new = False
+                await self._turn(connection).begin()
                 path, began_s = request.path or "/", time.monotonic()
                 _close_old(files, connection.acknowledged_bytes)
                 try:
@@ -286,12 +302,12 @@ class Serving:
             # Whatever failed: no session may go on to read by these numbers.
             connection.abort("the server failed")
 
-    def _turn(self, connection: "Connection") -> asyncio.Semaphore:
+    def _turn(self, connection: "Connection") -> _AddressTurns:
         """Return the turns of a client's address, as it was last: keys cost nothing."""
         if paths := connection.paths():
             self._places[connection] = network_of(paths[0].peer)
         place = self._places.get(connection, "")
-        return self._turns.setdefault(place, asyncio.Semaphore(THREADS_OF_ADDRESS))
+        return self._turns.setdefault(place, _AddressTurns())
 
     def _count(self, served: dict[str, Any]) -> None:
         if served:
@@ -315,9 +331,7 @@ class Serving:
             return {}
         # Bound the open files: each stays open until the client has acknowledged its bytes.
         while len(files) >= _OPEN_FILES:  # a client that asks ahead
-            await asyncio.sleep(_LOOK_S)
-            if connection.ended:
-                raise SessionError("the session has ended")
+            await connection.acknowledged(files[0][0])
             _close_old(files, connection.acknowledged_bytes)
         began_s = time.monotonic()
         number = self._tree.open(request.path)
