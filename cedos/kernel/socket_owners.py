@@ -69,6 +69,11 @@ class SocketOwners:
         found = next(filter(None, map(sock_diag.owner_of, answers)), None)
         return UNKNOWN if found is None else SocketOwner(*found)
 
+    def user_of(self, protocol: int, program: Endpoint, near: socket.socket) -> int:
+        """Return the user of the open socket that sends from `program` to `near`, or `UNKNOWN`'s."""
+        owner = self.find(protocol, program[:2], near.getsockname()[:2], living=True)
+        return (owner or UNKNOWN).user
+
     def has_left(self, one: socket.socket) -> bool:
         """Return whether a program of this host at a TCP connection's other end has closed it.
 

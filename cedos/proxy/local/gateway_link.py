@@ -6,11 +6,13 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from math import inf
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 import structlog
 
 from cedos.errors import CedosError, SessionError, SessionRefusedError
 from cedos.host.profiler.sizes import SizeHistory
+from cedos.kernel.socket_owners import UNKNOWN
 from cedos.model import Label
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS, OPENS_AT_ONCE, OPENS_PER_S
 from cedos.proxy.local.carried import WatchStream
@@ -111,7 +113,8 @@ class GatewayLink:
         # Half of what the gateway allows this host, whose other proxies have the rest.
         self._opens = TokenBucket(OPENS_PER_S / 2, OPENS_AT_ONCE / 2, self._loop.time())
         self._opening = asyncio.Lock()
-        self._unread = Unread(most_of_one_bytes=MOST_OF_ONE_BYTES).share(None)
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
+        self._unread = Unread(MOST_OF_ONE_BYTES)
 
     def leads_to(self, host: str) -> bool:
         """Tell whether a host is the gateway itself, as far as its addresses are known."""
@@ -158,8 +161,9 @@ class GatewayLink:
         begun: Callable[[ProxiedStream], None] | None = None,
         *,
         fetch: bool = False,
+        user: int = UNKNOWN.user,
     ) -> ProxiedStream:
-        """Open a stream to an origin, and wait for its answer.
+        """Open a user's stream to an origin, and wait for its answer.
 
         `begun` gets the stream at once, and may write its first bytes.
 
@@ -168,22 +172,24 @@ class GatewayLink:
         """
 
         def ask(streams: Multiplexer) -> ProxiedStream:
-            stream = streams.open(host, port, fetch=fetch)
+            stream = streams.open(host, port, fetch=fetch, unread=self._unread.share(user))
             if self._carried is not None:
                 self._carried(streams.connection, stream, self._decided)
             if begun is not None:
                 begun(stream)
             return stream
 
-        return await self._opened(ask)
+        return await self._opened(ask, user)
 
     def _decided(self, label: Label) -> int | None:
         return None if self._chooser is None else self._chooser.last_decision(label)
 
     async def associate(
-        self, begun: Callable[[ProxiedAssociation], None] | None = None
+        self,
+        begun: Callable[[ProxiedAssociation], None] | None = None,
+        user: int = UNKNOWN.user,
     ) -> ProxiedAssociation:
-        """Open an association, from which the gateway sends datagrams. `begun` and errors: as `open`."""
+        """Open a user's association, from which the gateway sends datagrams. The rest: as `open`."""
 
         def ask(streams: Multiplexer) -> ProxiedAssociation:
             association = streams.associate()
@@ -193,7 +199,7 @@ class GatewayLink:
                 self._carried(streams.connection, association, lambda _: None)
             return association
 
-        return await self._opened(ask)
+        return await self._opened(ask, user)
 
     async def ask(self, message: bytes) -> bytes:
         """Return the answer of the gateway's resolver to a DNS message. GatewayUnreachableError."""
@@ -242,8 +248,8 @@ class GatewayLink:
         """Note that a connection reached its origin without the gateway: the networks work."""
         self._direct += 1
 
-    async def _opened(self, ask: Callable[[Multiplexer], _Opened]) -> _Opened:
-        await self._pace()  # first, as a session may end while it waits
+    async def _opened(self, ask: Callable[[Multiplexer], _Opened], user: int) -> _Opened:
+        await self._pace(user)  # first, as a session may end while it waits
         streams = await self._session()
         await self._answering(streams)
         try:
@@ -259,9 +265,12 @@ class GatewayLink:
             raise
         return opened
 
-    async def _pace(self) -> None:
-        """Wait until one more may be opened: a gateway ends the session of a host that opens too many."""
-        async with self._opening:
+    async def _pace(self, user: int) -> None:
+        """Wait until one more may be opened: a gateway ends the session of a host that opens too many.
+
+        Of each user one waits for the next turn, and all others for their own user's.
+        """
+        async with self._turns.setdefault(user, asyncio.Lock()), self._opening:
             while not self._opens.take(self._loop.time()):  # noqa: ASYNC110 - it refills by time
                 await asyncio.sleep(self._opens.wait_s)
 
@@ -390,7 +399,7 @@ class GatewayLink:
             self._note_away(str(error))
             raise
         self._away_at_s, self.problem = None, ""
-        self._streams = streams = Multiplexer(connection, unread=self._unread, sizes=self._sizes)
+        self._streams = streams = Multiplexer(connection, sizes=self._sizes)
         streams.answered = self._answered
         self._running = self._loop.create_task(self._run(streams))
         return streams

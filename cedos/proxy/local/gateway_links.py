@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import takewhile
 from typing import TypeVar
 
+from cedos.kernel.socket_owners import UNKNOWN
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
@@ -66,17 +67,20 @@ class GatewayLinks:
         begun: Callable[[ProxiedStream], None] | None = None,
         *,
         fetch: bool = False,
+        user: int = UNKNOWN.user,
     ) -> ProxiedStream:
         """Open a stream to an origin. Arguments and errors: `GatewayLink.open`."""
         return await self._opened(
-            lambda link, asked: link.open(host, port, asked, fetch=fetch), begun
+            lambda link, asked: link.open(host, port, asked, fetch=fetch, user=user), begun
         )
 
     async def associate(
-        self, begun: Callable[[ProxiedAssociation], None] | None = None
+        self,
+        begun: Callable[[ProxiedAssociation], None] | None = None,
+        user: int = UNKNOWN.user,
     ) -> ProxiedAssociation:
         """Open an association for datagrams. Arguments and errors: `GatewayLink.associate`."""
-        return await self._opened(lambda link, asked: link.associate(asked), begun)
+        return await self._opened(lambda link, asked: link.associate(asked, user), begun)
 
     async def ask(self, message: bytes) -> bytes:
         """Return a gateway's answer to a DNS message. GatewayUnreachableError: none answers."""

@@ -3,14 +3,15 @@
 import asyncio
 import errno
 import socket
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -44,7 +45,8 @@ MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
 _SPARE_FILES: Final = 256
 
 _FULL_PAUSE_S: Final = 0.2
-# Connections that programs have closed, and how long each stays: its last bytes may be on their way.
+# Connections that a user's programs have closed, and how long each stays, for its last bytes may be on
+# their way.
 MOST_LEFT, LEFT_S = 128, 600.0
 _LEFT_CHECK_S: Final = 5.0
 _MOST_REFUSED: Final = 256
@@ -77,6 +79,15 @@ class Listening:
         return f"{host}:{self.port}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The connections that a user holds, each kind the oldest first."""
+
+    carried: dict[asyncio.Task[None], socket.socket] = field(default_factory=dict)  # all
+    silent: dict[asyncio.Task[None], None] = field(default_factory=dict)  # without a request
+    left: dict[asyncio.Task[None], float] = field(default_factory=dict)  # closed since, by programs
+
+
 class LocalProxy:
     """The proxy: `open`, then it serves until `close`."""
 
@@ -101,17 +112,16 @@ class LocalProxy:
         self._direct_of_others = Origins(DestinationRules(ports=GUARDED_PORTS), _CONNECT_S)
         self._sockets: list[tuple[socket.socket, Listening]] = []
         self._tasks = OwnTasks(_log, "a connection failed")
-        self._silent: OrderedDict[asyncio.Task[None], None] = OrderedDict()
+        self._held: dict[int, _Held] = {}  # by user
         self._most = _MOST
         self._buffer = TunnelBuffer()
         self._told_direct = False
         self._routes = EgressReader()
         self._owners, self._associations = SocketOwners(), Counter[int]()
-        self._carried: dict[asyncio.Task[None], socket.socket] = {}
-        self._left: dict[asyncio.Task[None], float] = {}  # since when, the oldest first
         self._checking: asyncio.TimerHandle | None = None
         self._names = names or LocalNames()
-        self._refused: dict[tuple[str, int], None] = {}  # origins that refused, the oldest first
+        # Origins that refused a user's connections, the oldest first.
+        self._refused: dict[tuple[int, str, int], None] = {}
 
     @property
     def addresses(self) -> list[Listening]:
@@ -159,8 +169,9 @@ class LocalProxy:
         words: FirstWords | None = None,
         fetch: bool = False,
         of_other: bool = False,
+        user: int = UNKNOWN.user,
     ) -> ProxiedStream | socket.socket:
-        """Connect to a host's port, through the gateway or direct. RefusedError.
+        """Connect a user to a host's port, through the gateway or direct. RefusedError.
 
         `far`: whether the destination is named as the gateway sees it: a private address, say, is one in
         the gateway's own network. `words`: bytes that may be sent at once; the caller sends the rest.
@@ -176,7 +187,7 @@ class LocalProxy:
         # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
         if far or not (near or await self._may_go_direct(host, port)):
             try:
-                stream = await self._opened(host, port, words, fetch=fetch)
+                stream = await self._opened(host, port, words, fetch=fetch, user=user)
             except RefusedError as error:
                 # The gateway has no way there (no IPv6, say), but this host may have one: go on, direct.
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
@@ -233,19 +244,19 @@ class LocalProxy:
         return [address for address in found if self.goes_direct(address)]
 
     async def _opened(
-        self, host: str, port: int, words: FirstWords | None, *, fetch: bool
+        self, host: str, port: int, words: FirstWords | None, *, fetch: bool, user: int
     ) -> ProxiedStream:
         """Open a stream through the gateway; if its session is lost meanwhile, try the next one, once."""
         begun = words.begin if words else None
         try:
-            return await self._link.open(host, port, begun, fetch=fetch)
+            return await self._link.open(host, port, begun, fetch=fetch, user=user)
         except GatewayUnreachableError:
             if self._link.stands or not (words is None or words.repeatable):
                 raise
         # The session was lost at that moment, and the first bytes may be sent again.
         if words is not None:
             words.end(again=True)
-        return await self._link.open(host, port, begun, fetch=fetch)
+        return await self._link.open(host, port, begun, fetch=fetch, user=user)
 
     async def carry(
         self,
@@ -298,14 +309,17 @@ class LocalProxy:
         except (RefusedError, TimeoutError):
             return []
 
-    def packets(self, came: Came, refused: Refused = lambda _host, _port: None) -> ProgramPackets:
-        """Return a carrier of one socket's datagrams, which calls back with the answers."""
+    def packets(
+        self, user: int, came: Came, refused: Refused = lambda _host, _port: None
+    ) -> ProgramPackets:
+        """Return a carrier of the datagrams of a user's socket, which calls back with the answers."""
         return ProgramPackets(
             self._link,
             self._packets_go_direct,
             self._direct_addresses,
             came,
             refused,
+            user,
             fails_open=self._fail is Fail.OPEN,
         )
 
@@ -337,7 +351,7 @@ class LocalProxy:
 
     def _acceptable(self, one: socket.socket, where: Listening) -> None:
         try:
-            program, _ = one.accept()
+            program, peer = one.accept()
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -347,62 +361,78 @@ class LocalProxy:
                 loop.remove_reader(one)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, one, where)
             return
-        full = len(self._tasks) >= self._most
-        if full and not self._silent:
+        user = self._owners.user_of(socket.IPPROTO_TCP, peer, program)
+        held = self._held.get(user, _Held())
+        if len(self._tasks) >= self._most and not self._make_room(held):
             reset_on_close(program)
             program.close()
             return
-        if full or len(self._silent) >= _MOST_SILENT:
-            self._silent.popitem(last=False)[0].cancel()
+        self._held[user] = held
         program.setblocking(False)
-        task = self._tasks.begin(self._serve(program, where))
-        self._carried[task] = program
-        task.add_done_callback(self._on_served)
+        task = self._tasks.begin(self._serve(program, where, user))
+        held.carried[task] = program
+        task.add_done_callback(partial(self._on_served, user))
         if self._checking is None:
             self._checking = asyncio.get_running_loop().call_later(_LEFT_CHECK_S, self._check_left)
         if where.to is None and where.redirection is None:
-            self._silent[task] = None
-            task.add_done_callback(lambda done: self._silent.pop(done, None))
+            held.silent[task] = None
+            if sum(len(each.silent) for each in self._held.values()) > _MOST_SILENT:
+                _end_oldest(max((each.silent for each in self._held.values()), key=len))
 
-    def _on_served(self, task: asyncio.Task[None]) -> None:
-        del self._carried[task]
-        self._left.pop(task, None)
+    def _make_room(self, held: _Held) -> bool:
+        """End a connection of the user who has most; False: that is who asks, and has no silent one."""
+        fullest = max((held, *self._held.values()), key=lambda each: len(each.carried))
+        if fullest.silent:
+            _end_oldest(fullest.silent)
+        elif fullest is held:
+            return False
+        else:
+            next(reversed(fullest.carried)).cancel()
+        return True
+
+    def _on_served(self, user: int, task: asyncio.Task[None]) -> None:
+        held = self._held[user]
+        del held.carried[task]
+        self._on_spoken(user, task)
+        held.left.pop(task, None)
+        if not held.carried:
+            del self._held[user]
 
     def _check_left(self) -> None:
         """End what programs have left: an origin that never ends its half would hold places for ever."""
         loop = asyncio.get_running_loop()
-        for task, program in self._carried.items():
-            if task not in self._left and self._owners.has_left(program):
-                self._left[task] = loop.time()
-        for task, since_s in list(self._left.items()):
-            if len(self._left) <= MOST_LEFT and since_s > loop.time() - LEFT_S:
-                break
-            del self._left[task]
-            task.cancel()
-        again = loop.call_later(_LEFT_CHECK_S, self._check_left) if self._carried else None
+        for held in self._held.values():
+            for task, program in held.carried.items():
+                if task not in held.left and self._owners.has_left(program):
+                    held.left[task] = loop.time()
+            while held.left and (
+                len(held.left) > MOST_LEFT or next(iter(held.left.values())) <= loop.time() - LEFT_S
+            ):
+                _end_oldest(held.left)
+        again = loop.call_later(_LEFT_CHECK_S, self._check_left) if self._held else None
         self._checking = again
 
     def _go_on(self, one: socket.socket, where: Listening) -> None:
         if one.fileno() >= 0:
             asyncio.get_running_loop().add_reader(one, self._acceptable, one, where)
 
-    async def _serve(self, program: socket.socket, where: Listening) -> None:
+    async def _serve(self, program: socket.socket, where: Listening, user: int) -> None:
         with program:
             with suppress(OSError):
                 program.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if (redirection := where.redirection) is None:
-                await self._serve_asked(program, where)
+                await self._serve_asked(program, where, user)
                 return
             to = redirection.destination(program)
             if to is None:
                 reset_on_close(program)  # only redirected connections are served here
                 return
             try:
-                await self._serve_asked(program, replace(where, to=(to.address, to.port)))
+                await self._serve_asked(program, replace(where, to=(to.address, to.port)), user)
             finally:
                 redirection.forget(to)
 
-    async def _serve_asked(self, program: socket.socket, where: Listening) -> None:
+    async def _serve_asked(self, program: socket.socket, where: Listening, user: int) -> None:
         """Read the program's request, connect, and carry until the end."""
         try:
             async with asyncio.timeout(_HEAD_S):
@@ -415,18 +445,18 @@ class LocalProxy:
         except (TimeoutError, OSError):
             return
         finally:
-            self._on_spoken()
+            self._on_spoken(user, asyncio.current_task())
         if request is None:
             return
         # SOCKS 5 UDP ASSOCIATE: carry the program's datagrams for as long as this connection lasts.
         if request.associates:
             with suppress(OSError):
-                await self._associate(program, request)
+                await self._associate(program, request, user)
             return
         # Connect; the program's first bytes may be sent with that.
         far = where.to is not None and where.redirection is None
-        origin = request.host, request.port
-        # A program whose origin was refused before waits for the answer, so that it hears why.
+        origin = user, request.host, request.port
+        # A program whose user's origin was refused before waits for the answer, so that it hears why.
         yes = b"" if origin in self._refused else request.accepted
         words = FirstWords(program, request.first, yes, once=self._fail is Fail.CLOSED)
         try:
@@ -437,6 +467,7 @@ class LocalProxy:
                 words=words,
                 fetch=request.fetch,
                 of_other=of_other,
+                user=user,
             )
         except RefusedError as error:
             _log.debug("refused", reason=error.details)
@@ -446,7 +477,9 @@ class LocalProxy:
             if words.accepted:
                 self._refused[origin] = None
                 if len(self._refused) > _MOST_REFUSED:
-                    del self._refused[next(iter(self._refused))]
+                    # The oldest one of the user who has most goes.
+                    ((most, _),) = Counter(each[0] for each in self._refused).most_common(1)
+                    del self._refused[next(each for each in self._refused if each[0] == most)]
             reset_on_close(program)  # the program sees a reset, as from the destination itself
             return
         self._refused.pop(origin, None)
@@ -468,10 +501,8 @@ class LocalProxy:
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
 
-    async def _associate(self, program: socket.socket, request: ProgramRequest) -> None:
+    async def _associate(self, program: socket.socket, request: ProgramRequest, user: int) -> None:
         """Serve a program's datagrams, which take more files than a connection. OSError."""
-        ends = program.getpeername()[:2], program.getsockname()[:2]
-        user = (self._owners.find(socket.IPPROTO_TCP, *ends) or UNKNOWN).user
         held = self._associations
         if held[user] >= MOST_ASSOCIATIONS_OF_USER or held.total() >= MOST_ASSOCIATIONS:
             error = RefusedError(
@@ -486,8 +517,13 @@ class LocalProxy:
         finally:
             held[user] -= 1
 
-    def _on_spoken(self) -> None:
-        """Note that the present task's connection has sent its request, or ended."""
-        task = asyncio.current_task()
+    def _on_spoken(self, user: int, task: asyncio.Task[None] | None) -> None:
+        """Note that a task's connection has sent its request, or ended."""
         if task is not None:
-            self._silent.pop(task, None)
+            self._held[user].silent.pop(task, None)
+
+
+def _end_oldest(held: dict[asyncio.Task[None], Any]) -> None:
+    task = next(iter(held))
+    del held[task]
+    task.cancel()

@@ -244,12 +244,8 @@ class NameStub:
                 message, sender = udp.recvfrom(_LARGEST)
             except OSError:
                 return
-            user = self._user_of(socket.IPPROTO_UDP, sender, udp)
+            user = self._owners.user_of(socket.IPPROTO_UDP, sender, udp)
             self.take(message, user, partial(_send, udp, sender))
-
-    def _user_of(self, protocol: int, program: Endpoint, near: socket.socket) -> int:
-        owner = self._owners.find(protocol, program[:2], near.getsockname()[:2])
-        return (owner or UNKNOWN).user
 
     async def _say(
         self, message: bytes, question: AskedName, user: int, say: Callable[[bytes], object]
@@ -267,7 +263,7 @@ class NameStub:
                 loop.remove_reader(tcp)
                 loop.call_later(_FULL_PAUSE_S, self._go_on, tcp)
             return
-        user = self._user_of(socket.IPPROTO_TCP, program, connection)
+        user = self._owners.user_of(socket.IPPROTO_TCP, program, connection)
         if (
             self._connections.total() >= _MOST_CONNECTIONS
             or self._connections[user] >= _MOST_CONNECTIONS_OF_USER

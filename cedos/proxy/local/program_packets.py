@@ -52,11 +52,13 @@ class ProgramPackets:
         permitted: Permitted,  # returns the addresses that direct packets may go to
         came: Came,  # called with each answer: from which address and port, and its data
         refused: Refused,  # called with a destination that refuses packets
+        user: int,  # the user of the socket
         *,
         fails_open: bool,  # whether packets go direct while the gateway is out of reach
     ) -> None:
         self._link, self._goes_direct = link, goes_direct
         self._came, self._refused, self._fails_open = came, refused, fails_open
+        self._user = user
         self._loop = asyncio.get_running_loop()
         self._ways: OrderedDict[_Destination, _Way] = OrderedDict()
         self._direct = PacketRelay(permitted, self._answered, self._not_direct)
@@ -111,7 +113,7 @@ class ProgramPackets:
     async def _open(self) -> None:
         """Open an association; if that fails, send the packets that waited another way."""
         try:
-            association = await self._link.associate(self._asked)
+            association = await self._link.associate(self._asked, self._user)
         except (GatewayUnreachableError, RefusedError) as error:
             _log.debug("no association", why=str(error))
             self._not_before_s = self._loop.time() + AGAIN_S

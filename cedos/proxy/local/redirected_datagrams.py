@@ -66,12 +66,12 @@ class _Sender:
     def __init__(
         self,
         user: int,
-        packets: Callable[[Came, Refused], ProgramPackets],
+        packets: Callable[[int, Came, Refused], ProgramPackets],
         came: Callable[[_Here, bytes], None],
         refused: Callable[[_Here], None],
     ) -> None:
         self.user = user
-        self.packets = packets(self._answered, self._not_taken)
+        self.packets = packets(user, self._answered, self._not_taken)
         self.destinations: OrderedDict[tuple[str, int], _Here] = OrderedDict()
         self._came, self._refused = came, refused
 
@@ -108,7 +108,7 @@ class RedirectedDatagrams:
         question: Callable[[bytes, int, Callable[[bytes], None]], None],
         # Returns the carrier of one socket's packets, which calls back with the answers; None: only
         # questions are redirected.
-        packets: Callable[[Came, Refused], ProgramPackets] | None,
+        packets: Callable[[int, Came, Refused], ProgramPackets] | None,
         *,
         most: int = MOST_SOCKETS,
         idle_s: float = IDLE_S,

@@ -204,14 +204,14 @@ class SocksAssociation:
         port: int,  # the port from which the program says that it will send; 0: it does not say
         user: int,  # the user of that connection
         owners: SocketOwners,  # tells the user of a socket that sends
-        # Returns the carrier of its packets, which calls back with the answers.
-        packets: Callable[[Came], ProgramPackets],
+        # Returns the carrier of a user's packets, which calls back with the answers.
+        packets: Callable[[int, Came], ProgramPackets],
     ) -> None:
         self._program, self._port = program, port
         self._user, self._owners, self._checked_s = user, owners, 0.0
         self._loop = asyncio.get_running_loop()
         self._peer: tuple[str, int] | None = None
-        self._packets = packets(self._came)
+        self._packets = packets(user, self._came)
 
     async def serve(self) -> None:
         """Serve until the program closes the connection. OSError: a socket cannot be made."""

@@ -76,7 +76,7 @@ class Multiplexer:
         associated: Callable[[ProxiedAssociation], None] | None = None,
         # Called with the other end's questions; None: they are not answered.
         asked: Callable[[GatewayQuestion], None] | None = None,
-        # Bounds the unread bytes, and where the other end opens streams, frames that wait. None: each
+        # Bounds the unread bytes of streams that the other end opens, and frames that wait. None: each
         # stream's window alone does.
         unread: Share | None = None,
         # Of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
@@ -118,12 +118,14 @@ class Multiplexer:
         """Open streams by number, without associations."""
         return self._streams
 
-    def open(self, host: str, port: int, *, fetch: bool = False) -> ProxiedStream:
+    def open(
+        self, host: str, port: int, *, fetch: bool = False, unread: Share | None = None
+    ) -> ProxiedStream:
         """Open a stream; it may be written to before the gateway has answered.
 
-        Errors: StreamBrokenError, the session has ended.
+        `unread` bounds its unread bytes, with others. StreamBrokenError: the session has ended.
         """
-        stream = self._made(self._number())
+        stream = self._made(self._number(), unread)
         stream.ask(host, port, fetch=fetch)
         return stream
 
@@ -210,7 +212,7 @@ class Multiplexer:
     # Inside
 
     def _account(self) -> None:
-        if self._unread is not None and self._opened is not None:
+        if self._unread is not None:
             numbers = _NUMBER_BYTES * len(self._opened_ahead)
             self._unread.waits(self, _FRAME_BYTES * len(self._waiting) + numbers)
 
@@ -307,7 +309,7 @@ class Multiplexer:
         elif isinstance(frame, OpenStream):
             self._may_open(frame.stream, self._opened)
             if self._opened is not None:
-                self._opened(self._made(frame.stream), frame)
+                self._opened(self._made(frame.stream, self._unread), frame)
         elif isinstance(frame, OpenAssociation):
             self._may_open(frame.stream, self._associated)
             if self._associated is not None:
@@ -375,11 +377,11 @@ class Multiplexer:
     def _new(self, number: int) -> bool:
         return number > self._all_opened_to and number not in self._opened_ahead
 
-    def _made(self, number: int) -> ProxiedStream:
+    def _made(self, number: int, unread: Share | None) -> ProxiedStream:
         # The end that dialled chooses networks.
         bodies = AnnouncedBodies() if self._opened is None else None
         bursts = ExpectedBursts(self._sizes) if bodies and self._sizes is not None else None
-        stream = ProxiedStream(number, self, unread=self._unread, bodies=bodies, bursts=bursts)
+        stream = ProxiedStream(number, self, unread=unread, bodies=bodies, bursts=bursts)
         self._streams[number] = stream
         return stream
 

@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
+from kit.proxy_requests import http_connect
 
 from emu.testbed.netns import forget_black_holes
 from emu.testbed.programs import servers
@@ -172,7 +173,7 @@ def test_a_download_moves_between_networks(world):
         with connection:
             connection.settimeout(20)
             connection.connect((RELAY[4], RELAY_PORT))
-            connection.sendall(f"CONNECT {SERVER[4]}:8000 HTTP/1.1\r\n\r\n".encode())
+            connection.sendall(http_connect(8000, SERVER[4]))
             take(connection, 3_000_000)
             before = received(world.client, "net2")
             # From one moment to the next, nothing comes through net1 any more.
@@ -212,7 +213,7 @@ def test_odd_spellings_of_loopback_lead_nowhere(world, host):
         with world.client.entered():
             asking = socket.create_connection((RELAY[4], RELAY_PORT), 20)
         with asking:
-            asking.sendall(f"CONNECT {host}:{RELAY_PORT} HTTP/1.1\r\n\r\n".encode())
+            asking.sendall(http_connect(RELAY_PORT, host))
             assert asking.recv(64).split()[1] in {b"403", b"503"}
 
 

@@ -4,7 +4,7 @@ import os
 import socket
 import struct
 
-from cedos.kernel.socket_owners import SocketOwner, SocketOwners
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwner, SocketOwners
 
 
 def owner(one):
@@ -23,6 +23,7 @@ def test_the_kernel_tells_who_sends():
         with accepted:
             ends = accepted.getpeername(), accepted.getsockname()
             assert owners.find(socket.IPPROTO_TCP, *ends) == owner(program)
+            assert owners.user_of(socket.IPPROTO_TCP, ends[0], accepted) == os.geteuid()
             other = ("127.0.0.2", ends[0][1])  # the same ports
             assert owners.find(socket.IPPROTO_TCP, other, ends[1]) != owner(program)
     with socket.socket(socket.AF_INET6, socket.SOCK_DGRAM) as one:
@@ -51,6 +52,7 @@ def test_the_kernel_tells_who_has_left():
                 if not reset:  # it is the one that sent, all the same: its redirected bytes arrive
                     ends = accepted.getpeername(), accepted.getsockname()
                     assert owners.find(socket.IPPROTO_TCP, *ends) is not None
+                    assert owners.user_of(socket.IPPROTO_TCP, ends[0], accepted) == UNKNOWN.user
     owners.close()
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from cedos.kernel.socket_owners import SocketOwners
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.local.carried import CarriedConnections
 from cedos.proxy.local.gateway_link import GatewayLink
@@ -64,15 +65,17 @@ class Ends:
         self.proxy.open([Listening("127.0.0.1", 0, ("127.0.0.1", port))])
         return await asyncio.open_connection("127.0.0.1", self.proxy.addresses[-1].port)
 
-    async def ask(self, data):
-        """A program that speaks to the proxy itself."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.proxy.addresses[0].port)
+    async def ask(self, data, user=1):
+        """Return the connection of a user's program that speaks to the proxy itself."""
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.proxy.addresses[0].port, local_addr=(f"127.0.0.{user}", 0)
+        )
         writer.write(data)
         return reader, writer
 
-    async def answer(self, data):
+    async def answer(self, data, user=1):
         """Ask the proxy, and return all that it says until it ends the connection."""
-        reader, writer = await self.ask(data)
+        reader, writer = await self.ask(data, user)
         try:
             return await asyncio.wait_for(reader.read(), 5)
         finally:
@@ -113,6 +116,16 @@ async def ends():
     made = Ends()
     yield made
     await made.close()
+
+
+@pytest.fixture
+def users(monkeypatch):
+    """Tell users by the last number of the addresses from which their programs connect (`Ends.ask`)."""
+
+    def user_of(_owners, _protocol, program, _near):
+        return int(program[0].rpartition(".")[2])
+
+    monkeypatch.setattr(SocketOwners, "user_of", user_of)
 
 
 @pytest.fixture

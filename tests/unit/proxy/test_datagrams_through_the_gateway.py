@@ -132,7 +132,7 @@ async def test_one_users_associations_leave_some_to_others(ends, sockets, monkey
     monkeypatch.setattr(local_proxy, "MOST_ASSOCIATIONS_OF_USER", 2)
     await ends.start(patience_s=10.0)
     user = 1000
-    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, user))
+    monkeypatch.setattr(SocketOwners, "user_of", lambda *_: user)
     kept = [await associated(ends, sockets) for _ in range(2)]
     reader, writer = await ends.ask(ASSOCIATE)
     answer = await asyncio.wait_for(reader.read(), ANSWER_S)

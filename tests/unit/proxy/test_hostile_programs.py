@@ -8,6 +8,7 @@ import tracemalloc
 from contextlib import suppress
 
 import pytest
+from kit.proxy_requests import http_connect
 from kit.waiting import counting_turns, until
 
 from cedos.host.monitor import dns_message
@@ -21,12 +22,13 @@ from cedos.proxy.local.name_stub import NameStub
 
 
 async def echo(reader, writer):
-    writer.write(await reader.read() + b"end")
-    await writer.drain()
+    with suppress(ConnectionError):
+        writer.write(await reader.read() + b"end")
+        await writer.drain()
 
 
-async def is_served(ends, port):
-    reader, writer = await ends.ask(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
+async def is_served(ends, port, user=1):
+    reader, writer = await ends.ask(http_connect(port), user)
     writer.write(b"a")
     writer.write_eof()
     got = await asyncio.wait_for(reader.read(), 5)
@@ -41,7 +43,7 @@ async def test_who_says_nothing_makes_room_for_who_does(ends, monkeypatch, limit
     where = ("127.0.0.1", ends.proxy.addresses[0].port)
     port = await ends.origin(echo)
     kept = await asyncio.open_connection(*where)
-    kept[1].write(b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port)
+    kept[1].write(http_connect(port))
     assert b"200" in await asyncio.wait_for(kept[0].readuntil(b"\r\n\r\n"), 5)
     silent = [await asyncio.open_connection(*where) for _ in range(200)]
     silent[-1][1].write(b"\x05")  # the beginning of something is nothing yet
@@ -76,6 +78,108 @@ async def test_programs_that_do_not_read_fill_no_memory(ends, monkeypatch):
     assert await asyncio.wait_for(good[0].read(), 10) == b"end"
     for _, writer in (*programs, good):
         writer.transport.abort()
+
+
+@pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_a_user_who_opens_without_end_has_no_other_user_wait(ends, monkeypatch):
+    """Let users take turns: one's 4,096 connections had all others wait for eight seconds."""
+    monkeypatch.setattr(gateway_link, "OPENS_PER_S", 20)
+    monkeypatch.setattr(gateway_link, "OPENS_AT_ONCE", 20)
+    await ends.start(patience_s=30)
+    opened = []
+
+    async def counts(reader, writer):
+        opened.append(writer)
+        await echo(reader, writer)
+
+    ask = http_connect(await ends.origin(counts))
+    flood = [await ends.ask(ask) for _ in range(100)]
+    await until(lambda: len(opened) >= 10)
+    assert await is_served(ends, await ends.origin(echo), user=2)
+    assert len(opened) < 60
+    for _, writer in flood:
+        writer.transport.abort()
+
+
+@pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_programs_that_do_not_read_break_no_connection_of_other_users(ends, monkeypatch):
+    """Break connections of the user who holds most: the fullest one broke, though it was another's."""
+    monkeypatch.setattr(gateway_link, "MOST_OF_ONE_BYTES", 6_000_000)
+    await ends.start(patience_s=30)
+
+    async def pours(_reader, writer):
+        with suppress(ConnectionError):
+            while True:
+                writer.write(bytes(100_000))
+                await writer.drain()
+
+    async def unread_of(user, reads_bytes):
+        reader, writer = await ends.ask(ask, user)
+        await reader.readexactly(reads_bytes)
+        reader._transport.pause_reading()
+        return writer
+
+    ask = http_connect(await ends.origin(pours))
+    programs = [await unread_of(2, 2_000_000)]  # its window has grown
+    (theirs,) = ends.link._streams.streams.values()
+    await until(lambda: theirs.unread_bytes >= 400_000)
+    programs += [await unread_of(1, 1) for _ in range(30)]
+    await until(lambda: len(ends.proxy._tasks) < 25)
+    assert theirs.broken is None
+    for writer in programs:
+        writer.transport.abort()
+
+
+@pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_a_user_who_says_nothing_takes_no_places_of_others(ends, monkeypatch):
+    """Make room among the silent connections of who has most: the oldest went, whose ever it was."""
+    monkeypatch.setattr(local_proxy, "_MOST_SILENT", 20)
+    await ends.start()
+    port = await ends.origin(echo)
+    reader, writer = await ends.ask(b"C", user=2)
+    silent = [await ends.ask(b"C") for _ in range(60)]
+    assert await asyncio.wait_for(silent[39][0].read(), 5) == b""
+    writer.write(http_connect(port)[1:])
+    writer.write_eof()
+    assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"end")
+    for _, each in silent:
+        each.close()
+    writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_a_user_with_all_places_leaves_some_to_others(ends, monkeypatch):
+    """End the newest connection of who has most: one user's connections kept all others out."""
+    monkeypatch.setattr(local_proxy, "_MOST", 20)
+    await ends.start()
+    ask = http_connect(await ends.origin(echo))
+    greedy, theirs = [], []
+    for user, held, count in ((1, greedy, 20), (2, theirs, 5)):
+        for _ in range(count):
+            held.append(await ends.ask(ask, user))
+            await asyncio.wait_for(held[-1][0].readuntil(b"\r\n\r\n"), 5)
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for((await ends.ask(ask))[0].read(), 5)
+    for reader, writer in (*theirs, *greedy[:15]):
+        writer.write_eof()
+        assert await asyncio.wait_for(reader.read(), 5) == b"end"
+    for _, writer in (*greedy, *theirs):
+        writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_a_users_refused_origins_change_nothing_for_others(ends, monkeypatch, closed_port):
+    """Remember refusals by user: one's pushed out another's, and had another's programs wait."""
+    monkeypatch.setattr(local_proxy, "_MOST_REFUSED", 3)
+    await ends.start()
+    with pytest.raises(ConnectionResetError):
+        await ends.answer(http_connect(closed_port), user=2)
+    for number in range(1, 6):
+        with pytest.raises(ConnectionResetError):
+            await ends.answer(http_connect(closed_port, f"127.0.0.{number}"))
+    assert (await ends.answer(http_connect(closed_port), user=2)).startswith(b"HTTP/1.1 502")
+    with pytest.raises(ConnectionResetError):
+        await ends.answer(http_connect(closed_port), user=3)
 
 
 async def test_a_connection_keeps_no_bytes_of_its_request(ends):
@@ -118,8 +222,12 @@ async def test_a_program_that_opens_without_end_ends_no_connections_of_others(en
         writer.close()
 
 
+@pytest.mark.usefixtures("users")
 async def test_an_origin_holds_no_places_of_programs_that_have_left(ends, monkeypatch):
-    """Free the places of programs that have left: 2,000 took all, as their origin never ended."""
+    """Free the places of programs that have left: 2,000 took all, as their origin never ended.
+
+    Those of one user end no other user's, whose last bytes may be on their way.
+    """
     monkeypatch.setattr(local_proxy, "MOST_LEFT", 2)
     monkeypatch.setattr(local_proxy, "_LEFT_CHECK_S", 0.05)
     await ends.start(patience_s=30)
@@ -130,18 +238,17 @@ async def test_an_origin_holds_no_places_of_programs_that_have_left(ends, monkey
         await over.wait()
 
     over, port = asyncio.Event(), await ends.origin(holds)
-    opening = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n" % port
     asking = b"GET http://127.0.0.1:%d/ HTTP/1.1\r\nCookie: a\r\n\r\n" % port
-    for words in (opening, asking) * 4:
-        reader, writer = await ends.ask(words)
+    for user, words in ((2, asking), *((1, words) for words in (http_connect(port), asking) * 4)):
+        reader, writer = await ends.ask(words, user)
         await asyncio.wait_for(reader.readuntil(b"hi"), 10)
         writer.close()
         await writer.wait_closed()
-    halves = [await ends.ask(words) for words in (opening, asking)]
+    halves = [await ends.ask(words) for words in (http_connect(port), asking)]
     for reader, writer in halves:
         writer.write_eof()
         await asyncio.wait_for(reader.readuntil(b"hi"), 10)
-    await until(lambda: len(ends.proxy._tasks) == 4)
+    await until(lambda: len(ends.proxy._tasks) == 5)
     monkeypatch.setattr(local_proxy, "LEFT_S", 0.0)
     await until(lambda: len(ends.proxy._tasks) == 2)
     assert not any(reader.at_eof() or reader.exception() for reader, _ in halves)
@@ -376,4 +483,4 @@ async def test_a_look_up_that_gets_no_thread_is_refused(ends, monkeypatch):
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    assert (await ends.why(b"CONNECT a.test:80 HTTP/1.1\r\n\r\n")).startswith(b"HTTP/1.1 503")
+    assert (await ends.why(http_connect(80, "a.test"))).startswith(b"HTTP/1.1 503")

@@ -13,7 +13,7 @@ from kit.waiting import counting_turns
 
 from cedos.errors import HostError
 from cedos.host.monitor import dns_message
-from cedos.kernel.socket_owners import SocketOwner, SocketOwners
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy import names
 from cedos.proxy.gateway.gateway_session import NameService
 from cedos.proxy.local import name_stub
@@ -409,11 +409,7 @@ async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
     """A user with 64 questions held all places at the gateway before, with 512 all of the resolver."""
     users = {}
 
-    def find(_owners, _protocol, program, _to):
-        user = users[program[1]]
-        return None if user is None else SocketOwner(1, user)
-
-    monkeypatch.setattr(SocketOwners, "find", find)
+    monkeypatch.setattr(SocketOwners, "user_of", lambda _o, _p, program, _near: users[program[1]])
     link = DarkLink()
     one = stub(link, loopback_resolver)
     one.open("127.0.0.1", 0)
@@ -425,7 +421,7 @@ async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
             users[made.getsockname()[1]] = user
             return made
 
-        alices, closed, bobs = program(1000), program(None), program(1001)
+        alices, closed, bobs = program(1000), program(UNKNOWN.user), program(1001)
         for number in range(400):
             for each in (alices, closed):
                 each.send(asks(f"n{number}.dark.test"))
@@ -439,7 +435,7 @@ async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
 
 async def test_a_user_s_connections_leave_some_to_other_users(loopback_resolver, monkeypatch):
     user = 1000
-    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, user))
+    monkeypatch.setattr(SocketOwners, "user_of", lambda *_: user)
     one = stub(Link(), loopback_resolver)
     one.open("127.0.0.1", 0)
     asked = asks("far.test")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
+from kit.proxy_requests import http_connect, socks_connect
 from kit.waiting import until
 
 from cedos.errors import SessionError
@@ -106,22 +107,17 @@ async def test_what_breaks_at_the_origin_breaks_for_the_program(ends):
     writer.close()
 
 
-CONNECT = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\nHost: x\r\n\r\n"
-
-
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_http_and_socks_on_one_port(ends):
     await ends.start()
     port = await ends.origin(echo)
-    reader, writer = await ends.ask(CONNECT % port)
+    reader, writer = await ends.ask(http_connect(port))
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     writer.write(b"a")
     writer.write_eof()
     assert await asyncio.wait_for(reader.read(), 5) == b"aend"
     writer.close()
-    reader, writer = await ends.ask(
-        b"\x05\x01\x00" + b"\x05\x01\x00\x01\x7f\0\0\x01" + port.to_bytes(2, "big") + b"b"
-    )
+    reader, writer = await ends.ask(socks_connect(port) + b"b")
     assert await reader.readexactly(2) == b"\x05\x00"
     assert (await reader.readexactly(10))[:2] == b"\x05\x00"
     writer.write_eof()
@@ -133,7 +129,7 @@ async def test_another_hosts_program_reaches_nothing_that_is_near(ends, monkeypa
     """With `--proxy` at an address of the network its hosts reached this host's loopback and VPNs."""
     monkeypatch.setattr(local_proxy, "is_of_other_host", lambda _: True)
     await ends.start(fail=Fail.OPEN, local=False, patience_s=0.3)
-    asked = CONNECT % await ends.origin(echo)
+    asked = http_connect(await ends.origin(echo))
     assert b"an address of the gateway's own host" in await ends.why(asked)
     await ends.stop_gateway()
     await until(lambda: not ends.link.stands)
@@ -229,9 +225,8 @@ async def test_what_programs_could_read_in_two_ways_is_no_answer(ends, direct, a
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_a_closed_port_is_refused_in_each_language(ends, closed_port):
     await ends.start()
-    assert b"connection_refused" in await ends.why(CONNECT % closed_port)
-    socks = b"\x05\x01\x00\x05\x01\x00\x01\x7f\0\0\x01" + closed_port.to_bytes(2, "big")
-    assert (await ends.answer(socks))[:4] == b"\x05\x00\x05\x05"
+    assert b"connection_refused" in await ends.why(http_connect(closed_port))
+    assert (await ends.answer(socks_connect(closed_port)))[:4] == b"\x05\x00\x05\x05"
     reader, writer = await ends.forward(closed_port)
     with pytest.raises(ConnectionResetError):
         await asyncio.wait_for(reader.read(), 5)
@@ -241,24 +236,24 @@ async def test_a_closed_port_is_refused_in_each_language(ends, closed_port):
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_the_gateways_own_host_is_closed_to_strangers_requests(ends):
     await ends.start(local=False)
-    assert (await ends.why(CONNECT % await ends.origin(echo))).startswith(b"HTTP/1.1 403")
+    assert (await ends.why(http_connect(await ends.origin(echo)))).startswith(b"HTTP/1.1 403")
 
 
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(ends, monkeypatch):
     await ends.start()
     port = await ends.origin(echo)
-    living, to_living = await ends.ask(CONNECT % port)
+    living, to_living = await ends.ask(http_connect(port))
     assert (await asyncio.wait_for(living.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
     monkeypatch.setattr(MemoryRoom, "short", lambda _self: True)
-    told = await ends.why(CONNECT % port)
+    told = await ends.why(http_connect(port))
     assert told.startswith(b"HTTP/1.1 503")
     assert b"no memory left" in told
     to_living.write(b"still there")
     assert await asyncio.wait_for(living.readexactly(11), 5) == b"still there"
     to_living.close()
     monkeypatch.setattr(MemoryRoom, "short", lambda _self: False)
-    reader, writer = await ends.ask(CONNECT % port)
+    reader, writer = await ends.ask(http_connect(port))
     assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
     writer.close()
 
@@ -368,14 +363,14 @@ async def test_without_the_gateway_it_goes_direct_or_is_refused(ends):
     await ends.start(fail=Fail.OPEN, patience_s=0.5)
     port = await ends.origin(echo)
     await ends.stop_gateway()
-    reader, writer = await ends.ask(CONNECT % port)
+    reader, writer = await ends.ask(http_connect(port))
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     writer.write(b"a")
     writer.write_eof()
     assert await asyncio.wait_for(reader.read(), 5) == b"aend"
     writer.close()
     ends.proxy._fail = Fail.CLOSED
-    assert b"the gateway cannot be reached" in await ends.answer(CONNECT % port)
+    assert b"the gateway cannot be reached" in await ends.answer(http_connect(port))
 
 
 async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_nearby(
@@ -404,7 +399,7 @@ async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_near
     await ends.start(fail=Fail.CLOSED, patience_s=0.3)
     port = await ends.origin(echo)
     await ends.stop_gateway()
-    packets = ends.proxy.packets(lambda *_: None)
+    packets = ends.proxy.packets(1000, lambda *_: None)
     for host in ("printer", "files.lan", *world):
         answers[:] = world
         with pytest.raises(RefusedError, match=r"nearby|cannot be reached"):
@@ -436,14 +431,14 @@ async def test_where_the_gateway_has_no_way_it_goes_direct(ends, monkeypatch):
         raise RefusedError(HTTPStatus.BAD_GATEWAY, next(kinds), "no way")
 
     monkeypatch.setattr(GatewayLink, "open", no_way)
-    reader, writer = await ends.ask(CONNECT % port)
+    reader, writer = await ends.ask(http_connect(port))
     writer.write(b"a")
     writer.write_eof()
     assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"\r\n\r\naend")
     writer.close()
     for fail in (Fail.OPEN, Fail.CLOSED):
         ends.proxy._fail = fail
-        assert b"no way" in await ends.answer(CONNECT % port), fail
+        assert b"no way" in await ends.answer(http_connect(port)), fail
 
 
 @pytest.mark.parametrize(
@@ -458,7 +453,7 @@ def test_what_is_of_this_place_does_not_take_the_detour(host, near):
 
 
 async def _through_or_direct(ends, port):
-    reader, writer = await ends.ask(CONNECT % port)
+    reader, writer = await ends.ask(http_connect(port))
     assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
     writer.write(b"a")
     writer.write_eof()
@@ -486,7 +481,7 @@ async def test_a_gateway_with_another_key_is_not_the_one(ends):
     assert await _through_or_direct(ends, await ends.origin(echo)) == b"aend"
     assert ends.gateway.sessions == 0
     ends.proxy._fail = Fail.CLOSED
-    assert b"another key" in await ends.answer(CONNECT % 80)
+    assert b"another key" in await ends.answer(http_connect(80))
     assert "another key" in ends.link.problem  # `cedos status` tells it
 
 
@@ -561,7 +556,7 @@ async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypat
     monkeypatch.setattr(gateway_link, "GONE_S", 0.5)
     await ends.start(fail=Fail.OPEN, patience_s=0.3)
     port = await ends.origin(echo)
-    reader, writer = await ends.ask(CONNECT % port)
+    reader, writer = await ends.ask(http_connect(port))
     await reader.readuntil(b"\r\n\r\n")
     writer.write(b"x")
     assert await reader.readexactly(1) == b"x"

@@ -1,11 +1,13 @@
 """First bytes of programs: sent at once if that does no harm, and never twice if that would."""
 
 import asyncio
+import os
 from http import HTTPStatus
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.proxy_requests import http_connect, socks_connect
 
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import ESTABLISHED, RefusedError
@@ -96,16 +98,12 @@ async def test_first_words_do_not_wait_for_the_origin_unless_they_might_be_said_
     writer.close()
 
 
-CONNECT = b"CONNECT 127.0.0.1:%d HTTP/1.1\r\n\r\n"
-SOCKS_5 = b"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01%b"
-
-
 @pytest.mark.usefixtures("nothing_is_near")
 @pytest.mark.parametrize(
     ("asked", "yes"),
     [
-        (lambda port: SOCKS_5 % port.to_bytes(2, "big"), b"\5\0" + reply(SocksReply.SUCCEEDED)),
-        (lambda port: CONNECT % port, ESTABLISHED),
+        (socks_connect, b"\5\0" + reply(SocksReply.SUCCEEDED)),
+        (http_connect, ESTABLISHED),
     ],
 )
 async def test_a_program_hears_yes_before_the_gateway_reached_the_origin(
@@ -126,12 +124,12 @@ async def test_a_program_hears_yes_before_the_gateway_reached_the_origin(
 async def test_an_origin_that_serves_again_is_not_waited_for(ends, monkeypatch):
     await ends.start()
     port = await ends.origin(answers)
-    ends.proxy._refused["127.0.0.1", port] = None
-    reader, writer = await ends.ask(CONNECT % port + GET)
+    ends.proxy._refused[os.geteuid(), "127.0.0.1", port] = None
+    reader, writer = await ends.ask(http_connect(port) + GET)
     assert await asyncio.wait_for(reader.read(), 5) == ESTABLISHED + b"you said " + GET
     writer.close()
     held = Held(ends, monkeypatch)
-    reader, writer = await ends.ask(CONNECT % port + GET)
+    reader, writer = await ends.ask(http_connect(port) + GET)
     assert await asyncio.wait_for(reader.readexactly(len(ESTABLISHED)), 5) == ESTABLISHED
     held.let.set()
     assert await asyncio.wait_for(reader.read(), 5) == b"you said " + GET
@@ -142,9 +140,9 @@ async def test_an_origin_that_serves_again_is_not_waited_for(ends, monkeypatch):
 async def test_origins_that_refused_are_remembered_up_to_a_number(ends, closed_port, monkeypatch):
     monkeypatch.setattr(local_proxy, "_MOST_REFUSED", 1)
     await ends.start()
-    for host in (b"127.0.0.1", b"127.0.0.2"):
-        await ends.why(b"CONNECT %b:%d HTTP/1.1\r\n\r\n" % (host, closed_port))
-    assert list(ends.proxy._refused) == [("127.0.0.2", closed_port)]
+    for host in ("127.0.0.1", "127.0.0.2"):
+        await ends.why(http_connect(closed_port, host))
+    assert list(ends.proxy._refused) == [(os.geteuid(), "127.0.0.2", closed_port)]
 
 
 @pytest.mark.parametrize("words", [GET, POST])

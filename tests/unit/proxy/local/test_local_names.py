@@ -6,6 +6,7 @@ import socket
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from kit.proxy_requests import http_connect
 
 from cedos.host.monitor import dns_message as dns
 from cedos.proxy.local.direct import LocalNames
@@ -61,7 +62,7 @@ async def test_programs_reach_them_directly(ends, hosts):
 
     port = await ends.origin(says)
     ends.link._used_at_s = 0.0
-    reader, writer = await ends.ask(b"CONNECT nas.example.org:%d HTTP/1.1\r\n\r\n" % port)
+    reader, writer = await ends.ask(http_connect(port, "nas.example.org"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("socket.getaddrinfo", _only_the_file)
         answer = await asyncio.wait_for(reader.read(), 10)

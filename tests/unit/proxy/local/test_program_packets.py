@@ -23,7 +23,7 @@ class Link:
         self.undelivered = None
         self.ended = lambda: None
 
-    async def associate(self, begun):
+    async def associate(self, begun, _user):
         if self.away:
             raise GatewayUnreachableError("it is away")
         begun(self)
@@ -49,6 +49,7 @@ class Program:
             self._permitted,
             lambda *_answer: None,
             lambda *place: self.refused.append(place),
+            1000,
             fails_open=fails_open,
         )
         monkeypatch.setattr(

@@ -71,7 +71,7 @@ class Host:
         self.questions.append((message, user))
         say(b"answer to " + message)
 
-    def _make(self, came, refused):
+    def _make(self, _user, came, refused):
         self.made.append(Packets(came, refused))
         return self.made[-1]
 
