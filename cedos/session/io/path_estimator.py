@@ -15,7 +15,7 @@ from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, Final
 
-from cedos.kernel.tcp_info import TcpInfo, tcp_info
+from cedos.kernel.tcp_info import TcpInfo
 from cedos.session.protocol.life import Probed
 from cedos.session.protocol.path_watch import PAD_BYTES
 from cedos.session.protocol.schedulers.interface import UNKNOWN_RATE_BPS, PathFacts
@@ -45,7 +45,7 @@ class PathEstimator:
 
     __slots__ = ("_ask", "_before", "_facts", "_from", "_jumps", "_limited", "_polled_s", "info")
 
-    def __init__(self, facts: PathFacts, ask: Callable[[Any], TcpInfo | None] = tcp_info) -> None:
+    def __init__(self, facts: PathFacts, ask: Callable[[Any], TcpInfo | None]) -> None:
         self._facts, self._ask = facts, ask
         self._polled_s = float("-inf")
         self._jumps = 0

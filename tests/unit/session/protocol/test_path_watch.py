@@ -412,7 +412,7 @@ def probed(estimator, rate_bps, now=5.0, *, at_least=False):
 
 def test_a_change_that_two_probes_see_is_believed():
     facts = PathFacts()
-    estimator = PathEstimator(facts)
+    estimator = PathEstimator(facts, lambda _: None)
     estimator.measured(20e6, at_least=False)
     for _ in range(4):
         probed(estimator, 2e6)

@@ -205,10 +205,10 @@ async def test_slow_origins_keep_no_slot_from_others(fetching, monkeypatch):
     await fetching.start()
     fetching.publish(b"here")
 
-    serving = []
+    serving = {}  # how many parts each has sent
 
     async def drips(reader, writer):
-        serving.append(asyncio.current_task())
+        serving[asyncio.current_task()] = 0
         with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
             head = await reader.readuntil(b"\r\n\r\n")
             answer = (
@@ -222,6 +222,7 @@ async def test_slow_origins_keep_no_slot_from_others(fetching, monkeypatch):
                 writer.write(bytes(8_192))
                 await writer.drain()
                 await asyncio.sleep(0.05)
+                serving[asyncio.current_task()] += 1
         writer.close()
 
     servers = [await asyncio.start_server(drips, "127.0.0.1", 0) for _ in range(2)]
@@ -233,7 +234,7 @@ async def test_slow_origins_keep_no_slot_from_others(fetching, monkeypatch):
         for n in range(AT_ONCE_OF_ORIGIN)
     ]
     await until(lambda: len(fetching.fetcher._tasks) == AT_ONCE)
-    await asyncio.sleep(1.5)
+    await until(lambda: len(serving) == AT_ONCE and min(serving.values()) > 20)  # of 0.05 s each
     assert not any(each.done() for each in tasks), "they go on while no other one waits"
     assert await fetching.get(fetching.url("/file")) == b"here"
     assert not any(each.done() for each in tasks), "they go on behind it"
