@@ -9,7 +9,7 @@ import os
 import socket
 import threading
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Container, Hashable, Iterable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
@@ -48,7 +48,7 @@ GUARDED_PORTS: Final = {22: "SSH", 25: "mail between servers"}
 class DestinationRules:
     """Destinations that the gateway may connect to.
 
-    - The gateway's `own_ports` on this host and `denied` networks are never allowed.
+    - This program's `own_ports` on this host and `denied` networks are never allowed.
     - This host's own and loopback addresses are allowed if `local`.
     - Link-local addresses, and those where clouds keep their hosts' secrets (`HIDDEN`), are allowed only
       by an `inside` network that lies within these.
@@ -58,14 +58,14 @@ class DestinationRules:
 
     def __init__(
         self,
-        own_ports: Iterable[int] = (),
+        own_ports: Container[int] = (),  # asked at each check: they may still come
         denied: Sequence[IPNetwork] = (),
         *,
         inside: Sequence[IPNetwork] = (),
         ports: Iterable[int] = (),
         local: bool = False,
     ) -> None:
-        self._own_ports = frozenset(own_ports)
+        self._own_ports = own_ports
         self._inside = inside
         self._opened = [each for each in inside if _is_part(each, HIDDEN)]
         self._ports = frozenset(ports)
@@ -88,7 +88,7 @@ class DestinationRules:
             raise _denied(f"this gateway does not connect to {address}")
         here = within(address, _LOCAL) or is_own(address)
         if here and port in self._own_ports:
-            raise _denied(f"{address} port {port} is the gateway itself", "proxy_loop_detected")
+            raise _denied(f"{address} port {port} leads back here", "proxy_loop_detected")
         if here and self._local:
             return
         if here:

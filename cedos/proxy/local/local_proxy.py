@@ -105,8 +105,12 @@ class LocalProxy:
         self._fail = fail
         self._wanted_direct = direct
         self._rules = rules or RuleBook()
+        self._ports = set[
+            int
+        ]()  # at which programs ask: one that asks for them would go in circles
         self._direct = Origins(
-            DestinationRules(inside=_EVERYTHING, ports=GUARDED_PORTS, local=True), _CONNECT_S
+            DestinationRules(self._ports, inside=_EVERYTHING, ports=GUARDED_PORTS, local=True),
+            _CONNECT_S,
         )
         # Other hosts' programs (`--proxy` with an address of the network) reach public addresses alone.
         self._direct_of_others = Origins(DestinationRules(ports=GUARDED_PORTS), _CONNECT_S)
@@ -149,6 +153,8 @@ class LocalProxy:
                 ) from error
             one.setblocking(False)
             self._sockets.append((one, where))
+            if where.to is None:
+                self._ports.add(one.getsockname()[1])
         for one, where in self._sockets:
             loop.add_reader(one, self._acceptable, one, where)
 

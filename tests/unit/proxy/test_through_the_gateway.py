@@ -136,6 +136,14 @@ async def test_another_hosts_program_reaches_nothing_that_is_near(ends, monkeypa
     assert (await ends.answer(asked)).startswith(b"HTTP/1.1 403")
 
 
+async def test_a_program_does_not_lead_the_proxy_to_itself(ends):
+    """Each byte of a user who did so 2,000 times went through the proxy 4,000 times."""
+    await ends.start(fail=Fail.OPEN)
+    got = await ends.answer(http_connect(ends.proxy.addresses[0].port))
+    assert got.startswith(b"HTTP/1.1 403")
+    assert b"proxy_loop_detected" in got
+
+
 @pytest.mark.parametrize(
     ("there", "here", "other"),
     [
