@@ -9,8 +9,6 @@ from cedos.host.monitor.providers import series_file
 from emu.places.places import Place, scan
 from emu.places.stats import PlaceStats, place_stats
 
-_LONGEST_S = 86_400.0
-
 
 def check(
     directory: Path, progress: Callable[[float, str], None] = lambda share, what: None
@@ -32,11 +30,13 @@ def check(
         broken = _unreadable(place)
         problems += broken
         problems += _misspelt(place)
-        problems += _useless(place)
         if not broken:
             problems += _disagreements(place)
             warnings += _oddities(place, directory)
-            figures[name] = place_stats(place)
+            try:
+                figures[name] = place_stats(place)
+            except TraceError as error:
+                problems.append(str(error))
     progress(1.0, "done")
     return figures, list(dict.fromkeys(problems)), list(dict.fromkeys(warnings))
 
@@ -66,23 +66,6 @@ def _misspelt(place: Place) -> list[str]:
             for name in sorted(set(columns) - set(series_file.NUMERIC))
             if (near := difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.8))
         ]
-    return problems
-
-
-def _useless(place: Place) -> list[str]:
-    """Traces that can be read, but cannot have been measured."""
-    problems = []
-    for net in place.networks.values():
-        try:
-            traces = {net.down_path: net.down, net.up_path: net.up}
-        except TraceError:
-            continue
-        for path, trace in traces.items():
-            if trace.period_s > _LONGEST_S:
-                problems.append(
-                    f"{path}:{len(trace)}: lasts {trace.period_s / 86400:.0f} days, if its times are"
-                    " milliseconds; up to one day would be right"
-                )
     return problems
 
 

@@ -24,7 +24,7 @@ from cedos.host.monitor.providers.series_file import SeriesFile
 from cedos.model import NetworkKind
 from cedos.plain_text import plain
 from emu import ROOT
-from emu.places.traces import Trace
+from emu.places.traces import LONGEST_S, Trace
 
 T = TypeVar("T")
 _UNNAMEABLE = frozenset("/\0\n")
@@ -337,9 +337,11 @@ def _seconds(row: Mapping[str, str], column: str) -> int | None:
     text = row.get(column, "").strip()
     if not text:
         return None
-    if text.isdecimal() and text.isascii() and 0 < len(text) < 10:
+    if text.isdecimal() and text.isascii() and len(text) < 10 and int(text) <= LONGEST_S:
         return int(text)
-    raise PlaceError(f"{column} is {text!r}; whole seconds, or empty, would be right")
+    raise PlaceError(
+        f"{column} is {text!r}; whole seconds up to {LONGEST_S}, or empty, would be right"
+    )
 
 
 def _rtt(row: Mapping[str, str], column: str) -> float | None:

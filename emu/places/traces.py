@@ -23,6 +23,10 @@ OPPORTUNITY_BITS = OPPORTUNITY_BYTES * 8
 # The largest file. Parsing takes five times as much memory, and a file of 3 MB may contain 3 GB of
 # zeros.
 _MOST_BYTES = 256 << 20
+# The longest file. A stranger's of 16 bytes can say 30,000 years, and figures are made of each second.
+LONGEST_S = 86_400
+# The most opportunities of a repeated trace: a day at 9 Mbit/s, half a gigabyte.
+_MOST_REPEATED = 1 << 26
 # TCP payload per full packet: 1500 bytes less IPv4, TCP and timestamp headers.
 TCP_GOODPUT_SHARE = 1448 / 1500
 
@@ -95,7 +99,7 @@ class Trace:
     def parse(cls, data: bytes, name: str = "trace") -> "Trace":
         """Parse the text of a trace file; `name` is what an error calls it.
 
-        TraceError: empty, not an integer, negative, decreasing, or of zero length.
+        TraceError: empty, not an integer, negative, decreasing, of zero length, or longer than a day.
         """
         if not data.strip():
             raise TraceError(f"{name}: empty; one integer (milliseconds) per line is needed")
@@ -111,6 +115,11 @@ class Trace:
         if int(times[-1]) == 0:
             raise TraceError(
                 f"{name}:{times.size}: the last line is the period and must be more than 0"
+            )
+        if int(times[-1]) > LONGEST_S * 1000:
+            raise TraceError(
+                f"{name}:{times.size}: lasts {int(times[-1]) / 86_400_000:.0f} days, if its times are"
+                " milliseconds; up to one day would be right"
             )
         trace = cls(times)
         if not _READ_BY_MM_LINK.fullmatch(data):
@@ -177,10 +186,18 @@ class Trace:
         return Trace(times, self.period_ms)
 
     def repeated(self, length_s: float) -> "Trace":
-        """Return the same trace, repeated for so long at least; itself if it lasts as long."""
+        """Return the same trace, repeated for so long at least; itself if it lasts as long.
+
+        TraceError: that is more than fits into memory.
+        """
         count = math.ceil(length_s * 1000 / self.period_ms)
         if count <= 1:
             return self
+        if count * len(self) > _MOST_REPEATED:
+            raise TraceError(
+                f"a trace of {self.mean_bps / 1e6:.0f} Mbit/s cannot be repeated for {length_s:g} s: at"
+                f" that rate {_MOST_REPEATED * OPPORTUNITY_BITS / self.mean_bps:.0f} s are the most"
+            )
         begins = np.arange(count, dtype=np.int64)[:, None] * self.period_ms
         return Trace((begins + self.times_ms).ravel(), count * self.period_ms)
 

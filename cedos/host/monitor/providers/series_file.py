@@ -35,6 +35,9 @@ NUMERIC = (
 )
 # The largest second: a week. A larger one is a typing error.
 MAX_SECONDS = 7 * 86_400
+# The most values, those of missing seconds included: a week of 27 columns, 128 MB. A file of 170 kB could
+# have 20,000 columns and one row, of the week's last second.
+_MOST_VALUES = 1 << 24
 # The series' columns as indicators of a `cedos.model.Context`: name there and factor. The rates are
 # left out: they are what saturating transfers achieved, which no radio reports.
 INDICATORS: Mapping[str, tuple[str, float]] = {
@@ -131,6 +134,11 @@ def _parse(rows: list[tuple[int, list[str]]], path: Path) -> SeriesFile:
     columns: dict[str, tuple[float, ...]] = {}
     texts: dict[str, tuple[str, ...]] = {}
     seconds = last + 1
+    if seconds * len(header) > _MOST_VALUES:
+        raise PlaceError(
+            f"{path}: {seconds} seconds of {len(header)} columns; {_MOST_VALUES} values in all are the"
+            " most"
+        )
     for position, name in enumerate(header):
         if name == "t_s":
             continue

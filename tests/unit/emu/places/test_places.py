@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from cedos.errors import CedosError, PlaceError, TraceError
 from emu import ROOT
+from emu.places.check import check
 from emu.places.places import load, scan
 from emu.places.stats import place_stats
 from emu.places.synth import opportunities
@@ -119,12 +120,26 @@ def test_base_rtt_is_given_measured_or_drawn(folder):
         ("place,wifi,cellular,wifi_rtt_ms\nx,ap,lte,fast\n", ":2: wifi_rtt_ms is 'fast'"),
         ("place,wifi,cellular,wifi_rtt_ms\nx,ap,lte,-3\n", ":2: wifi_rtt_ms is '-3'"),
         ("place,wifi,cellular,common_s\nx,ap,lte,long\n", ":2: common_s is 'long'"),
+        ("place,wifi,cellular,common_s\nx,ap,lte,999999999\n", ":2: common_s is '999999999'"),
         ('place,wifi,cellular\n"x,ap,lte\n', "unreadable"),
     ],
 )
 def test_mistakes_in_places_csv_are_named(folder, text, message):
     rewrite(folder, text)
     assert re.search(message, "\n".join(scan(folder)[1]))
+
+
+def test_small_files_cannot_fill_the_memory(folder):
+    """Figures in 170 kB of a series, in 4 kB of a trace, took 12 GB and more."""
+    columns = ",".join(f"c{number}" for number in range(200))
+    (folder / "wifi" / "ap.csv").write_text(f"t_s,{columns}\n604799{200 * ',1'}\n")
+    (folder / "cellular" / "lte.trace").write_text(1000 * "1\n")
+    rewrite(folder, "place,wifi,cellular,common_s\nx,both,lte,80000\ny,ap,both,\n")
+    (folder / "wifi" / "both.trace").write_text("1\n1000\n")
+    problems = check(folder)[1]
+    assert re.search(r"12000 Mbit/s cannot be repeated for 80000 s", problems[0])
+    assert re.search(r"ap\.csv: 604800 seconds of 201 columns; 16777216 values", problems[1])
+    assert len(problems) == 2
 
 
 def test_all_problems_are_found_at_once(folder):
