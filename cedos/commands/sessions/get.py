@@ -38,6 +38,7 @@ from cedos.commands.console.transfers import (
 from cedos.commands.console.tree_copy import TreeCopy
 from cedos.commands.console.waiting_files import download
 from cedos.errors import CedosError, TransferError
+from cedos.kernel import process_limits
 from cedos.plain_text import plain
 from cedos.session import keys
 from cedos.session.known_hosts import KnownServer
@@ -208,6 +209,7 @@ def command(
         say_if_closed("cedos-get")
     if dot_files and not recursive:
         raise click.UsageError("--dot-files goes with -r")
+    process_limits.allow()  # with --by each folder stays open until the end
     run = _Run(into_folder, recursive, dot_files, quiet or output == _STDOUT, as_json, by)
 
     async def all_of_them() -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.xdist_group("sharing")
 
 _ALL = socket.htons(0x0003)
 _IPV4 = b"\x08\x00"
-_SHARING = (25442).to_bytes(2)
+_SHARING = (338).to_bytes(2)
 
 
 def test_a_helper_can_neither_read_nor_change_what_it_carries(street):

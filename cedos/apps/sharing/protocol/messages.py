@@ -29,8 +29,8 @@ from cedos.selector.sharing import NetworkType
 GROUP_IPV4: Final = "239.255.99.98"
 GROUP_IPV6: Final = "ff12::6362:7370"
 # The UDP port of all messages. Invites go to a multicast group with a TTL or hop limit of 1, other
-# messages to one socket.
-PORT: Final = 25_442
+# messages to one socket. Only root may take it: a user who held it kept a helper from starting.
+PORT: Final = 338
 
 MOST_DATAGRAM_BYTES: Final = 1200
 NONCE_BYTES: Final = 16

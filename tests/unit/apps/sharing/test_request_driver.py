@@ -33,11 +33,11 @@ class _Link:
         self.helper.receive_datagram(data, ("10.0.0.9", 7, 1), START_S)
         for command in self.helper.commands():
             if hasattr(command, "data"):
-                self._received(command.data, ("10.0.0.1", 25442, 1))
+                self._received(command.data, ("10.0.0.1", 338, 1))
             elif hasattr(command, "confirm"):
                 self.helper.on_forwarding(command.requestor, START_S)
                 (acknowledgement,) = self.helper.commands()
-                self._received(acknowledgement.data, ("10.0.0.1", 25442, 1))
+                self._received(acknowledgement.data, ("10.0.0.1", 338, 1))
 
     def close(self): ...
 

@@ -219,6 +219,21 @@ def test_a_folder_of_the_same_name_here_hides_no_hint(programs):
     assert "small is a folder here; -o NAME gives the file another name" in said("small")
 
 
+def test_folders_that_wait_may_be_more_than_the_files_that_a_shell_allows(programs):
+    """Fetch a hundred folders by a deadline: each stays open until then."""
+    programs.serve()
+    for number in range(100):
+        (programs.served / f"{number}").mkdir()
+        (programs.served / f"{number}" / "one").write_text(f"{number}")
+    client = programs.start(
+        "cedos-get", "--key", programs.key, "-r", "--by", "5min", "-o", "here/",
+        *(f"127.0.0.1:{programs.port}/{number}/" for number in range(100)), files="64:4096",
+    )  # fmt: skip
+    _, errors = client.communicate(timeout=120)
+    assert client.returncode == 0, errors
+    assert (programs.folder / "here" / "99" / "one").read_text() == "99"
+
+
 def test_what_is_dropped_of_another_file_is_said(programs):
     programs.serve()
     (programs.served / "small").write_text("small")

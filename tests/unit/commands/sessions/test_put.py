@@ -421,6 +421,15 @@ async def test_what_is_there_already_is_not_counted_again(tmp_path):
         await uploads.make_folder("c/" * 12)
 
 
+async def test_folders_that_nothing_counts_are_refused(tmp_path):
+    """Make folders whose path, in bytes, is longer than the kernel takes: they were not counted."""
+    uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=0))
+    with pytest.raises(TransferError, match="longer than 4000 bytes"):
+        await uploads.make_folder(30 * ("ä" * 120 + "/"))
+    await uploads.make_folder(16 * ("a" * 240 + "/"))
+    assert Tree(tmp_path).count(100) == 16
+
+
 async def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path):
     """Uploads that came while the gateway counted the files passed a check before."""
     begun, refused = [], []

@@ -132,6 +132,7 @@ def test_the_groups_the_port_and_the_reasons_are_those_of_the_program():
     assert f"`{messages.GROUP_IPV4}`" in DOCUMENT
     assert f"`{messages.GROUP_IPV6}`" in DOCUMENT
     assert f"port {messages.PORT}" in DOCUMENT
+    assert messages.PORT < 1024  # no user may take it before the helper
     reasons = re.findall(
         r"(\d) ([a-z ]+?)[,.]", DOCUMENT.partition("Reasons: ")[2].split("\n\n")[0]
     )
