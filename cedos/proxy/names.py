@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.host.monitor.dns_message import asked, parse
+from cedos.host.monitor.resolvers import RESOLV_CONF, resolv_conf_lines
 from cedos.kernel.interface_socket import receive
 
 LARGEST_BYTES: Final = 65_535
@@ -125,7 +126,6 @@ def _takes(message: bytes, at: int, records: int) -> int:
 _EACH_S: Final = 1.0
 _ROUNDS: Final = 2
 _MOST_SERVERS: Final = 3  # as the C library (resolv.conf(5), MAXNS)
-_FILE: Final = Path("/etc/resolv.conf")
 
 Endpoint = tuple[str, int]
 
@@ -134,34 +134,15 @@ class NobodyAnswersError(OSError):
     """An error: no resolver has answered."""
 
 
-def host_servers(file: Path = _FILE) -> list[Endpoint]:
+def host_servers(file: Path = RESOLV_CONF) -> list[Endpoint]:
     """Return this host's resolvers, also those on loopback."""
     found = []
-    for words in _lines(file):
+    for words in resolv_conf_lines(file):
         if words[0] == "nameserver" and len(words) > 1:
             with suppress(ValueError):
                 ip_address(words[1].partition("%")[0])
                 found.append((words[1], 53))
     return found[:_MOST_SERVERS]
-
-
-def search_domains(file: Path = _FILE) -> frozenset[str]:
-    """Return the domains in which nearby resolvers, or a VPN's, have names of their own."""
-    return frozenset(
-        domain.strip(".").lower()
-        for words in _lines(file)
-        if words[0] in ("search", "domain")
-        for domain in words[1:]
-        if domain.strip(".")
-    )
-
-
-def _lines(file: Path) -> list[list[str]]:
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    return [words for line in text.splitlines() if (words := line.split())]
 
 
 class Resolver:

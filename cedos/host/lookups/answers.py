@@ -10,6 +10,7 @@ import socket
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Final, Protocol
@@ -21,14 +22,20 @@ from cedos.host.lookups.watch import ask
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor.dns_message import AnswerStreams, Reading
 from cedos.host.monitor.flow_source import is_open
-from cedos.host.monitor.resolvers import FileWatch, parse_hosts, parse_resolv_conf
+from cedos.host.monitor.resolvers import (
+    RESOLV_CONF,
+    FileWatch,
+    parse_hosts,
+    parse_resolv_conf,
+    search_domains,
+)
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.model import Address, FlowKey, Network
 
-HOSTS, RESOLV_CONF = Path("/etc/hosts"), Path("/etc/resolv.conf")
+HOSTS: Final = Path("/etc/hosts")
 # Packets that are parsed in a turn of the event loop, of all that are taken from the queue; those of one
 # user that wait meanwhile. A user may look names up faster than answers can be parsed.
 _AT_ONCE, _MOST_TAKEN, _MOST_OF_USER = 8, 512, 64
@@ -39,6 +46,8 @@ _PORT: Final = 53
 # The most questions that are remembered, to know the answers that programs have asked for.
 _MOST_QUESTIONS: Final = 1024
 _KINDS: Final = {4: dns.A, 6: dns.AAAA}
+# Where the header of a message says how many answers it has.
+_COUNTS: Final = slice(6, 8)
 
 
 class AnswerQueue(Protocol):
@@ -90,7 +99,7 @@ class AnswerWatch:
         self._hold = hold
         self._look = look
         self._opened: socket.socket | None = None
-        self._streams, self._seen = AnswerStreams(), AnswerStreams()
+        self._streams, self._seen, self._asked = (AnswerStreams() for _ in range(3))
         # By user the packets that were taken from the queue and are not parsed yet, by number.
         self._unread: OrderedDict[int, deque[tuple[int, CapturedPacket]]] = OrderedDict()
         self._owners = SocketOwners()
@@ -100,7 +109,7 @@ class AnswerWatch:
         self._waiting: dict[int, tuple[FlowKey, Reading | None]] = {}
         self._pending: Counter[FlowKey] = Counter()
         self._queues = 0
-        # Of datagrams by flow and number, what was asked for; of TCP the flow, with number None.
+        # By flow and number, what was asked for; of TCP also the flow, with number None.
         self._questions: OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None] = (
             OrderedDict()
         )
@@ -164,7 +173,7 @@ class AnswerWatch:
         if key.remote_port != _PORT or is_open(key):
             return
         if packet.outgoing:
-            self._note_question(key, packet.payload, tcp=tcp)
+            self._note_questions(packet)
             return
         if self._opened is not None or not self.trusted(key.remote):
             return
@@ -174,8 +183,8 @@ class AnswerWatch:
         if tcp:
             messages = self._seen.messages(key, packet.segment, packet.payload) or []
         replies = filter(None, map(dns.parse, messages))
-        if believed := tuple(each for each in replies if self._asked_for(key, each)):
-            self._post(AnswersRead(None, believed))
+        if believed := [each for each in replies if self._asked_for(key, each)]:
+            self._post(AnswersRead(None, _with_short_names(believed)))
 
     def trusted(self, resolver: Address) -> bool:
         """Return whether this host is set up to ask a resolver: programs may ask any other one, too."""
@@ -191,9 +200,16 @@ class AnswerWatch:
 
     # -- within -------------------------------------------------------------------------------
 
-    def _note_question(self, key: FlowKey, payload: bytes, *, tcp: bool) -> None:
-        number = None if tcp else int.from_bytes(payload[:2], "big")
-        self._questions[key, number] = None if tcp else dns.asked(payload)
+    def _note_questions(self, packet: CapturedPacket) -> None:
+        key, messages = packet.key, [packet.payload]
+        if key.protocol == "tcp":
+            messages = self._asked.messages(key, packet.segment, packet.payload) or []
+            self._note(key, None, None)
+        for each in messages[:_MOST_MESSAGES]:
+            self._note(key, int.from_bytes(each[:2], "big"), dns.asked(each))
+
+    def _note(self, key: FlowKey, number: int | None, asked: tuple[str, int] | None) -> None:
+        self._questions[key, number] = asked
         self._questions.move_to_end((key, number))
         while len(self._questions) > _MOST_QUESTIONS:
             self._questions.popitem(last=False)
@@ -206,6 +222,17 @@ class AnswerWatch:
         if key.protocol == "tcp":
             return True
         return self._questions.get((key, reply.number)) == (reply.name, reply.kind)
+
+    def _evades(self, key: FlowKey, message: bytes) -> bool:
+        """Return whether a message tells something under a question's number, but is no answer to it.
+
+        Some programs take it for one: they look neither at the bit of answers nor, over TCP, at the name.
+        """
+        asked = self._questions.get((key, int.from_bytes(message[:2], "big")))
+        if asked is None or message[_COUNTS] == bytes(2):
+            return False
+        reply = dns.parse(message)
+        return reply is None or (reply.name, reply.kind) != asked
 
     def _let_go(self) -> None:
         self._tell_verdicts()
@@ -288,11 +315,17 @@ class AnswerWatch:
                 self._decide(number, passes=False)
                 return
             messages = read
+        if any(self._evades(key, each) for each in messages):
+            if key.protocol == "tcp":
+                self._streams.restore(key, before)
+            self._decide(number, passes=False)
+            return
         replies = tuple(filter(None, map(dns.parse, messages)))
         if not replies:
             self._decide(number, passes=True)
             return
         asked = all(self._asked_for(key, each) for each in replies)
+        replies = _with_short_names(replies)
         told = (replies, ()) if asked and self.trusted(key.remote) else ((), replies)
         known = self._queues << 32 | number
         self._waiting[known] = key, before
@@ -337,3 +370,18 @@ class AnswerWatch:
         self._verdicts.clear()
         with suppress(OSError, CedosError):  # they wait no more
             self._queue.decide(passed, dropped)
+
+
+def _with_short_names(replies: Sequence[DnsReply]) -> tuple[DnsReply, ...]:
+    """Return replies, and what they say of names before a search domain, too.
+
+    A resolver that denies the name that was asked for has programs ask for it in the domains that its
+    network names.
+    """
+    short = (
+        replace(each, name=each.name.removesuffix(f".{domain}"))
+        for domain in search_domains()
+        for each in replies
+        if each.name.endswith(f".{domain}")
+    )
+    return (*replies, *short)

@@ -17,7 +17,7 @@ from cedos.model import Address, FlowKey
 
 # Kinds of records: a name's IPv4 addresses, and those of IPv6.
 A, AAAA = 1, 28
-_CNAME, _SVCB, _HTTPS = 5, 64, 65
+_CNAME, _SRV, _SVCB, _HTTPS = 5, 33, 64, 65
 # Parameters of services (RFC 9460), whose addresses programs use like those of A and AAAA.
 _IPV4_HINT, _IPV6_HINT = 4, 6
 _HEADER = struct.Struct("!6H")
@@ -30,7 +30,6 @@ _NO_ERROR, _FAILED, _NO_SUCH_NAME, _REFUSED = 0, 2, 3, 5
 # Answers of a resolver that cannot or will not tell. They say nothing about the name.
 FAILURES = (_FAILED, _REFUSED)
 _POINTER = 0xC0
-_MAX_LABELS = 128
 _MOST_JUMPS = 16
 _MAX_LABEL, _MAX_NAME = 63, 253
 # Addresses that no public name has (RFC 1918, 6598, 3927, 4193): those of boxes in between.
@@ -46,8 +45,10 @@ _NOT_PUBLIC = tuple(
 _MOST_STREAMS: Final = 64
 _LENGTH: Final = struct.Struct("!H")
 _NUMBERS: Final = 0xFFFFFFFF
-# The number of a stream's next byte, and the received part of a message.
-Reading = tuple[int, bytearray]
+# The bytes of a stream that are kept, to know whether a repeated segment says the same.
+_KEPT_BYTES: Final = 1 << 16
+# The number of a stream's next byte, the received part of a message, and the last bytes.
+Reading = tuple[int, bytearray, bytearray]
 
 
 class DnsFault(StrEnum):
@@ -95,7 +96,10 @@ def failure(question: bytes) -> bytes:
 
 
 def parse(data: bytes) -> DnsReply | None:
-    """Return the response in a datagram; None for anything that is no response to one question."""
+    """Return the response in a datagram.
+
+    None: it is no response to one question, or not all of its records can be read.
+    """
     if len(data) < _HEADER.size:
         return None
     number, flags, questions, answers, _, _ = _HEADER.unpack_from(data)
@@ -105,7 +109,10 @@ def parse(data: bytes) -> DnsReply | None:
     if name is None or name[1] + _QUESTION.size > len(data):
         return None
     kind, _ = _QUESTION.unpack_from(data, name[1])
-    addresses, aliases = _records(data, name[1] + _QUESTION.size, answers)
+    records = _records(data, name[1] + _QUESTION.size, answers)
+    if records is None:
+        return None
+    addresses, aliases = records
     return DnsReply(
         number,
         flags & _CODE,
@@ -118,20 +125,23 @@ def parse(data: bytes) -> DnsReply | None:
 
 
 def _name(data: bytes, offset: int) -> tuple[str, int] | None:
-    """Return the name at `offset` and where it ends; a pointer ends a name, and is not followed."""
+    """Return the name at `offset` and where it ends; a pointer ends a name, and is not followed.
+
+    None also for a name with other bytes than ASCII: not all programs see its end at the same place.
+    """
     labels: list[str] = []
-    for _ in range(_MAX_LABELS):
-        if offset >= len(data):
-            return None
+    first = offset
+    while offset < len(data) and offset - first <= _MAX_NAME + 1:
         length = data[offset]
         if length >= _POINTER:
             return ".".join(labels), offset + 2
         offset += 1
         if not length:
             return ".".join(labels), offset
-        if offset + length > len(data):
+        label = data[offset : offset + length]
+        if length > _MAX_LABEL or len(label) < length or 0 in label or not label.isascii():
             return None
-        labels.append(data[offset : offset + length].decode("latin-1").lower())
+        labels.append(label.decode().lower())
         offset += length
     return None
 
@@ -159,23 +169,31 @@ def _whole_name(data: bytes, offset: int) -> str | None:
     return None
 
 
-def _records(data: bytes, offset: int, count: int) -> tuple[list[Address], list[str]]:
-    """Return the addresses and aliases in so many records."""
+def _records(data: bytes, offset: int, count: int) -> tuple[list[Address], list[str]] | None:
+    """Return the addresses and aliases in so many records; None: they cannot be read.
+
+    musl's programs take an address of any class, and see only the last byte of a record's kind.
+    """
     found: list[Address] = []
     aliases: list[str] = []
     for _ in range(count):
         name = _name(data, offset)
         if name is None or name[1] + _RECORD.size > len(data):
-            break
+            return None
         kind, family, _, length = _RECORD.unpack_from(data, name[1])
         offset = name[1] + _RECORD.size + length
         octets = data[offset - length : offset]
-        if family == _IN and kind == A and len(octets) == 4:
+        if len(octets) < length:
+            return None
+        if kind & 0xFF == A and length == 4:
             found.append(IPv4Address(octets))
-        elif family == _IN and kind == AAAA and len(octets) == 16:
+        elif kind & 0xFF == AAAA and length == 16:
             found.append(IPv6Address(octets))
         elif family == _IN and kind == _CNAME:
             aliases.append(_whole_name(data, offset - length) or "")
+        elif family == _IN and kind == _SRV and len(octets) > 6:
+            # The target serves the name (RFC 2782), and is what programs look up next.
+            aliases.append(_whole_name(data, offset - length + 6) or "")
         elif family == _IN and kind in (_SVCB, _HTTPS) and len(octets) > 2:
             found += _hints(octets)
             aliases.append(_whole_name(data, offset - length + 2) or "")
@@ -231,7 +249,7 @@ class AnswerStreams:
     def reading(self, key: FlowKey) -> Reading | None:
         """Return what was read of a stream so far; None: nothing."""
         known = self._known.get(key)
-        return None if known is None else (known[0], bytearray(known[1]))
+        return None if known is None else (known[0], bytearray(known[1]), bytearray(known[2]))
 
     def restore(self, key: FlowKey, reading: Reading | None) -> None:
         """Forget what was read of a stream since `reading`."""
@@ -241,12 +259,20 @@ class AnswerStreams:
             self._known.pop(key, None)
 
     def messages(self, key: FlowKey, segment: int, payload: bytes) -> list[bytes] | None:
-        """Return the messages that end with a segment; None: an earlier one is missing."""
-        expected, buffer = self._known.get(key) or (segment, bytearray())
+        """Return the messages that end with a segment.
+
+        None: an earlier one is missing, or it repeats other bytes than were read. Its receiver may not
+        have taken those, and would take these.
+        """
+        expected, buffer, kept = self._known.get(key) or (segment, bytearray(), bytearray())
         known = (expected - segment) & _NUMBERS
-        if known > _NUMBERS // 2:
+        if known > len(kept) or not payload.startswith(
+            bytes(kept[len(kept) - known :][: len(payload)])
+        ):
             return None
         buffer += payload[known:]
+        kept += payload[known:]
+        del kept[:-_KEPT_BYTES]
         found = []
         while len(buffer) >= _LENGTH.size:
             end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
@@ -254,7 +280,7 @@ class AnswerStreams:
                 break
             found.append(bytes(buffer[_LENGTH.size : end]))
             del buffer[:end]
-        self._known[key] = (segment + max(len(payload), known)) & _NUMBERS, buffer
+        self._known[key] = (segment + max(len(payload), known)) & _NUMBERS, buffer, kept
         self._known.move_to_end(key)
         while len(self._known) > _MOST_STREAMS:
             self._known.popitem(last=False)

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.model import Address, Interface
 
+RESOLV_CONF: Final = Path("/etc/resolv.conf")
 _SERVICE = "org.freedesktop.resolve1"
 _PATH = "/org/freedesktop/resolve1"
 _MANAGER = "org.freedesktop.resolve1.Manager"
@@ -72,6 +73,26 @@ def parse_resolv_conf(content: str, *, stubs: bool = False) -> tuple[Address, ..
     return tuple(servers)
 
 
+def resolv_conf_lines(file: Path) -> list[list[str]]:
+    """Return the words of each line; none where the file cannot be read."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    return [words for line in text.splitlines() if (words := line.split())]
+
+
+def search_domains(file: Path = RESOLV_CONF) -> frozenset[str]:
+    """Return the domains in which nearby resolvers, or a VPN's, have names of their own."""
+    return frozenset(
+        domain.strip(".").lower()
+        for words in resolv_conf_lines(file)
+        if words[0] in ("search", "domain")
+        for domain in words[1:]
+        if domain.strip(".")
+    )
+
+
 def parse_hosts(content: str) -> dict[str, tuple[Address, ...]]:
     """Return the addresses of each name in a file like /etc/hosts."""
     found: dict[str, tuple[Address, ...]] = {}
@@ -106,7 +127,7 @@ def parse_resolved(dns: Any) -> dict[int, tuple[Address, ...]]:
 class HostResolvers:
     """The host's resolvers: resolved's signals (None: without them), and inotify on resolv.conf."""
 
-    def __init__(self, bus: SystemBus | None, resolv_conf: Path = Path("/etc/resolv.conf")) -> None:
+    def __init__(self, bus: SystemBus | None, resolv_conf: Path = RESOLV_CONF) -> None:
         self._bus = bus
         self._file = resolv_conf
         self._watch: FileWatch | None = None

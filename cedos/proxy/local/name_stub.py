@@ -15,6 +15,7 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.host.monitor.dns_message import parse
+from cedos.host.monitor.resolvers import search_domains
 from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.model import Address
@@ -36,7 +37,6 @@ from cedos.proxy.names import (
     host_servers,
     read,
     read_message,
-    search_domains,
     truncated,
 )
 from cedos.proxy.own_tasks import OwnTasks

@@ -80,6 +80,7 @@ class World:
         self.laptop, self.phones, self.cedos = tethered.laptop, tethered.phones, cedos
         self.zone = {}
         self.lies = {}
+        self.urgent = b""
         self._sockets = []
         self.phones.ip("link", "set", "lo", "up")
         for each in (*ADDRESSES, STRANGER, OTHER):
@@ -130,6 +131,8 @@ class World:
                     with client:
                         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                         content = said(client.recv(2048)[2:])
+                        if self.urgent:
+                            client.send(self.urgent, socket.MSG_OOB)
                         # The length alone, then the answer in two parts.
                         client.sendall(struct.pack("!H", len(content)))
                         client.sendall(content[: len(content) // 2])
@@ -243,6 +246,16 @@ def test_the_first_packet_to_a_ruled_name_is_refused(world):
     world.look_up("other.example")
     assert world.reaches(OTHER)
     assert world.reaches(ADDRESSES[0])
+
+
+def test_an_urgent_byte_hides_no_answer(world):
+    """Programs do not read it with the others: the daemon took it for the first byte of a length."""
+    world.zone[HOST, dns.A] = [record(HOST, ADDRESSES[0])]
+    world.rule()
+    assert world.look_up(HOST, tcp=True) == [ADDRESSES[0]]
+    world.urgent = b"\xff"
+    with pytest.raises(TimeoutError):
+        world.look_up(HOST, tcp=True)
 
 
 def test_what_was_looked_up_before_the_rule_is_under_it(world):

@@ -13,6 +13,7 @@ from kit.waiting import counting_turns
 
 from cedos.errors import HostError
 from cedos.host.monitor import dns_message
+from cedos.host.monitor.resolvers import search_domains
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy import names
 from cedos.proxy.gateway.gateway_session import NameService
@@ -28,7 +29,6 @@ from cedos.proxy.names import (
     failed,
     host_servers,
     read,
-    search_domains,
     truncated,
 )
 from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion, parse_packet

@@ -38,6 +38,8 @@ _HELD: Final = tuple(
         "--ctstate INVALID -j DROP",
         # Connection tracking has forgotten the question, as its table was full.
         *(("--ctstate NEW --dport 1024:65535 -j DROP",) if protocol == "udp" else ()),
+        # Programs do not read an urgent byte with the others.
+        *(("! --ctstate NEW --tcp-flags URG URG -j DROP",) if protocol == "tcp" else ()),
         f"! --ctstate NEW -j NFQUEUE --queue-num {QUEUE} --queue-bypass",
     )
 )

@@ -17,6 +17,7 @@ from cedos.host.lookups.answers import AnswerWatch
 from cedos.host.lookups.watch import datagram
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor import flow_source
+from cedos.host.monitor.resolvers import search_domains
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
@@ -65,7 +66,10 @@ class Watch(AnswerWatch):
 
     def asks(self, name=HOST, key=None):
         key = key or FlowKey(LOCAL, 4000, OWN, 53, "udp")
-        self.on_captured(CapturedPacket(key, True, dns.question(7, name)))
+        question = dns.question(7, name)
+        if key.protocol == "tcp":
+            question = struct.pack("!H", len(question)) + question
+        self.on_captured(CapturedPacket(key, True, question))
 
     def comes(self, number, payload, source=OWN):
         """Have an answer held; return what is told of it."""
@@ -99,8 +103,8 @@ async def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
     reply = dns.parse(content)
     assert reply is not None
     assert watch.comes(1, content) == AnswersRead(1, (), (reply,)), "no program asked"
-    watch.asks("other.example")
-    assert watch.comes(2, content) == AnswersRead(2, (), (reply,)), "a program asked otherwise"
+    watch.asks(key=FlowKey(LOCAL, 4001, OWN, 53, "udp"))
+    assert watch.comes(2, content) == AnswersRead(2, (), (reply,)), "another program asked"
     # The question was captured, and is read only now.
     key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
     watch.captured = [CapturedPacket(key, True, dns.question(7, HOST))]
@@ -111,6 +115,57 @@ async def test_only_answers_of_own_resolvers_to_questions_are_believed(watch):
     watch.release(3, passes=True)
     watch.release(4, passes=False)
     assert watch.passed == {3: True, 4: False}
+
+
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+async def test_what_is_no_answer_to_its_question_reaches_no_program(watch, protocol):
+    """Drop it: the C library took it for one, and reached a ruled name over the forbidden network."""
+    right = answer(HOST, "203.0.113.1")
+    other = answer("other.example", "203.0.113.1")
+    pointer = right[:12] + b"\xc0\x12" + dns.question(7, HOST)[-4:] + right[-16:]
+    watch.asks(key=FlowKey(LOCAL, 4000, OWN, 53, protocol))
+    for number, content in enumerate((b"\0\7\1\0" + right[4:], other, pointer)):
+        if protocol == "udp":
+            assert watch.comes(number, content) is None
+        else:  # its repetition too
+            framed = struct.pack("!H", len(content)) + content
+            assert watch.comes_by_tcp(number, 100, framed) == []
+            assert watch.comes_by_tcp(number + 10, 100, framed) == []
+            assert watch.passed.pop(number + 10) is False
+    assert watch.passed == {0: False, 1: False, 2: False}
+    refusal = dns.question(7, HOST)[:2] + b"\x81\x81" + bytes(8)
+    if protocol == "udp":  # an old resolver's, without its question
+        assert watch.comes(3, refusal) is None
+        assert watch.passed[3] is True
+    assert watch.comes(4, other, STRANGER) is not None, "nothing is known of such a question"
+
+
+async def test_a_name_in_a_search_domain_counts_for_what_was_asked_for(
+    watch, monkeypatch, tmp_path
+):
+    """A network's resolver denied a ruled name, and answered for it in the domain that it named."""
+    file = tmp_path / "resolv.conf"
+    file.write_text("search other.example Evil.Example.\n")
+    monkeypatch.setattr(answers, "search_domains", lambda: search_domains(file))
+    watch.asks(f"{HOST}.evil.example")
+    told = watch.comes(1, answer(f"{HOST}.evil.example", "203.0.113.1"))
+    assert [each.name for each in told.believed] == [f"{HOST}.evil.example", HOST]
+    assert told.believed[0].addresses == told.believed[1].addresses
+
+
+async def test_a_segment_that_says_something_else_than_before_is_dropped(watch):
+    """Know what the kernel may do: it takes the second one if the first had an old timestamp."""
+    first, second = (
+        struct.pack("!H", len(each)) + each
+        for each in (answer(HOST, "203.0.113.1"), answer(HOST, "203.0.113.2"))
+    )
+    (told,) = watch.comes_by_tcp(1, 100, first)
+    watch.release(told.number, passes=True)
+    assert watch.comes_by_tcp(2, 100, second) == []
+    assert watch.comes_by_tcp(3, 110, second[10:] + b"more") == []
+    assert watch.comes_by_tcp(4, 90, bytes(10) + first) == [], "it begins before what was read"
+    assert watch.comes_by_tcp(5, 100, first) == [], "the same passes again"
+    assert watch.passed == {1: True, 2: False, 3: False, 4: False, 5: True}
 
 
 async def test_a_verdict_on_an_earlier_queue_decides_nothing_in_a_later_one(watch):

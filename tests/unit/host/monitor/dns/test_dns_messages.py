@@ -96,6 +96,36 @@ def test_hints_of_a_service_are_addresses():
     assert reply.aliases == ("svc.example",)
 
 
+def told(kind, records, count=1):
+    asked = question(7, "updates.example", kind)
+    return parse(asked[:2] + struct.pack("!HHHHH", 0x8180, 1, count, 0, 0) + asked[12:] + records)
+
+
+def test_the_target_of_a_service_is_an_alias():
+    """apt looks up the target of deb.debian.org's SRV record, and never deb.debian.org itself."""
+    data = struct.pack("!HHH", 10, 1, 80) + b"\3web\7example\0"
+    record = b"\xc0\x0c" + struct.pack("!HHIH", 33, 1, 60, len(data)) + data
+    assert told(33, record).aliases == ("web.example",)
+
+
+@pytest.mark.parametrize(("kind", "family"), [(257, 1), (1, 3)])
+def test_what_musl_takes_for_an_address_is_one(kind, family):
+    record = b"\xc0\x0c" + struct.pack("!HHIH", kind, family, 60, 4) + bytes((192, 0, 2, 1))
+    assert [str(each) for each in told(1, record).addresses] == ["192.0.2.1"]
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [b"\3a\0b\0", b"\3a\x80b\0", b"\x44" + b"a" * 68 + b"\0", b"\1a" * 130 + b"\0", b"\xc0"],
+)
+def test_records_that_not_all_programs_read_alike_are_no_answer(owner):
+    """musl looks for the first byte that is 0 or over 127, and found an address within a label."""
+    record = owner + struct.pack("!HHIH", 16, 1, 60, 1) + b"\0"
+    assert told(1, b"\xc0\x0c" + record[len(owner) :]) is not None
+    assert told(1, record) is None
+    assert told(1, b"\xc0\x0c" + record[len(owner) : -1]) is None, "it is cut off"
+
+
 LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20)
 NAMES = st.lists(LABEL, min_size=1, max_size=5).map(".".join)
 
