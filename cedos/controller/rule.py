@@ -42,7 +42,12 @@ class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         if bool(self.only) == bool(self.never):
             raise ValueError("a rule needs either `only` or `never`, with a network")
-        if self.prefix is None and not is_host_name(self.host):
+        prefix = self.prefix
+        if isinstance(prefix, IPv6Network) and prefix.network_address.ipv4_mapped is not None:
+            raise ValueError(
+                f"{self.host}: programs reach it by IPv4. Its IPv4 form would be right"
+            )
+        if prefix is None and not is_host_name(self.host):
             raise ValueError(
                 f'host must be a name, an address or a prefix such as 198.51.100.0/24, not "{self.host}"'
             )

@@ -16,7 +16,7 @@ from cedos.controller.decisions.user_rules import UserRules
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, is_host_name
 from cedos.errors import CedosError, ConfigError, NoDaemonError
-from cedos.model import Address, NetworkKind
+from cedos.model import Address, NetworkKind, address
 from cedos.proxy.local.direct import LookUp, RuleBook
 from cedos.session.io.links import Egress, EgressReader
 
@@ -63,8 +63,8 @@ def addresses(name: str) -> tuple[str, ...]:
         answers = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return ()
-    found = dict.fromkeys(str(answer[4][0]).partition("%")[0] for answer in answers)
-    return tuple(found)[:MOST_ADDRESSES]
+    found = (ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers)
+    return tuple(dict.fromkeys(str(address(each.packed)) for each in found))[:MOST_ADDRESSES]
 
 
 class RuledHosts(RuleBook):
@@ -117,9 +117,9 @@ class RuledHosts(RuleBook):
 
     def learn(self, name: str, addresses: Sequence[Address]) -> None:
         """Note the addresses that a program got for a name."""
-        for address in addresses:
-            self._meant[str(address)] = name
-            self._meant.move_to_end(str(address))
+        for each in addresses:
+            self._meant[str(each)] = name
+            self._meant.move_to_end(str(each))
         while len(self._meant) > _MOST_NAMES:
             self._meant.popitem(last=False)
 

@@ -9,11 +9,11 @@ The messages in TCP streams of answers, each behind its length (RFC 1035, 4.2.2)
 import struct
 from collections import OrderedDict
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address, ip_network
+from ipaddress import ip_network
 from typing import Final
 
 from cedos.controller.events import DnsReply
-from cedos.model import Address, FlowKey
+from cedos.model import Address, FlowKey, address
 
 # Kinds of records: a name's IPv4 addresses, and those of IPv6.
 A, AAAA = 1, 28
@@ -185,10 +185,8 @@ def _records(data: bytes, offset: int, count: int) -> tuple[list[Address], list[
         octets = data[offset - length : offset]
         if len(octets) < length:
             return None
-        if kind & 0xFF == A and length == 4:
-            found.append(IPv4Address(octets))
-        elif kind & 0xFF == AAAA and length == 16:
-            found.append(IPv6Address(octets))
+        if (kind & 0xFF, length) in ((A, 4), (AAAA, 16)):
+            found.append(address(octets))
         elif family == _IN and kind == _CNAME:
             aliases.append(_whole_name(data, offset - length) or "")
         elif family == _IN and kind == _SRV and len(octets) > 6:
@@ -210,14 +208,14 @@ def _hints(octets: bytes) -> list[Address]:
         value = octets[offset + 4 : offset + 4 + length]
         offset += 4 + length
         if len(value) == length and key == _IPV4_HINT:
-            found += [IPv4Address(value[at : at + 4]) for at in range(0, length - 3, 4)]
+            found += [address(value[at : at + 4]) for at in range(0, length - 3, 4)]
         elif len(value) == length and key == _IPV6_HINT:
-            found += [IPv6Address(value[at : at + 16]) for at in range(0, length - 15, 16)]
+            found += [address(value[at : at + 16]) for at in range(0, length - 15, 16)]
     return found
 
 
-def is_public(address: Address) -> bool:
-    return not any(address in network for network in _NOT_PUBLIC)
+def is_public(where: Address) -> bool:
+    return not any(where in network for network in _NOT_PUBLIC)
 
 
 def fault(data: bytes, number: int, name: str, kind: int = A) -> DnsFault | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cedos.host.monitor.bus import BusError, SystemBus
-from cedos.model import Address, Interface
+from cedos.model import Address, Interface, address
 
 RESOLV_CONF: Final = Path("/etc/resolv.conf")
 _SERVICE = "org.freedesktop.resolve1"
@@ -35,7 +35,7 @@ class Resolvers:
         """Return an interface's resolvers: by index if it is the host's own, else those on its link."""
         if genuine and index in self.by_index:
             return self.by_index[index]
-        networks = [address.network for address in addresses]
+        networks = [each.network for each in addresses]
         return tuple(
             server
             for server in self.unassigned
@@ -99,9 +99,9 @@ def parse_hosts(content: str) -> dict[str, tuple[Address, ...]]:
     for line in content.splitlines():
         words = line.partition("#")[0].split()
         with contextlib.suppress(ValueError):
-            address = ip_address(words[0].partition("%")[0] if words else "")
+            where = address(ip_address(words[0].partition("%")[0] if words else "").packed)
             for name in (word.rstrip(".").lower() for word in words[1:]):
-                found[name] = (*found.get(name, ()), address)
+                found[name] = (*found.get(name, ()), where)
     return found
 
 
@@ -119,8 +119,7 @@ def parse_resolved(dns: Any) -> dict[int, tuple[Address, ...]]:
         if not isinstance(index, int) or index <= 0 or not isinstance(octets, bytes):
             continue
         with contextlib.suppress(ValueError):
-            address = ip_address(octets)
-            servers[index] = (*servers.get(index, ()), address)
+            servers[index] = (*servers.get(index, ()), ip_address(octets))
     return servers
 
 

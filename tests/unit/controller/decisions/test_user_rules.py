@@ -271,6 +271,8 @@ def test_a_kept_rule_has_a_number_of_a_user_s_rule(number):
         {"host": "x.example", "never": ["lte0"], "port": 0},
         {"host": "x.example", "never": ["lte0"], "addresses": ["nonsense"]},
         {"host": "x.example", "never": ["lte0"], "more": 1},
+        {"host": "::ffff:192.0.2.1", "never": ["lte0"]},  # its packets are IPv4's
+        {"host": "::ffff:192.0.2.0/120", "never": ["lte0"]},
     ],
 )
 def test_what_cannot_be_a_rule_is_refused(wrong):

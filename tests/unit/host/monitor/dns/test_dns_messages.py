@@ -114,6 +114,14 @@ def test_what_musl_takes_for_an_address_is_one(kind, family):
     assert [str(each) for each in told(1, record).addresses] == ["192.0.2.1"]
 
 
+def test_an_address_of_ipv4_in_ipv6_is_one_of_ipv4():
+    """Packets to it are IPv4's: a rule for the IPv6 form let a ruled name over the forbidden network."""
+    mapped = ip_address("::ffff:192.0.2.1").packed
+    record = b"\xc0\x0c" + struct.pack("!HHIH", 28, 1, 60, 16) + mapped
+    assert told(28, record).addresses == (ip_address("192.0.2.1"),)
+    assert parse_hosts("::ffff:192.0.2.1 host") == {"host": (ip_address("192.0.2.1"),)}
+
+
 @pytest.mark.parametrize(
     "owner",
     [b"\3a\0b\0", b"\3a\x80b\0", b"\x44" + b"a" * 68 + b"\0", b"\1a" * 130 + b"\0", b"\xc0"],
