@@ -3,7 +3,9 @@
 A user's rule for a name is kept by routes to the addresses of the name. A program must not have such an
 address before its route stands: so an answer waits in a queue (`cedos.kernel.packet_queue`), usually for
 a millisecond. Without a daemon at the queue all answers pass. The chain is in the table `mangle`: the
-user's own firewall is asked about answers afterwards, as always. What connection tracking finds invalid
+user's own firewall is asked about answers afterwards, as always. A user's flood of questions to a stub on
+this host is cut as it is sent: the packet filter knows no user of an answer, and a daemon with less than
+half a core cannot read 20,000 answers a second. What connection tracking finds invalid
 (a wrong checksum, a number of TCP out of the window) is no answer to a program, and is dropped, as is a
 datagram whose question it does not know.
 
@@ -42,6 +44,21 @@ _HELD: Final = tuple(
         *(("! --ctstate NEW --tcp-flags URG URG -j DROP",) if protocol == "tcp" else ()),
         f"! --ctstate NEW -j NFQUEUE --queue-num {QUEUE} --queue-bypass",
     )
+)
+# Each user may send a stub on loopback so many questions, as the daemon has to read the answers; beyond
+# that `send` fails. Root and services may send any number. Subordinate numbers count together.
+MOST_ASKED_PER_S: Final = 2000
+_USERS: Final = (*map(str, range(1000, 1016)), "1016-59999", "60000-65535", "65536-4294967294")
+_ASKED: Final = (
+    "! -o lo -j RETURN",
+    "! -p udp -j RETURN",
+    "-p udp ! --dport 53 -j RETURN",
+    *(
+        f"-m owner --uid-owner {user} -m limit --limit {MOST_ASKED_PER_S}/second"
+        f" --limit-burst {MOST_ASKED_PER_S} -j RETURN"
+        for user in _USERS
+    ),
+    "-m owner --uid-owner 1000-4294967294 -j DROP",
 )
 # Destination unreachable, multicast listeners (RFC 2710, RFC 3810), neighbour discovery (RFC 4861).
 SMALL_ICMPV6: Final = (1, 131, 132, 135, 143)
@@ -87,9 +104,12 @@ _IN: Final = (
 INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
 
 
-def answer_chain(*, holds: bool) -> Chain:
-    """Return the chain that holds answers, or none."""
-    return Chain("mangle", "CEDOS_ANSWERS", "INPUT", _HELD if holds else ())
+def answer_chains(*, holds: bool) -> list[Chain]:
+    """Return the chains that hold answers, and bound what users ask meanwhile, or that do nothing."""
+    return [
+        Chain("mangle", "CEDOS_ANSWERS", "INPUT", _HELD if holds else ()),
+        Chain("mangle", "CEDOS_ASKED", "OUTPUT", _ASKED if holds else ()),
+    ]
 
 
 def bar(interfaces: Collection[str]) -> None:

@@ -1,7 +1,9 @@
 """The packet filter: put in and taken out through the host's own iptables, nothing else touched."""
 
+import json
 import os
 import shutil
+import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +12,12 @@ import pytest
 from kit.steered import steered
 
 from cedos.errors import SteeringError
-from cedos.host.steer.kernel import iptables
+from cedos.host.steer.kernel import filter_rules, iptables
 from cedos.host.steer.steering import Steering
 
 # As the systemd unit has it: another user, unless the interpreter lies where only root may look.
 OTHER_USER = all(folder.stat().st_mode & 1 for folder in Path(sys.executable).resolve().parents)
+SERVER4 = "198.51.100.1"
 CAPABILITIES = "-all,+net_admin,+net_raw"
 UNPRIVILEGED = (
     "setpriv",
@@ -47,6 +50,49 @@ def test_where_there_was_no_table_none_is_left(host):
         assert iptables.remove()
         assert not iptables.present()
     assert tables(host) == []
+
+
+ASK = """
+import json, os, socket, sys, time
+user, to, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+os.setuid(user)  # before the socket is made, which keeps the user who made it
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    asking.connect((to, 53))
+    began_s, sent = time.monotonic(), 0
+    for _ in range(count):
+        try:
+            sent += bool(asking.send(b"?"))
+        except PermissionError:
+            pass
+    print(json.dumps([sent, time.monotonic() - began_s]))
+"""
+
+
+def test_users_ask_a_stub_on_loopback_seldom_enough_to_be_read(host):
+    """Cut what one user asks: 20,000 questions a second kept the daemon from other users' answers."""
+
+    def sent(user, to="127.0.0.1", count=10_000):
+        words = (sys.executable, "-c", ASK, str(user), to, str(count))
+        return json.loads(host.client.run(*words).stdout)
+
+    with host.server.entered():
+        resolver = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with host.client.entered(), resolver, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stub:
+        resolver.bind((SERVER4, 53))
+        stub.bind(("127.0.0.1", 53))
+        iptables.put_in(filter_rules.answer_chains(holds=True))
+        assert not iptables.put_back(filter_rules.answer_chains(holds=True))
+        number, took_s = sent(1000)
+        assert 2_000 <= number <= 2_100 * (1 + took_s)
+        number, took_s = sent(100_000)
+        assert number <= 2_100 * (1 + took_s)
+        for user in (1001, 0, 999):
+            assert sent(user, count=1_900)[0] == 1_900
+        assert sent(1000, SERVER4)[0] == 10_000  # other hosts' answers wait as they come
+        assert sent(0)[0] == 10_000
+        iptables.put_in(filter_rules.answer_chains(holds=False))
+        assert sent(1000)[0] == 10_000
+        assert iptables.remove()
 
 
 def test_a_kernel_that_cannot_answer_what_is_refused_tracks_flows_all_the_same(host, monkeypatch):
