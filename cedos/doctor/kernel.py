@@ -139,7 +139,7 @@ async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
         )
     if not answers:
         return ok(topic, "none, so no other program manages them")
-    shown = ", ".join(str(each.address) for each in filter(None, map(parse_endpoint, answers)))
+    shown = ", ".join(map(str, filter(None, map(parse_endpoint, answers))))
     unused = "not used while the daemon runs" if daemon_runs else "in use while no daemon runs"
     return ok(topic, f"{len(answers)} of another program (NetworkManager?), {unused}: {shown}")
 

@@ -46,10 +46,9 @@ EVENT_GROUP: Final = "mptcp_pm_events"
 
 # MPTCP_PM_CMD_*
 GET_ADDRESS: Final = 3
-_ADD_ADDRESS, _DELETE_ADDRESS, _SET_LIMITS, _GET_LIMITS = 1, 2, 5, 6
 _SET_FLAGS, _REMOVE, _SUBFLOW_CREATE, _SUBFLOW_DESTROY = 7, 9, 10, 11
 # MPTCP_PM_ATTR_*, MPTCP_PM_ADDR_ATTR_*, MPTCP_PM_ADDR_FLAG_*
-_ADDR, _SUBFLOWS, _TOKEN, _LOC_ID, _ADDR_REMOTE = 1, 3, 4, 5, 6
+_ADDR, _TOKEN, _LOC_ID, _ADDR_REMOTE = 1, 4, 5, 6
 _FAMILY, _ID, _ADDR4, _ADDR6, _PORT, _FLAGS, _IF_IDX = 1, 2, 3, 4, 5, 6, 7
 _FLAG_SUBFLOW, _FLAG_BACKUP = 2, 4
 # MPTCP_ATTR_* (of events) and the flags there
@@ -153,14 +152,6 @@ class SetBackup:
 PathManagerCommand = CreateSubflow | DestroySubflow | RemoveAddress | SetBackup
 
 
-@dataclass(frozen=True, slots=True)
-class MptcpEndpoint:
-    """An endpoint of the kernel's own path manager."""
-
-    id: int
-    address: Address
-
-
 def command_request(command: PathManagerCommand) -> bytes:
     token = attribute(_TOKEN, _U32.pack(command.token))
     if isinstance(command, RemoveAddress):
@@ -198,48 +189,13 @@ def _port(port: int) -> bytes:
     return attribute(_PORT, _U16.pack(port))
 
 
-def parse_endpoint(answer: bytes) -> MptcpEndpoint | None:
-    """Return one endpoint of such a dump, from a message's attributes."""
+def parse_endpoint(answer: bytes) -> Address | None:
+    """Return the address of an endpoint of the kernel's path manager, from a message's attributes."""
     found = attributes(attributes(answer).get(_ADDR, b""))
     octets = found.get(_ADDR4) or found.get(_ADDR6) or b""
     if len(octets) not in {4, 16}:
         return None
-    # An IPv6 socket that speaks IPv4 counts as IPv4, as commands want it.
-    return MptcpEndpoint(unsigned(found.get(_ID)) or 0, address(octets))
-
-
-def endpoints_request() -> bytes:
-    """Return the request (a dump) for all endpoints."""
-    return generic_netlink.request(GET_ADDRESS)
-
-
-def add_endpoint_request(own: Address, index: int) -> bytes:
-    """Return the request for an endpoint: the kernel joins each connection from it."""
-    flags = attribute(_FLAGS, _U32.pack(_FLAG_SUBFLOW))
-    device = attribute(_IF_IDX, _U32.pack(index))
-    return generic_netlink.request(_ADD_ADDRESS, nested(_ADDR, *_address(own), flags, device))
-
-
-def delete_endpoint_request(endpoint: MptcpEndpoint) -> bytes:
-    """Return the request to remove an endpoint; its subflows end."""
-    number = attribute(_ID, bytes([endpoint.id]))
-    return generic_netlink.request(
-        _DELETE_ADDRESS, nested(_ADDR, *_address(endpoint.address), number)
-    )
-
-
-def limits_request() -> bytes:
-    return generic_netlink.request(_GET_LIMITS)
-
-
-def parse_subflow_limit(answer: bytes) -> int | None:
-    """Return the most further subflows of a connection, from a message's attributes."""
-    return unsigned(attributes(answer).get(_SUBFLOWS))
-
-
-def set_subflow_limit_request(most: int) -> bytes:
-    """Return the request that changes that limit and no other one."""
-    return generic_netlink.request(_SET_LIMITS, attribute(_SUBFLOWS, _U32.pack(most)))
+    return address(octets)
 
 
 def mptcp_events(data: bytes) -> Iterator[MptcpEvent]:

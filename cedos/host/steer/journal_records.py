@@ -25,8 +25,6 @@ from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
 _log = structlog.get_logger(__name__)
 # No name of an interface has one of these bytes (dev_valid_name); the last one is a space of Latin-1.
 _NO_NAME: Final = frozenset(b"/:\0 \t\n\v\f\r\xa0")
-# The kernel's own limit (MPTCP_PM_ADDR_MAX).
-MOST_SUBFLOWS: Final = 8
 CONNTRACK_ACCOUNTING: Final = "net.netfilter.nf_conntrack_acct"
 MPTCP_CLOSE_TIMEOUT: Final = "net.mptcp.close_timeout"
 MPTCP_FALLBACK: Final = "net.mptcp.syn_retrans_before_tcp_fallback"
@@ -149,20 +147,6 @@ class InterfaceForwardingRecord(_Record, frozen=True, tag="interface-forwarding"
             raise ValueError(f"{self.interface[:80]!r} is no name of an interface")
 
 
-class MptcpLimitsRecord(_Record, frozen=True, tag="mptcp-limits"):
-    """Puts the limits of the kernel's MPTCP path manager back to `before`, unless others changed them.
-
-    Each is the most further subflows of a connection.
-    """
-
-    before: int
-    after: int
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.before <= MOST_SUBFLOWS and 0 <= self.after <= MOST_SUBFLOWS):
-            raise ValueError("the kernel has no such limit")
-
-
 class HostRecord(_Record, frozen=True, tag="host"):
     """Each journal's first: what the sysctls that we may change were before we began."""
 
@@ -197,7 +181,6 @@ Record = (
     | SysctlRecord
     | SharingRecord
     | InterfaceForwardingRecord
-    | MptcpLimitsRecord
 )
 
 

@@ -108,6 +108,10 @@ def _street(setting: Setting) -> Iterator[Neighbourhood]:
             for number, helper in enumerate(there.helpers):
                 near, far = IPv4Address(helper.address), IPv4Address(SERVER)
                 paths.add(near, far, _own(number))
+        there.requestor.ip("mptcp", "limits", "set", "subflows", "8")
+        for number in range(len(there.helpers)):
+            own = str(_own(number))
+            there.requestor.ip("mptcp", "endpoint", "add", own, "dev", LINK, "subflow")
         try:
             yield there
         finally:

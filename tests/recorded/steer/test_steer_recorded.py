@@ -127,7 +127,7 @@ def test_the_family_and_its_event_group():
 
 
 def test_endpoints_of_others():
-    assert [str(e.address) for e in parsed("endpoints")] == ["192.168.2.1", "fd00:2::1"]
+    assert [str(each) for each in parsed("endpoints")] == ["192.168.2.1", "fd00:2::1"]
 
 
 def test_rules_come_back_as_they_were_sent(record):

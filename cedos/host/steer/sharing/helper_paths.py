@@ -11,7 +11,7 @@ from typing import Final
 
 from cedos.errors import HostError, SteeringError
 from cedos.host.steer.journal import JournalKeeper
-from cedos.host.steer.journal_records import MOST_SUBFLOWS, SHARING, MptcpLimitsRecord
+from cedos.host.steer.journal_records import SHARING
 from cedos.host.steer.sharing.kernel import (
     MOST_NEIGHBOURS,
     PROVIDERS,
@@ -74,10 +74,6 @@ class HelperPaths:
         self._random = SystemRandom()
         self._paths: dict[IPv4Address, HelperPath] = {}
         journal.append(SHARING)
-        limit = kernel.subflow_limit()
-        if limit is not None and limit < MOST_SUBFLOWS:
-            journal.append(MptcpLimitsRecord(limit, MOST_SUBFLOWS))
-            kernel.set_subflow_limit(MOST_SUBFLOWS)
 
     @property
     def paths(self) -> tuple[HelperPath, ...]:
@@ -114,7 +110,6 @@ class HelperPaths:
         self._kernel.add_rules(_rules(path))
         self._kernel.add_address(self._shared.index, path.address, price)
         self._kernel.add_routes(self._routes(path))
-        self._kernel.add_endpoint(path.address, self._shared.index)
         return path
 
     def prefer(self, address: IPv4Address, preferred: bool) -> None:
@@ -130,8 +125,6 @@ class HelperPaths:
         path = self._paths.pop(address, None)
         if path is None:
             return
-        ours = [each for each in self._kernel.endpoints() if each.address == address]
-        self._kernel.delete_endpoints(ours)
         self._kernel.delete_address(self._shared.index, address)
         self._kernel.delete_routes(self._routes(path))
         self._kernel.delete_rules(_rules(path))

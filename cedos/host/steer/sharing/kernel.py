@@ -1,11 +1,11 @@
-"""The kernel as sharing changes it: addresses, neighbours, rules, routes, forwarding, MPTCP endpoints.
+"""The kernel as sharing changes it: addresses, neighbours, rules, routes, forwarding.
 
 Everything bears `SHARING_PROTOCOL`. The two sides are told apart by the preferences of their rules and
 by their tables, so that a host may be both.
 """
 
 import errno
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, ip_network
@@ -15,10 +15,8 @@ from typing import Final
 from cedos.errors import HostError
 from cedos.host.steer.journal_records import is_interface_name
 from cedos.host.steer.kernel import routing_requests
-from cedos.kernel import generic_netlink, mptcp, policy_routing, rtnetlink
-from cedos.kernel.mptcp import MptcpEndpoint
+from cedos.kernel import policy_routing, rtnetlink
 from cedos.kernel.netlink import (
-    NETLINK_GENERIC,
     NETLINK_ROUTE,
     NLM_F_ACK,
     NLM_F_CREATE,
@@ -78,7 +76,6 @@ class SharingKernel:
 
     def __init__(self) -> None:
         self._routing = Requester(NETLINK_ROUTE)
-        self._pm: tuple[Requester, generic_netlink.Family] | None = None
 
     # -- links, addresses, neighbours ---------------------------------------------------------
 
@@ -206,66 +203,9 @@ class SharingKernel:
     def forward(self, interface: str, on: bool) -> None:
         _forwarding(interface).write_text(f"{int(on)}\n")
 
-    # -- MPTCP --------------------------------------------------------------------------------
-
-    def endpoints(self) -> list[MptcpEndpoint]:
-        """Return the endpoints of the kernel's own path manager; none where it has no MPTCP."""
-        if (pm := self._path_manager()) is None:
-            return []
-        answers = pm[0].dump(pm[1].number, mptcp.endpoints_request())
-        payloads = (each.payload[generic_netlink.HEADER_BYTES :] for each in answers)
-        return [each for each in map(mptcp.parse_endpoint, payloads) if each is not None]
-
-    def add_endpoint(self, own: IPv4Address, index: int) -> None:
-        if (pm := self._path_manager()) is not None:
-            self._tell(pm, mptcp.add_endpoint_request(own, index), errno.EEXIST)
-
-    def delete_endpoints(self, endpoints: Sequence[MptcpEndpoint]) -> None:
-        if (pm := self._path_manager()) is not None:
-            for each in endpoints:
-                self._tell(pm, mptcp.delete_endpoint_request(each), *_GONE, errno.EINVAL)
-
-    def subflow_limit(self) -> int | None:
-        """Return the most further subflows of a connection; None without MPTCP."""
-        if (pm := self._path_manager()) is None:
-            return None
-        answers = pm[0].ask(pm[1].number, mptcp.limits_request())
-        payloads = (each.payload[generic_netlink.HEADER_BYTES :] for each in answers)
-        return next(filter(None, map(mptcp.parse_subflow_limit, payloads)), 0)
-
-    def set_subflow_limit(self, most: int) -> None:
-        if (pm := self._path_manager()) is not None:
-            self._tell(pm, mptcp.set_subflow_limit_request(most))
-
-    def _tell(
-        self, pm: tuple[Requester, generic_netlink.Family], request: bytes, *fine: int
-    ) -> None:
-        try:
-            pm[0].ask(pm[1].number, request)
-        except OSError as error:
-            if error.errno not in fine:
-                raise
-
-    def _path_manager(self) -> tuple[Requester, generic_netlink.Family] | None:
-        if self._pm is None:
-            requester = Requester(NETLINK_GENERIC)
-            request = generic_netlink.family_request(mptcp.FAMILY_NAME)
-            try:
-                (answer,) = requester.ask(generic_netlink.GENL_ID_CTRL, request)
-                family = generic_netlink.parse_family(answer)
-            except OSError:
-                family = None
-            if family is None:
-                requester.close()
-                return None
-            self._pm = requester, family
-        return self._pm
-
     def close(self) -> None:
-        """Give up the sockets; nothing that was changed is undone by this."""
+        """Give up the socket; nothing that was changed is undone by this."""
         self._routing.close()
-        if self._pm is not None:
-            self._pm[0].close()
 
 
 def _forwarding(interface: str) -> Path:

@@ -8,11 +8,7 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.host.steer.journal import Journal
-from cedos.host.steer.journal_records import (
-    InterfaceForwardingRecord,
-    JournalReading,
-    MptcpLimitsRecord,
-)
+from cedos.host.steer.journal_records import InterfaceForwardingRecord, JournalReading
 from cedos.host.steer.kernel import forwarding_filter
 from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.undo import Undone
@@ -49,7 +45,7 @@ def undo_sharing(
     if role is SharingRole.HELP:
         _undo_help(kernel, read, step)
     else:
-        _undo_request(kernel, read, step)
+        _undo_request(kernel, step)
     # The rules go last: until then nothing leaves by another way than its own.
     for route in kernel.own_routes(role):
         step(f"deleted: {route}", partial(kernel.delete_routes, [route]))
@@ -81,20 +77,10 @@ def _undo_help(kernel: SharingKernel, read: JournalReading, step: _Step) -> None
             step(f"deleted: neighbour {each.address}", partial(kernel.delete_neighbour, each))
 
 
-def _undo_request(kernel: SharingKernel, read: JournalReading, step: _Step) -> None:
-    own = kernel.own_addresses()
-    addresses = {each.interface.ip for each in own}
-    for endpoint in kernel.endpoints():
-        if endpoint.address in addresses:
-            what = f"deleted: MPTCP endpoint {endpoint.address}"
-            step(what, partial(kernel.delete_endpoints, [endpoint]))
-    for each in own:
+def _undo_request(kernel: SharingKernel, step: _Step) -> None:
+    for each in kernel.own_addresses():
         if isinstance(address := each.interface.ip, IPv4Address):
             step(f"deleted: address {address}", partial(kernel.delete_address, each.index, address))
-    limits = [each for each in read.records if isinstance(each, MptcpLimitsRecord)]
-    if limits and kernel.subflow_limit() == limits[0].after:
-        before = limits[0].before
-        step(f"set back: MPTCP subflows {before}", partial(kernel.set_subflow_limit, before))
 
 
 def restore_sharing(state_dir: Path, role: SharingRole, *, dry_run: bool = False) -> Undone:
