@@ -12,10 +12,12 @@ from typing import Final, NamedTuple
 
 from cedos.api.client import ControlClient
 from cedos.api.messages import RuleMessage
+from cedos.controller.decisions.named_addresses import is_below
 from cedos.controller.decisions.user_rules import UserRules
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, is_host_name
 from cedos.errors import CedosError, ConfigError, NoDaemonError
+from cedos.host.monitor.resolvers import spellings
 from cedos.model import Address, NetworkKind, address
 from cedos.proxy.local.direct import LookUp, RuleBook
 from cedos.session.io.links import Egress, EgressReader
@@ -110,14 +112,15 @@ class RuledHosts(RuleBook):
         """Return whether a rule is for this name, or for a parent domain."""
         name = name.strip().rstrip(".").lower()
         return any(
-            each.rule.prefix is None
-            and (name == each.rule.host or name.endswith(f".{each.rule.host}"))
+            each.rule.prefix is None and is_below(meant, each.rule.host)
+            for meant in spellings(self._meant.get(name, name))
             for each in self._rules
         )
 
-    def learn(self, name: str, addresses: Sequence[Address]) -> None:
-        """Note the addresses that a program got for a name."""
-        for each in addresses:
+    def learn(self, name: str, leads_to: Sequence[Address | str]) -> None:
+        """Note the addresses and other names that a program got for a name."""
+        name = self._meant.get(name, name)
+        for each in leads_to:
             self._meant[str(each)] = name
             self._meant.move_to_end(str(each))
         while len(self._meant) > _MOST_NAMES:
@@ -136,7 +139,7 @@ class RuledHosts(RuleBook):
 
         if not self._rules:
             return False
-        hosts = [host, *([self._meant[host]] if host in self._meant else [])]
+        hosts = [host, *spellings(self._meant.get(host, host))]
         with suppress(ConfigError):  # it is no name that a rule could have
             return any(applies(self._index, each, port, known) is not None for each in hosts)
         return False

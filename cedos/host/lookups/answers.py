@@ -27,7 +27,7 @@ from cedos.host.monitor.resolvers import (
     FileWatch,
     parse_hosts,
     parse_resolv_conf,
-    search_domains,
+    spellings,
 )
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
@@ -373,15 +373,5 @@ class AnswerWatch:
 
 
 def _with_short_names(replies: Sequence[DnsReply]) -> tuple[DnsReply, ...]:
-    """Return replies, and what they say of names before a search domain, too.
-
-    A resolver that denies the name that was asked for has programs ask for it in the domains that its
-    network names.
-    """
-    short = (
-        replace(each, name=each.name.removesuffix(f".{domain}"))
-        for domain in search_domains()
-        for each in replies
-        if each.name.endswith(f".{domain}")
-    )
-    return (*replies, *short)
+    """Return replies as they are, and as answers about what was meant (`spellings`)."""
+    return tuple(replace(each, name=name) for each in replies for name in spellings(each.name))

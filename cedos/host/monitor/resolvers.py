@@ -93,6 +93,16 @@ def search_domains(file: Path = RESOLV_CONF) -> frozenset[str]:
     )
 
 
+def spellings(name: str) -> tuple[str, ...]:
+    """Return a name, and what stands of it before a search domain.
+
+    A resolver that denies the name which was asked for has programs ask for it in the domains that its
+    network names.
+    """
+    endings = (f".{domain}" for domain in search_domains())
+    return (name, *(name.removesuffix(each) for each in endings if name.endswith(each)))
+
+
 def parse_hosts(content: str) -> dict[str, tuple[Address, ...]]:
     """Return the addresses of each name in a file like /etc/hosts."""
     found: dict[str, tuple[Address, ...]] = {}

@@ -13,6 +13,7 @@ from cedos.commands.console import user_rules
 from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.controller.rule import RuleRequest
 from cedos.errors import DaemonUnreachableError, NoDaemonError
+from cedos.host.monitor import resolvers
 from cedos.model import NetworkKind
 from cedos.session.io.links import Egress
 
@@ -192,6 +193,19 @@ async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(ru
     for number in range(1000):
         made.learn("updates.example", [ip_address(number)])
     assert len(made._meant) == user_rules._MOST_NAMES
+
+
+async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, monkeypatch):
+    """apt asks for the target of a service; a network denies a name, and has its domain searched."""
+    made = await ruled(NAMED)
+    made.learn("_https._tcp.updates.example", ["cdn.example"])
+    assert made.names("cdn.example")
+    made.learn("cdn.example", [ip_address("203.0.113.5")])
+    assert made.covers("203.0.113.5", 443, resolver)
+    monkeypatch.setattr(resolvers, "search_domains", lambda: frozenset({"lan.example"}))
+    assert made.names("updates.example.lan.example")
+    assert made.covers("updates.example.lan.example", 443, resolver)
+    assert not made.names("other.lan.example")
 
 
 async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled, resolver):

@@ -16,7 +16,7 @@ from cedos.host.lookups import answers
 from cedos.host.lookups.answers import AnswerWatch
 from cedos.host.lookups.watch import datagram
 from cedos.host.monitor import dns_message as dns
-from cedos.host.monitor import flow_source
+from cedos.host.monitor import flow_source, resolvers
 from cedos.host.monitor.resolvers import search_domains
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
@@ -146,7 +146,7 @@ async def test_a_name_in_a_search_domain_counts_for_what_was_asked_for(
     """A network's resolver denied a ruled name, and answered for it in the domain that it named."""
     file = tmp_path / "resolv.conf"
     file.write_text("search other.example Evil.Example.\n")
-    monkeypatch.setattr(answers, "search_domains", lambda: search_domains(file))
+    monkeypatch.setattr(resolvers, "search_domains", lambda: search_domains(file))
     watch.asks(f"{HOST}.evil.example")
     told = watch.comes(1, answer(f"{HOST}.evil.example", "203.0.113.1"))
     assert [each.name for each in told.believed] == [f"{HOST}.evil.example", HOST]

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from ipaddress import ip_address
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from kit.proxy_requests import http_connect
 
 from cedos.host.monitor import dns_message as dns
+from cedos.model import address
 from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.name_stub import NameStub
 from cedos.proxy.names import answered_here, read
@@ -104,5 +106,5 @@ def test_an_answer_has_all_addresses_of_its_kind(addresses, kind):
     question = read(message)
     assert question is not None
     reply = dns.parse(answered_here(message, question, addresses))
-    wanted = [each for each in addresses if (":" in each) == (kind == 28)]
-    assert list(map(str, reply.addresses)) == wanted
+    wanted = [ip_address(each) for each in addresses if (":" in each) == (kind == 28)]
+    assert list(reply.addresses) == [address(each.packed) for each in wanted]
