@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from itertools import count
 from math import inf
 from typing import Final, TypeVar
@@ -15,13 +16,14 @@ from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel.socket_owners import UNKNOWN
 from cedos.model import Label
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS, OPENS_AT_ONCE, OPENS_PER_S
+from cedos.proxy.http import RefusedError
 from cedos.proxy.local.carried import WatchStream
 from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream
-from cedos.proxy.streams.unread import MOST_OF_ONE_BYTES, Unread
+from cedos.proxy.streams.unread import MOST_OF_ONE_BYTES, Share, Unread
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
 from cedos.token_bucket import TokenBucket
@@ -47,6 +49,9 @@ _ANSWER_S: Final = 3.0
 
 _NAME_PATIENCE_S: Final = 0.5
 _NUMBERS: Final = 1 << 32
+
+# Three quarters of the connections that a gateway allows this host: other users have the rest.
+MOST_OF_USER: Final = 1_500
 
 # After this time without connections the session is closed, so that its keep-alives wake no radio.
 UNUSED_S: Final = 600.0
@@ -172,7 +177,8 @@ class GatewayLink:
         """
 
         def ask(streams: Multiplexer) -> ProxiedStream:
-            stream = streams.open(host, port, fetch=fetch, unread=self._unread.share(user))
+            share = self._share(streams, user)
+            stream = streams.open(host, port, fetch=fetch, unread=share)
             if self._carried is not None:
                 self._carried(streams.connection, stream, self._decided)
             if begun is not None:
@@ -192,7 +198,7 @@ class GatewayLink:
         """Open a user's association, from which the gateway sends datagrams. The rest: as `open`."""
 
         def ask(streams: Multiplexer) -> ProxiedAssociation:
-            association = streams.associate()
+            association = streams.associate(self._share(streams, user))
             if begun is not None:
                 begun(association)
             if self._carried is not None and association.server:
@@ -200,6 +206,17 @@ class GatewayLink:
             return association
 
         return await self._opened(ask, user)
+
+    def _share(self, streams: Multiplexer, user: int) -> Share:
+        """Return what a user has of a session. RefusedError: the user has too much of it already."""
+        share = self._unread.share(user)
+        if streams.opened_by(share) >= MOST_OF_USER:
+            raise RefusedError(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                "connection_limit_reached",
+                f"{MOST_OF_USER} connections are all that one user may have",
+            )
+        return share
 
     async def ask(self, message: bytes) -> bytes:
         """Return the answer of the gateway's resolver to a DNS message. GatewayUnreachableError."""

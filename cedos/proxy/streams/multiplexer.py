@@ -92,6 +92,7 @@ class Multiplexer:
         self.answered: Callable[[GatewayAnswer], None] = lambda _answer: None
         self._streams: dict[int, ProxiedStream] = {}
         self._associations: dict[int, ProxiedAssociation] = {}
+        self._shares: dict[int, Share | None] = {}  # whose they are, of those that this end opened
         self._early = EarlyPackets()
         connection.on_datagrams(self._datagrams)
         self._numbers = count(1)
@@ -126,14 +127,21 @@ class Multiplexer:
         `unread` bounds its unread bytes, with others. StreamBrokenError: the session has ended.
         """
         stream = self._made(self._number(), unread)
+        self._shares[stream.number] = unread
         stream.ask(host, port, fetch=fetch)
         return stream
 
-    def associate(self) -> ProxiedAssociation:
+    def associate(self, share: Share | None = None) -> ProxiedAssociation:
         """Open an association; packets may be sent at once. StreamBrokenError."""
         association = self._made_association(self._number())
+        self._shares[association.number] = share
         association.ask()
         return association
+
+    def opened_by(self, share: Share) -> int:
+        """Return how many streams of a share are open; an association counts as two."""
+        theirs = (number for number, each in self._shares.items() if each is share)
+        return sum(1 + (number in self._associations) for number in theirs)
 
     def send_packet(self, data: bytes, lifetime_s: float) -> None:
         """Send a datagram; it is lost if the session has ended, or if it is too large."""
@@ -198,6 +206,7 @@ class Multiplexer:
         over = self._streams.pop(number, None)
         self._lent_bytes -= over.lent_bytes if over is not None else 0
         self._associations.pop(number, None)
+        self._shares.pop(number, None)
         self._no_room.pop(number, None)
         self._in_turn.pop(number, None)
 

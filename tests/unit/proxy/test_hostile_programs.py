@@ -168,6 +168,26 @@ async def test_a_user_with_all_places_leaves_some_to_others(ends, monkeypatch):
 
 
 @pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_a_user_leaves_some_of_the_gateways_connections_to_others(ends, monkeypatch):
+    """Refuse more than a share: one user's 2,000 were all that the gateway allowed the host."""
+    monkeypatch.setattr(gateway_link, "MOST_OF_USER", 3)
+    await ends.start(most_per_client=4)
+    port, kept = await ends.origin(echo), []
+    for _ in range(3):
+        kept.append(await ends.ask(http_connect(port)))
+        await asyncio.wait_for(kept[-1][0].readuntil(b"\r\n\r\n"), 5)
+    assert (await ends.answer(http_connect(port))).startswith(b"HTTP/1.1 503")
+    with pytest.raises(RefusedError):
+        await ends.link.associate(user=1)
+    assert await is_served(ends, port, user=2)
+    kept[0][1].write_eof()
+    await until(lambda: len(ends.link._streams) == 2)
+    assert await is_served(ends, port)
+    for _, writer in kept:
+        writer.close()
+
+
+@pytest.mark.usefixtures("nothing_is_near", "users")
 async def test_a_users_refused_origins_change_nothing_for_others(ends, monkeypatch, closed_port):
     """Remember refusals by user: one's pushed out another's, and had another's programs wait."""
     monkeypatch.setattr(local_proxy, "_MOST_REFUSED", 3)
