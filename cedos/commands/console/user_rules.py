@@ -28,7 +28,9 @@ _PATIENCE_S: Final = 1.0
 _NAME_S: Final = 60.0
 _NOT_FOUND_S: Final = 10.0
 _MOST_NAMES: Final = 512
-_MOST_LOOKUPS: Final = 32
+# The most look-ups of a user at once. One whose names no server answers for has none left, and no other
+# user's connection thereby misses its rule.
+_MOST_LOOKUPS: Final = 16
 
 
 def applies(
@@ -88,7 +90,7 @@ class RuledHosts(RuleBook):
         self._telling: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
         self._names: OrderedDict[str, tuple[tuple[str, ...], float]] = OrderedDict()
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._looking: dict[tuple[int, str], asyncio.Task[None]] = {}  # by user and name
         self._meant: OrderedDict[str, str] = OrderedDict()
 
     async def follow(self) -> None:
@@ -96,16 +98,16 @@ class RuledHosts(RuleBook):
         await self._read()
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
-    async def find(self, host: str, port: int, look_up: LookUp) -> bool:
+    async def find(self, host: str, port: int, user: int, look_up: LookUp) -> bool:
         """Return whether a rule applies, after a lookup of the name if needed."""
-        looking = self._look_up(host, port, look_up)
+        looking = self._look_up(host, port, user, look_up)
         if looking is not None:
             await asyncio.wait({looking}, timeout=_PATIENCE_S)
         return self._covered(host, port)
 
-    def covers(self, host: str, port: int, look_up: LookUp) -> bool:
+    def covers(self, host: str, port: int, user: int, look_up: LookUp) -> bool:
         """Return whether a rule applies, by the addresses known so far."""
-        self._look_up(host, port, look_up)
+        self._look_up(host, port, user, look_up)
         return self._covered(host, port)
 
     def names(self, name: str) -> bool:
@@ -144,8 +146,10 @@ class RuledHosts(RuleBook):
             return any(applies(self._index, each, port, known) is not None for each in hosts)
         return False
 
-    def _look_up(self, host: str, port: int, look_up: LookUp) -> asyncio.Task[None] | None:
-        """Return the task of the lookup; None: it is not needed, or too many run."""
+    def _look_up(
+        self, host: str, port: int, user: int, look_up: LookUp
+    ) -> asyncio.Task[None] | None:
+        """Return the task of the lookup; None: it is not needed, or too many of the user run."""
         name = host.strip().rstrip(".").lower()
         if not any(
             each.rule.prefix is not None and each.rule.port in (None, port) for each in self._rules
@@ -157,14 +161,16 @@ class RuledHosts(RuleBook):
         loop = asyncio.get_running_loop()
         if name in self._names and loop.time() < self._names[name][1]:
             return None
-        looking = self._looking.get(name)
-        if looking is None and len(self._looking) < _MOST_LOOKUPS:
-            looking = self._looking[name] = loop.create_task(self._learn(name, port, look_up))
-            looking.add_done_callback(lambda _done: self._looking.pop(name))
+        asked = user, name
+        looking = self._looking.get(asked)
+        if looking is None and sum(each == user for each, _ in self._looking) < _MOST_LOOKUPS:
+            looking = loop.create_task(self._learn(name, port, user, look_up))
+            self._looking[asked] = looking
+            looking.add_done_callback(lambda _done: self._looking.pop(asked))
         return looking
 
-    async def _learn(self, name: str, port: int, look_up: LookUp) -> None:
-        found = tuple(await look_up(name, port))
+    async def _learn(self, name: str, port: int, user: int, look_up: LookUp) -> None:
+        found = tuple(await look_up(name, port, user))
         until_s = asyncio.get_running_loop().time() + (_NAME_S if found else _NOT_FOUND_S)
         self._names[name] = found, until_s
         self._names.move_to_end(name)

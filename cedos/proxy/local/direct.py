@@ -32,18 +32,19 @@ def is_near(host: str) -> bool:
     return any(address.version == each.version and address in each for each in NEAR)
 
 
-# Returns the addresses of a host for a port, by this host's own resolver; empty: it finds none.
-LookUp = Callable[[str, int], Awaitable[Sequence[str]]]
+# Returns the addresses of a host for a port, by this host's own resolver, for a user; empty: it finds
+# none.
+LookUp = Callable[[str, int, int], Awaitable[Sequence[str]]]
 
 
 class RuleBook:
     """A user's rules: connections and datagrams under a rule go direct. This book has none."""
 
-    async def find(self, _host: str, _port: int, _look_up: LookUp) -> bool:
-        """Tell whether a rule is about this host and port; may wait for a name."""
+    async def find(self, _host: str, _port: int, _user: int, _look_up: LookUp) -> bool:
+        """Tell whether a rule is about this host and port; may wait for a name, which a user asks for."""
         return False
 
-    def covers(self, _host: str, _port: int, _look_up: LookUp) -> bool:
+    def covers(self, _host: str, _port: int, _user: int, _look_up: LookUp) -> bool:
         """Tell the same at once, by what is known now."""
         return False
 

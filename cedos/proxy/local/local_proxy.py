@@ -187,11 +187,11 @@ class LocalProxy:
         # A name that this host knows itself: only this host has the right address for it.
         if not (far or of_other) and (here := self._names.find(host)):
             if any(map(self.goes_direct, here)):
-                return await self._connect_direct(host, port, direct)
+                return await self._connect_direct(host, port, direct, user)
             host = here[0]
         near = not of_other and self.goes_direct(host)
         # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
-        if far or not (near or await self._may_go_direct(host, port)):
+        if far or not (near or await self._may_go_direct(host, port, user)):
             try:
                 stream = await self._opened(host, port, words, fetch=fetch, user=user)
             except RefusedError as error:
@@ -211,7 +211,7 @@ class LocalProxy:
                 self._tell_direct(direct=True)
                 if words is not None:
                     words.end(again=True)
-                origin = await direct.connect(host, port)
+                origin = await direct.connect(host, port, user)
                 self._link.went_direct()
                 return origin
             else:
@@ -220,16 +220,18 @@ class LocalProxy:
             finally:
                 if words is not None:
                     words.end()
-        return await self._connect_direct(host, port, direct)
+        return await self._connect_direct(host, port, direct, user)
 
-    async def _connect_direct(self, host: str, port: int, direct: Origins) -> socket.socket:
+    async def _connect_direct(
+        self, host: str, port: int, direct: Origins, user: int
+    ) -> socket.socket:
         """Connect without the gateway; if it must fail closed, only to addresses that may go direct."""
         if self._fail is Fail.OPEN:
-            return await direct.connect(host, port)
+            return await direct.connect(host, port, user)
         refused: RefusedError | None = None
-        for address in await self._direct_addresses(host, port):
+        for address in await self._direct_addresses(user, host, port):
             try:
-                return await direct.connect(address, port)
+                return await direct.connect(address, port, user)
             except RefusedError as error:
                 refused = error
         raise refused or RefusedError(
@@ -238,13 +240,13 @@ class LocalProxy:
             f"{host} leads to no host nearby, and all others are reached through the gateway",
         )
 
-    async def _direct_addresses(self, host: str, port: int) -> list[str]:
-        """Return the addresses to which a host's direct packets may go. RefusedError.
+    async def _direct_addresses(self, user: int, host: str, port: int) -> list[str]:
+        """Return the addresses to which a user's direct packets for a host may go. RefusedError.
 
         The network's resolver could answer a nearby name with any address. So with `--fail closed`, under
         which only nearby hosts are reached directly, the addresses have to be nearby, too.
         """
-        found = await self._direct.addresses(host, port)
+        found = await self._direct.addresses(host, port, user)
         if self._fail is Fail.OPEN or self._link.leads_to(host):
             return found
         return [address for address in found if self.goes_direct(address)]
@@ -296,22 +298,22 @@ class LocalProxy:
             reset_on_close(upstream)
             upstream.close()
 
-    async def _may_go_direct(self, host: str, port: int) -> bool:
+    async def _may_go_direct(self, host: str, port: int, user: int) -> bool:
         if self._fail is Fail.CLOSED:
             return False
-        if await self._rules.find(host, port, self._look_up):
+        if await self._rules.find(host, port, user, self._look_up):
             return True
         return self._wanted_direct(port, self._link.rtt_s)
 
-    def _packets_go_direct(self, host: str, port: int) -> bool:
+    def _packets_go_direct(self, user: int, host: str, port: int) -> bool:
         if self.goes_direct(host) or any(map(self.goes_direct, self._names.find(host))):
             return True
-        return self._fail is Fail.OPEN and self._rules.covers(host, port, self._look_up)
+        return self._fail is Fail.OPEN and self._rules.covers(host, port, user, self._look_up)
 
-    async def _look_up(self, host: str, port: int) -> list[str]:
+    async def _look_up(self, host: str, port: int, user: int) -> list[str]:
         try:
             async with asyncio.timeout(_CONNECT_S):
-                return await self._direct.addresses(host, port)
+                return await self._direct.addresses(host, port, user)
         except (RefusedError, TimeoutError):
             return []
 
@@ -321,8 +323,8 @@ class LocalProxy:
         """Return a carrier of the datagrams of a user's socket, which calls back with the answers."""
         return ProgramPackets(
             self._link,
-            self._packets_go_direct,
-            self._direct_addresses,
+            partial(self._packets_go_direct, user),
+            partial(self._direct_addresses, user),
             came,
             refused,
             user,

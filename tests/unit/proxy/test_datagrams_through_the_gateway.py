@@ -181,10 +181,10 @@ class OneRule(RuleBook):
     def __init__(self, port):
         self.port = port
 
-    async def find(self, host, port, look_up):
+    async def find(self, host, port, user, look_up):
         raise AssertionError("datagrams do not wait")
 
-    def covers(self, _host, port, _look_up):
+    def covers(self, _host, port, _user, _look_up):
         return port == self.port
 
 

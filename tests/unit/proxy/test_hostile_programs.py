@@ -18,6 +18,7 @@ from cedos.proxy.gateway.origin import DestinationRules, Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.direct import LocalNames
+from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.name_stub import NameStub
 
 
@@ -397,6 +398,33 @@ async def test_bytes_behind_an_association_leave_turns_to_other_tasks(ends):
         assert await reader.read() == b""
         assert turns() >= 55
     writer.close()
+
+
+@pytest.mark.usefixtures("users")
+async def test_names_that_no_server_answers_for_keep_only_their_user_waiting(ends, monkeypatch):
+    """One user's 80 names had another's nearby one wait until their look-ups had failed."""
+    answer, resolve = threading.Event(), socket.getaddrinfo
+
+    def stall(host, *rest, **options):
+        if host.endswith(".lan"):
+            answer.wait(10)
+            raise OSError("no server answers")
+        return resolve(host, *rest, **options)
+
+    monkeypatch.setattr(origin.socket, "getaddrinfo", stall)
+    await ends.start(fail=Fail.OPEN)
+    monkeypatch.setattr(LocalNames, "find", lambda *_: [])
+    flood = [await ends.ask(http_connect(80, f"x{number}.lan"), 1) for number in range(80)]
+    try:
+        await until(lambda: threading.active_count() > 16)
+        reader, writer = await ends.ask(http_connect(await ends.origin(echo), "localhost"), 2)
+        got = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+        assert got.startswith(b"HTTP/1.1 200")
+    finally:
+        answer.set()
+    for _, each in flood:
+        each.transport.abort()
+    writer.transport.abort()
 
 
 async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting(monkeypatch):

@@ -612,10 +612,10 @@ async def test_what_is_not_worth_the_detour_goes_direct_unless_nothing_may(
 class PrefixRule(RuleBook):
     """About one address, by whatever name it is called."""
 
-    async def find(self, host, port, look_up):
-        return "127.0.0.1" in await look_up(host, port)
+    async def find(self, host, port, user, look_up):
+        return "127.0.0.1" in await look_up(host, port, user)
 
-    def covers(self, host, port, look_up):
+    def covers(self, host, port, user, look_up):
         raise AssertionError("connections wait for their names")
 
 

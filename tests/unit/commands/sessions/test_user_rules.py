@@ -21,6 +21,7 @@ pytestmark = pytest.mark.jumping
 
 NAMED = RuleRequest(host="updates.example", never=("metered",))
 PREFIX = RuleRequest(host="198.51.100.0/24", port=22, only=("wlan0",))
+USER, OTHER = 1000, 1001
 
 
 class Daemon:
@@ -64,7 +65,7 @@ class Resolver:
         self.may = asyncio.Event()
         self.may.set()
 
-    async def __call__(self, host, _port):
+    async def __call__(self, host, _port, _user):
         self.asked.append(host)
         await self.may.wait()
         return self.answers.get(host, [])
@@ -100,7 +101,7 @@ async def ruled(daemon):
 
 async def covers(ruled, host, covered):
     resolver = Resolver()
-    await until(lambda: ruled.covers(host, 443, resolver) is covered)
+    await until(lambda: ruled.covers(host, 443, USER, resolver) is covered)
 
 
 async def test_rules_that_come_and_go(daemon, ruled, resolver):
@@ -110,13 +111,13 @@ async def test_rules_that_come_and_go(daemon, ruled, resolver):
         told.append(True)
 
     made = await ruled(changed=changed)
-    assert not made.covers("eu.updates.example", 443, resolver), "there is no daemon"
+    assert not made.covers("eu.updates.example", 443, USER, resolver), "there is no daemon"
     assert not told
     daemon.has(NAMED, PREFIX)
     await covers(made, "eu.updates.example", True)
-    assert made.covers("198.51.100.7", 22, resolver)
-    assert not made.covers("198.51.100.7", 443, resolver)
-    assert not made.covers("other.example", 443, resolver)
+    assert made.covers("198.51.100.7", 22, USER, resolver)
+    assert not made.covers("198.51.100.7", 443, USER, resolver)
+    assert not made.covers("other.example", 443, USER, resolver)
     daemon.known = None
     await covers(made, "eu.updates.example", False)
     assert len(told) == 2, "once when they came, once when they went"
@@ -127,7 +128,7 @@ async def test_the_last_rules_hold_while_the_daemon_is_busy(daemon, ruled, resol
     made = await ruled(NAMED)
     daemon.busy, before = True, daemon.asked
     await until(lambda: daemon.asked > before + 1)
-    assert made.covers("updates.example", 443, resolver)
+    assert made.covers("updates.example", 443, USER, resolver)
     daemon.busy = False
     daemon.has(PREFIX)
     await covers(made, "updates.example", False)
@@ -137,14 +138,14 @@ async def test_the_rules_are_indexed_once(ruled, resolver, monkeypatch):
     """A program that sends to ever new hosts would else have 3 ms spent on each."""
     made = await ruled(msgspec.structs.replace(NAMED, addresses=("203.0.113.9",)))
     monkeypatch.setattr(user_rules, "UserRules", None)
-    assert made.covers("203.0.113.9", 443, resolver)
-    assert not made.covers("203.0.113.8", 443, resolver)
+    assert made.covers("203.0.113.9", 443, USER, resolver)
+    assert not made.covers("203.0.113.8", 443, USER, resolver)
 
 
 async def test_a_host_that_is_no_name_is_under_no_rule(ruled, resolver):
     """SOCKS lets programs ask for labels that DNS does not know: no datagram of theirs is an error."""
     made = await ruled(NAMED)
-    assert not made.covers("a" * 64 + ".updates.example", 443, resolver)
+    assert not made.covers("a" * 64 + ".updates.example", 443, USER, resolver)
 
 
 async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
@@ -157,9 +158,9 @@ async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
         await may.wait()
 
     made = await ruled(NAMED, changed=changed)
-    assert made.covers("updates.example", 443, resolver)
+    assert made.covers("updates.example", 443, USER, resolver)
     daemon.has(NAMED, PREFIX)
-    await until(lambda: made.covers("198.51.100.7", 22, resolver))
+    await until(lambda: made.covers("198.51.100.7", 22, USER, resolver))
     assert told == [True]
     daemon.known = None
     await covers(made, "updates.example", False)
@@ -170,12 +171,12 @@ async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
 async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(ruled, resolver):
     made = await ruled(PREFIX)
     for _ in range(2):
-        assert await made.find("Inside.example.", 22, resolver)
-        assert not await made.find("outside.example", 22, resolver)
-        assert not await made.find("nowhere.example", 22, resolver)
+        assert await made.find("Inside.example.", 22, USER, resolver)
+        assert not await made.find("outside.example", 22, USER, resolver)
+        assert not await made.find("nowhere.example", 22, USER, resolver)
     assert resolver.asked == ["inside.example", "outside.example", "nowhere.example"], "once each"
-    assert not await made.find("another.example", 443, resolver)
-    assert await made.find("198.51.100.9", 22, resolver)
+    assert not await made.find("another.example", 443, USER, resolver)
+    assert await made.find("198.51.100.9", 22, USER, resolver)
     assert len(resolver.asked) == 3, "no rule is about that port, and an address needs no look-up"
 
 
@@ -185,11 +186,11 @@ async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(ru
     assert made.names("EU.updates.example.")
     assert not made.names("notupdates.example")
     assert not made.names("198.51.100.1")
-    assert not made.covers("203.0.113.5", 443, resolver)
+    assert not made.covers("203.0.113.5", 443, USER, resolver)
     made.learn("eu.updates.example", [ip_address("203.0.113.5"), ip_address("2001:db8::5")])
-    assert made.covers("203.0.113.5", 443, resolver)
-    assert made.covers("2001:db8::5", 443, resolver)
-    assert not made.covers("203.0.113.6", 443, resolver)
+    assert made.covers("203.0.113.5", 443, USER, resolver)
+    assert made.covers("2001:db8::5", 443, USER, resolver)
+    assert not made.covers("203.0.113.6", 443, USER, resolver)
     for number in range(1000):
         made.learn("updates.example", [ip_address(number)])
     assert len(made._meant) == user_rules._MOST_NAMES
@@ -201,10 +202,10 @@ async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, mo
     made.learn("_https._tcp.updates.example", ["cdn.example"])
     assert made.names("cdn.example")
     made.learn("cdn.example", [ip_address("203.0.113.5")])
-    assert made.covers("203.0.113.5", 443, resolver)
+    assert made.covers("203.0.113.5", 443, USER, resolver)
     monkeypatch.setattr(resolvers, "search_domains", lambda: frozenset({"lan.example"}))
     assert made.names("updates.example.lan.example")
-    assert made.covers("updates.example.lan.example", 443, resolver)
+    assert made.covers("updates.example.lan.example", 443, USER, resolver)
     assert not made.names("other.lan.example")
 
 
@@ -212,22 +213,26 @@ async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled, resolver):
     """A late answer counts for the next connection; simultaneous look-ups have a limit."""
     made = await ruled(PREFIX)
     resolver.may.clear()
-    assert not await made.find("inside.example", 22, resolver)
-    assert not made.covers("inside.example", 22, resolver)
+    assert not await made.find("inside.example", 22, USER, resolver)
+    assert not made.covers("inside.example", 22, USER, resolver)
     for number in range(100):
-        made.covers(f"n{number}.example", 22, resolver)
+        made.covers(f"n{number}.example", 22, USER, resolver)
     await asyncio.sleep(0.01)
     assert len(resolver.asked) == user_rules._MOST_LOOKUPS
+    # Another user's names are looked up meanwhile: their connections miss no rule.
+    made.covers("inside.example", 22, OTHER, resolver)
+    await asyncio.sleep(0.01)
+    assert len(resolver.asked) == user_rules._MOST_LOOKUPS + 1
     resolver.may.set()
     await asyncio.sleep(0.01)
-    assert made.covers("inside.example", 22, resolver)
+    assert made.covers("inside.example", 22, USER, resolver)
 
 
 async def test_what_is_remembered_has_a_limit(ruled, resolver, monkeypatch):
     monkeypatch.setattr(user_rules, "_MOST_NAMES", 8)
     made = await ruled(PREFIX)
     for number in range(20):
-        await made.find(f"n{number}.example", 22, resolver)
+        await made.find(f"n{number}.example", 22, USER, resolver)
     assert len(made._names) == 8
 
 

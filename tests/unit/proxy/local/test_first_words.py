@@ -61,7 +61,7 @@ class Held:
         connect = Origins.connect
 
         async def held(origins, host, port, asker=None):
-            if asker is not None:
+            if isinstance(asker, bytes):  # a client's key
                 await self.let.wait()
             return await connect(origins, host, port, asker)
 
