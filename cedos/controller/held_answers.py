@@ -5,12 +5,12 @@ kernel until the routes of its addresses stand:
 
     answer of a resolver of this host      to a question that a program has asked: the rule covers its
                                            addresses, then it passes
-    any other answer                       our own look-up of that name first; what it does not confirm
-                                           is covered by no rule
+    any other answer                       our own look-up of that name first; it passes if that
+                                           confirms all of its addresses
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
-An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours could judge,
-is dropped: its program asks again.
+An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours confirms, is
+dropped: its program asks again.
 Names that are asked for in TLS (DoT, DoH) cannot be seen: there the first connection to a new address is
 not covered.
 """
@@ -50,10 +50,11 @@ class _Confirmation:
 
 @dataclass(slots=True)
 class _HeldAnswer:
-    """An answer that waits for the routes of its addresses."""
+    """An answer that waits for the routes of its addresses; `claimed`: those that need a rule."""
 
     until_s: float
     addresses: tuple[Address, ...]
+    claimed: tuple[Address, ...] = ()
     # Look-ups of ours, each with the IP versions of which it is to tell.
     claims: list[tuple[_Confirmation, frozenset[int]]] = field(default_factory=list)
 
@@ -125,10 +126,12 @@ class HeldAnswers:
             return
         rules = self._ruled.rules
         claims: dict[str, set[int]] = {}
+        claimed_addresses: list[Address] = []
         for reply in event.claimed:
             if rules.names(reply) and self._tells_more(reply):
                 versions = {each.version for each in reply.addresses}
                 claims.setdefault(reply.name, set()).update(versions)
+                claimed_addresses += reply.addresses
         replies = (*event.believed, *event.claimed)
         addresses = tuple(each for reply in replies for each in reply.addresses)
         if not claims and self._ruled.stand(addresses):
@@ -144,7 +147,9 @@ class HeldAnswers:
                 self._outbox.give(ReleaseAnswer(event.number, passes=False))
                 return
             confirmed.append((confirmation, frozenset(claimed)))
-        self._held[event.number] = _HeldAnswer(now_s + LONGEST_S, addresses, confirmed)
+        self._held[event.number] = _HeldAnswer(
+            now_s + LONGEST_S, addresses, tuple(claimed_addresses), confirmed
+        )
 
     def on_named(self, name: str, address: Address, now_s: float) -> None:
         """Take the server that a connection names: a look-up of ours shows whether it is true."""
@@ -163,7 +168,7 @@ class HeldAnswers:
         for number, each in list(self._held.items()):
             if any(claim.told is None for claim, _ in each.claims):
                 passes = None
-            elif not all(versions <= (claim.told or set()) for claim, versions in each.claims):
+            elif not self._confirmed(each):
                 passes = False
             else:
                 passes = True if self._ruled.stand(each.addresses) else None
@@ -176,6 +181,11 @@ class HeldAnswers:
                 about = {"addresses": ", ".join(map(str, each.addresses))}
                 self._outbox.give(Tell("an answer is dropped: its rule does not stand", about))
             self._outbox.give(ReleaseAnswer(number, passes))
+
+    def _confirmed(self, answer: _HeldAnswer) -> bool:
+        """Return whether our look-ups, which have ended, said what it claims."""
+        told = all(versions <= (claim.told or set()) for claim, versions in answer.claims)
+        return told and all(map(self._ruled.rules.at, answer.claimed))
 
     def _confirmation(self, name: str, now_s: float) -> _Confirmation | None:
         """Return the look-up of a claimed name that began in the last 10 s, else begin one.

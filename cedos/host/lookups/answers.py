@@ -224,15 +224,17 @@ class AnswerWatch:
         return self._questions.get((key, reply.number)) == (reply.name, reply.kind)
 
     def _evades(self, key: FlowKey, message: bytes) -> bool:
-        """Return whether a message tells something under a question's number, but is no answer to it.
+        """Return whether a message tells something, but is no answer to the question of its number.
 
         Some programs take it for one: they look neither at the bit of answers nor, over TCP, at the name.
         """
-        asked = self._questions.get((key, int.from_bytes(message[:2], "big")))
-        if asked is None or message[_COUNTS] == bytes(2):
+        if message[_COUNTS] == bytes(2):
             return False
+        asked = self._questions.get((key, int.from_bytes(message[:2], "big")))
         reply = dns.parse(message)
-        return reply is None or (reply.name, reply.kind) != asked
+        if reply is None:  # others may be a VPN's
+            return asked is not None or self.trusted(key.remote)
+        return asked is not None and (reply.name, reply.kind) != asked
 
     def _let_go(self) -> None:
         self._tell_verdicts()

@@ -30,18 +30,20 @@ from cedos.host.monitor import flow_source
 from cedos.host.monitor.flow_source import is_own
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.frame import CapturedPacket
-from cedos.kernel.classic_bpf import Assembler
+from cedos.kernel.classic_bpf import PACKET_TYPE, Assembler
 from cedos.kernel.interface_socket import interface_socket, receive
 from cedos.model import Address, FlowKey, Network
 
 TIMEOUT_S = 2.0
 _LARGEST = 4096
-_AT_ONCE = 64
+# Questions, and answers, that are taken in a turn of the event loop.
+_QUESTIONS_AT_ONCE, _ANSWERS_AT_ONCE = 1024, 64
 # The most questions, and answers, that are kept for the controller.
 _MOST_KEPT: Final = 256
 _PORT: Final = 53
 _SNAP_BYTES: Final = 2048
 _TCP, _UDP = 6, 17
+_OUTGOING: Final = 4
 _FRAGMENT: Final = 0x1FFF
 _LOCAL: Final = frozenset(
     ("local", "lan", "home", "home.arpa", "internal", "localdomain", "corp", "localhost")
@@ -136,9 +138,12 @@ class AnswerDelivery:
 Deliver = Callable[[FlowKey, bytes], None]
 
 
-def program() -> bytes:
-    """Let through UDP and TCP from or to port 53, and no fragment's rest."""
+def program(*, outgoing: bool) -> bytes:
+    """Let through UDP and TCP that goes to port 53, or comes from there, and no fragment's rest."""
     code = Assembler()
+    code.load(PACKET_TYPE, 4)
+    code.if_equal(_OUTGOING, *(("ours", "drop") if outgoing else ("drop", "ours")))
+    code.label("ours")
     code.load(0, 1)
     code.mask(0xF0)
     code.if_equal(0x40, "v4")
@@ -156,9 +161,7 @@ def program() -> bytes:
     code.if_equal(_TCP, "ports")
     code.if_equal(_UDP, "ports", "drop")
     code.label("ports")
-    code.load(0, 2, indexed=True)
-    code.if_equal(_PORT, "take")
-    code.load(2, 2, indexed=True)
+    code.load(2 if outgoing else 0, 2, indexed=True)
     code.if_equal(_PORT, "take", "drop")
     code.label("take")
     code.give(_SNAP_BYTES)
@@ -209,7 +212,7 @@ class LookupWatch:
         self._questions: OrderedDict[tuple[FlowKey, int], bytes] = OrderedDict()
         self._answers: OrderedDict[int, bytes] = OrderedDict()
         self._asking: set[asyncio.Task[None]] = set()
-        self._capture: Capture | None = None
+        self._captures: list[tuple[Capture, int]] = []
         self._problem = ""
 
     @property
@@ -223,10 +226,14 @@ class LookupWatch:
             with ExitStack() as stack:
                 if self._deliver is None:
                     self._deliver = stack.enter_context(closing(AnswerDelivery()))
-                capture = stack.enter_context(open_capture(code=program()))
-                self._capture = capture
-                loop.add_reader(capture.fileno(), self.read)
-                stack.callback(self._end_reading)
+                # Each has its queue: no flood of answers pushes out questions.
+                stack.callback(self._captures.clear)
+                for outgoing, most in ((True, _QUESTIONS_AT_ONCE), (False, _ANSWERS_AT_ONCE)):
+                    code = program(outgoing=outgoing)
+                    capture = stack.enter_context(open_capture(code=code))
+                    loop.add_reader(capture.fileno(), self.read)
+                    stack.callback(loop.remove_reader, capture.fileno())
+                    self._captures.append((capture, most))
                 stack.callback(lambda: [task.cancel() for task in self._asking])
                 await loop.create_future()
         except CedosError as error:
@@ -270,15 +277,11 @@ class LookupWatch:
             _log.debug("an answer cannot be handed over", why=error.strerror)
 
     def read(self) -> None:
-        """Take what was captured until now."""
-        for packet in self._capture.read(_AT_ONCE) if self._capture is not None else ():
-            self._captured(packet)
-            self.observe(packet)
-
-    def _end_reading(self) -> None:
-        if self._capture is not None:
-            asyncio.get_running_loop().remove_reader(self._capture.fileno())
-            self._capture = None
+        """Take what was captured until now, questions first."""
+        for capture, most in self._captures:
+            for packet in capture.read(most):
+                self._captured(packet)
+                self.observe(packet)
 
     async def _ask(self, command: AskResolver) -> None:
         network, answer = self._named(command.network), None

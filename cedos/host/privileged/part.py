@@ -145,7 +145,8 @@ class PrivilegedPart:
         self._delivery: AnswerDelivery | None = None
         self._answers: socket.socket | None = None
         self._wake_timer = WakeTimer()
-        self._filters = (capture.program(), lookups.program())
+        of_lookups = (lookups.program(outgoing=outgoing) for outgoing in (True, False))
+        self._filters = (capture.program(), *of_lookups)
 
     def give_back(self) -> None:
         """Return free memory to the kernel: reading netlink leaves reference cycles."""

@@ -223,8 +223,10 @@ def test_a_claim_whose_look_up_does_not_end_is_dropped(script):
 
 
 def test_another_resolver_is_believed_once_ours_says_the_same(script):
-    script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.66"),)))
-    assert script.passed == {1: True}
+    """What ours did not confirm passed, and led over the network that the rule forbids."""
+    script.zone[HOST] = "203.0.113.7"
+    script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7", "203.0.113.66"),)))
+    assert script.passed == {1: False}
     assert script.controller.ruled.rules.of(ip_address("203.0.113.66"), 443) is None
     script.zone["dl." + HOST] = "203.0.113.7"
     script.happens(AnswersRead(2, (), (answer("dl." + HOST, "203.0.113.7"),)))
