@@ -29,13 +29,15 @@ from cedos.session.protocol.intervals import CumulativeSet
 NO_LIMIT: Final = 1 << 63
 # Returns `count` bytes of a source from `offset` on; 0 is the source's first byte.
 Fetch: TypeAlias = Callable[[int, int], Chunk]
+_JOINED_BYTES: Final = 4_096
 
 
 class ByteQueue:
     """A stream's bytes from the first unacknowledged one on; its end takes a position of its own.
 
-    Written data is kept by reference; a source keeps nothing and is asked again. `fresh` is the first
-    position that was never sent, and the peer's window ends at `limit`.
+    Written data is kept by reference, but for small writes, which are joined; a source keeps nothing and
+    is asked again. `fresh` is the first position that was never sent, and the peer's window ends at
+    `limit`.
     """
 
     __slots__ = (
@@ -90,8 +92,13 @@ class ByteQueue:
         return max(0, self.limit - self.fresh)
 
     def write(self, data: Chunk) -> None:
-        self._starts.append(self.written)
-        self._chunks.append(memoryview(data))
+        last = self._chunks[-1] if self._chunks else None
+        # Join small writes: each would take half a kilobyte beside its bytes.
+        if isinstance(last, memoryview) and len(last) + len(data) <= _JOINED_BYTES:
+            self._chunks[-1] = memoryview(b"".join((last, data)))
+        else:
+            self._starts.append(self.written)
+            self._chunks.append(memoryview(data))
         self.written += len(data)
         self.held_bytes += len(data)
 

@@ -107,6 +107,8 @@ class ObjectServing:
                 except TransferError as error:
                     connection.abort(str(error))
                     return
+                # A client may have sent thousands, without waiting for answers.
+                await asyncio.sleep(0)
                 self._let_go()
                 before, why = connection.written_bytes, ""
                 try:

@@ -28,6 +28,7 @@ from cedos.session.protocol.intervals import CumulativeSet
 from cedos.session.protocol.life import SessionLimits, SessionState
 from cedos.session.protocol.receiver import MAX_ID_GAPS, Receiver
 from cedos.session.protocol.schedulers.interface import PathFacts
+from cedos.session.protocol.send_queues import ByteQueue
 from cedos.session.protocol.sender import ID_SPAN
 from cedos.session.protocol.session import Session
 from tests.unit.session.protocol.conftest import Plain
@@ -399,6 +400,20 @@ def test_pieces_behind_gaps_count_with_their_memory():
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert receiver.held_bytes > 0.8 * used
+
+
+def test_small_answers_without_acknowledgment_take_little_more_than_their_bytes():
+    """Acknowledge none of many refusals: each took five times its bytes, which alone were counted."""
+    queue = ByteQueue(0, 0)
+    tracemalloc.start()
+    for number in range(10_000):
+        queue.write(b"%95d" % number)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert used < 1.3 * queue.held_bytes
+    assert b"".join(queue.slices(950_000 - 95 - 3, 950_000)) == b"998" + b"%95d" % 9_999
+    assert 0 <= 500_000 - queue.acknowledge(0, 500_000) < 4_096
+    assert b"".join(queue.slices(500_000, 950_000))[-4:] == b"9999"
 
 
 def test_parts_that_wait_for_many_others_count_with_what_they_wait_for(cores):
