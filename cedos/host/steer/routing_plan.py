@@ -233,12 +233,16 @@ def plan(
             routes.add(REFUSING_ROUTE)
             refused = ip_network(_LOOPBACK)
             rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
-        steps = steps_of(
-            [each.prefix for each in destinations or () if each.prefix.version == version]
-        )
+        there = [each for each in destinations or () if each.prefix.version == version]
+        # Hints of many lengths do not make rules share a preference.
+        steps_by = {
+            ruled: steps_of(each.prefix for each in there if each.ruled is ruled)
+            for ruled in (False, True)
+        }
         for destination, name in (destinations or {}).items():
             if destination.prefix.version != version or (left and not destination.ruled):
                 continue
+            steps = steps_by[destination.ruled]
             if name in by_name:
                 table = table_of(by_name[name])
                 rules.add(_destination_rule(destination, table, steps))

@@ -118,6 +118,17 @@ def test_of_nested_prefixes_the_closest_is_asked_first(world, routing, version, 
     assert len(set(preferences.values())) == len(lengths)
 
 
+def test_hints_of_many_lengths_leave_rules_their_order(world, routing):
+    """A member's 32 hints had the older rule hold for an address that has a rule of its own."""
+    for length in range(1, 33):
+        hint = Destination(ip_network(f"198.51.100.7/{length}", strict=False))
+        routing.set_destination(hint, "wlan0")
+    routing.set_destination(Destination(ip_network("198.51.100.0/24"), ruled=True), "lte0")
+    routing.set_destination(Destination(ip_network("198.51.100.7"), ruled=True), "wlan0")
+    assert world.carrier(4, remote="198.51.100.7") == "wlan0"
+    assert world.carrier(4, remote="198.51.100.8") == "lte0"
+
+
 @pytest.mark.parametrize("prefix", ["198.51.100.0/24", "2001:db8:7::/48"])
 def test_a_destination_may_lead_nowhere(world, routing, prefix):
     network = ip_network(prefix)
