@@ -38,8 +38,8 @@ _CONNECT_S: Final = 30.0
 _IDLE_S: Final = 86_400.0
 _BACKLOG: Final = 1024
 _MOST: Final = 4_096
-# Of these so many without a request, of which each may keep 64 KiB: honest programs send theirs at once.
-_MOST_SILENT: Final = 512
+# Of these so many whose request is not whole, or large and waits for its origin. Each may keep 80 KiB.
+_MOST_SILENT, _SMALL_BYTES = 512, 4_096
 MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
 # Open files that are left for the session's paths and other uses beside connections.
 _SPARE_FILES: Final = 256
@@ -84,7 +84,7 @@ class _Held:
     """The connections that a user holds, each kind the oldest first."""
 
     carried: dict[asyncio.Task[None], socket.socket] = field(default_factory=dict)  # all
-    silent: dict[asyncio.Task[None], None] = field(default_factory=dict)  # without a request
+    silent: dict[asyncio.Task[None], None] = field(default_factory=dict)  # `_MOST_SILENT`
     left: dict[asyncio.Task[None], float] = field(default_factory=dict)  # closed since, by programs
 
 
@@ -371,7 +371,9 @@ class LocalProxy:
             return
         user = self._owners.user_of(socket.IPPROTO_TCP, peer, program)
         held = self._held.get(user, _Held())
-        if len(self._tasks) >= self._most and not self._make_room(held):
+        # An association takes the files of two connections.
+        taken = len(self._tasks) + self._associations.total()
+        if taken >= self._most and not self._make_room(held):
             reset_on_close(program)
             program.close()
             return
@@ -452,10 +454,10 @@ class LocalProxy:
             of_other = where.to is None and is_of_other_host(program)
         except (TimeoutError, OSError):
             return
-        finally:
-            self._on_spoken(user, asyncio.current_task())
         if request is None:
             return
+        if len(request.first) <= _SMALL_BYTES:
+            self._on_spoken(user, asyncio.current_task())
         # SOCKS 5 UDP ASSOCIATE: carry the program's datagrams for as long as this connection lasts.
         if request.associates:
             with suppress(OSError):
@@ -490,6 +492,7 @@ class LocalProxy:
                     del self._refused[next(each for each in self._refused if each[0] == most)]
             reset_on_close(program)  # the program sees a reset, as from the destination itself
             return
+        self._on_spoken(user, asyncio.current_task())
         self._refused.pop(origin, None)
         if not words.accepted:
             with suppress(OSError):
@@ -526,7 +529,7 @@ class LocalProxy:
             held[user] -= 1
 
     def _on_spoken(self, user: int, task: asyncio.Task[None] | None) -> None:
-        """Note that a task's connection has sent its request, or ended."""
+        """Note that a task's connection keeps no large request any more."""
         if task is not None:
             self._held[user].silent.pop(task, None)
 

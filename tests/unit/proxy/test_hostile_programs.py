@@ -168,6 +168,42 @@ async def test_a_user_with_all_places_leaves_some_to_others(ends, monkeypatch):
         writer.close()
 
 
+async def test_large_requests_that_wait_for_their_origin_fill_no_memory(ends, monkeypatch):
+    """End the oldest: 3,500 with 60 kB, to a silent origin, took 270 MB of the proxy's memory."""
+    monkeypatch.setattr(local_proxy, "_MOST_SILENT", 20)
+
+    async def wait(*_, **__):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(local_proxy.LocalProxy, "connect", wait)
+    await ends.start()
+    post = b"POST http://a.test/ HTTP/1.1\r\nContent-Length: 5000\r\n\r\n" + bytes(5000)
+    small = [await ends.ask(http_connect(80)) for _ in range(30)]
+    large = [await ends.ask(post) for _ in range(60)]
+    assert await asyncio.wait_for(large[39][0].read(), 5) == b""
+    await until(lambda: len(ends.proxy._tasks) == 50)
+    for _, writer in (*small, *large):
+        writer.transport.abort()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_an_association_takes_the_places_of_two_connections(ends, monkeypatch):
+    """Leave descriptors to the session: one has four, the program's and those for its datagrams."""
+    monkeypatch.setattr(local_proxy, "_MOST", 6)
+    await ends.start()
+    programs = [await ends.ask(b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6)) for _ in range(2)]
+    for reader, _ in programs:
+        await asyncio.wait_for(reader.readexactly(12), 5)
+    ask = http_connect(await ends.origin(echo))
+    for _ in range(2):
+        programs.append(await ends.ask(ask))
+        await asyncio.wait_for(programs[-1][0].readuntil(b"\r\n\r\n"), 5)
+    with pytest.raises(ConnectionResetError):
+        await asyncio.wait_for((await ends.ask(ask))[0].read(), 5)
+    for _, writer in programs:
+        writer.transport.abort()
+
+
 @pytest.mark.usefixtures("nothing_is_near", "users")
 async def test_a_user_leaves_some_of_the_gateways_connections_to_others(ends, monkeypatch):
     """Refuse more than a share: one user's 2,000 were all that the gateway allowed the host."""
