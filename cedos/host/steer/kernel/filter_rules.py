@@ -46,7 +46,8 @@ _HELD: Final = tuple(
     )
 )
 # Each user may send a stub on loopback so many questions, as the daemon has to read the answers; beyond
-# that `send` fails. Root and services may send any number. Subordinate numbers count together.
+# that `send` fails. Root and services may send any number. Subordinate numbers count together. A flood by
+# TCP slows itself: what is dropped of it comes later.
 MOST_ASKED_PER_S: Final = 2000
 _USERS: Final = (*map(str, range(1000, 1016)), "1016-59999", "60000-65535", "65536-4294967294")
 _ASKED: Final = (
