@@ -27,7 +27,17 @@ _WRONG = object()
 # A path into the parsed document: table keys, and indices into arrays.
 Key = tuple[str | int, ...]
 _HEADER = re.compile(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*(?:#.*)?")
+# A key of more names than any of ours: tomllib takes the square of their number, 29 s for 64 kB.
+_DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){64}")
 _LONG_STRING = re.compile(r'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'', re.DOTALL)
+
+
+def loads(text: str) -> dict[str, Any]:
+    """Parse a text that may come from a stranger. Errors: TOMLDecodeError, RecursionError."""
+    if deep := _DEEP_KEY.search(text):
+        line = text.count("\n", 0, deep.start()) + 1
+        raise tomllib.TOMLDecodeError(f"A key of more than 64 names (at line {line}, column 1)")
+    return tomllib.loads(text)
 
 
 def key_lines(text: str) -> dict[Key, int]:
@@ -104,7 +114,7 @@ def read(path: Path, struct: type[T]) -> T:
 def parse(text: str, struct: type[T], *, name: str, folder: Path = Path()) -> T:
     """Parse a text like `read`; `name` stands for the file in messages."""
     try:
-        document = tomllib.loads(text)
+        document = loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         what, _, where = str(error).partition(" (at ")
         line = where.removeprefix("line ").partition(",")[0]

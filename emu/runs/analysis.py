@@ -20,7 +20,6 @@ import importlib
 import inspect
 import json
 import math
-import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from typing import Any
 import msgspec
 import tomli_w
 
+from cedos.config import toml_file
 from cedos.errors import ConfigError
 from emu import ROOT
 from emu.data import datasets
@@ -121,7 +121,7 @@ class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def is_analysis(file: Path) -> bool:
     """Return whether a TOML file describes an analysis; False also for one that cannot be read."""
     try:
-        return "analysis" in tomllib.loads(file.read_text())
+        return "analysis" in toml_file.loads(file.read_text())
     except (OSError, ValueError, RecursionError):
         return False
 
@@ -129,7 +129,7 @@ def is_analysis(file: Path) -> bool:
 def read(file: Path) -> Analysis:
     """Read an analysis; ConfigError names the file, the key, and what would be right."""
     try:
-        found = msgspec.toml.decode(file.read_bytes(), type=Analysis)
+        found = msgspec.convert(toml_file.loads(file.read_text()), Analysis)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{file}: {error}") from error
     if found.analysis not in ANALYSES:

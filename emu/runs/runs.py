@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cedos.config import toml_file
 from cedos.errors import DataSetError
 from emu import ROOT, WRITTEN
 from emu.data import datasets
@@ -264,7 +265,7 @@ def read(directory: Path) -> Recorded:
     file = directory
     try:
         file = _file_in(directory, "config.toml")
-        scenario = msgspec.toml.decode(file.read_bytes(), type=Scenario)
+        scenario = msgspec.convert(toml_file.loads(file.read_text()), Scenario)
         tables: dict[str, Rows] = {}
         for name in tables_of(scenario):
             file = _file(directory, name)

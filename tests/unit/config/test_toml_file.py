@@ -135,6 +135,9 @@ def test_broken_toml_names_the_line():
     assert problems("flag = true\nflag = ")[0].startswith("f.toml:2: not valid TOML: ")
     assert problems('a = """x')[0].startswith("f.toml:1: not valid TOML: ")
     assert problems("a = " + "[" * 100_000)[0].startswith("f.toml:1: not valid TOML: ")
+    deep = ["f.toml:2: not valid TOML: A key of more than 64 names"]
+    assert problems("flag = true\n" + "a." * 4_000 + "a = 1") == deep
+    assert problems("flag = true\n['a' . " + "a ." * 4_000 + "a]") == deep
 
 
 def test_unreadable_files(tmp_path):
