@@ -44,7 +44,7 @@ from cedos.kernel.policy_routing import (
     Route,
     Rule,
 )
-from cedos.model import Address, FlowKey, Network
+from cedos.model import Address, FlowKey, Network, NextHop
 
 TABLE_BASE: Final = 7_300_000
 TABLE_COUNT: Final = 1 << 20
@@ -288,9 +288,10 @@ def own_addresses(network: Network) -> list[Address]:
 def _default_route(
     network: Network, version: int, metrics: Mapping[tuple[int, int], bytes]
 ) -> Route:
-    gateway = next((hop.gateway for hop in network.next_hops if hop.version == version), None)
+    hop = next((each for each in network.next_hops if each.version == version), NextHop(version))
     own = metrics.get((version, network.index), b"")
-    return Route(table_of(network), EVERYWHERE[version], network.index, gateway, own)
+    where = table_of(network), EVERYWHERE[version], network.index
+    return Route(*where, hop.gateway, own, hop.source)
 
 
 def _source_rule(own: Address, table: int, shared: Collection[Address]) -> Rule:

@@ -269,6 +269,26 @@ def test_what_was_looked_up_before_the_rule_is_under_it(world):
     assert not world.reaches(ADDRESSES[2])
 
 
+def test_a_network_whose_addresses_are_called_deprecated_keeps_what_is_ruled(world):
+    """Any neighbour can announce it. The kernel took LTE's address, and half of the bytes went there."""
+    world.laptop.ip("link", "set", "wlan0", "up")
+    for side, last in ((world.laptop, 2), (world.phones, 1)):
+        side.ip("address", "add", f"2001:db8:43::{last}/64", "dev", "wlan0", "nodad")
+    route = "-6 route add default via 2001:db8:43::1 dev wlan0 metric 512"
+    world.laptop.ip(*route.split())
+    world.cedos.client.add_rule(RuleRequest(host=RULED6, only=("wlan0",)))
+
+    def uses_wifi():
+        way = world.laptop.run("ip", "-6", "route", "get", RULED6, check=False).stdout
+        return "dev wlan0" in way and "src 2001:db8:43::2 " in way
+
+    wait_until(uses_wifi, 10.0)
+    for left_s in (0, 1000, 0):
+        lifetimes = f"preferred_lft {left_s} valid_lft 2000"
+        world.laptop.ip(*f"address change 2001:db8:43::2/64 dev wlan0 {lifetimes}".split())
+        wait_until(uses_wifi, 10.0)
+
+
 def forge(world, name, addresses, *, port=4444, checksum=0):
     """A neighbour sends a datagram in the resolver's name; a checksum of 0 is none."""
     content = answer(dns.question(7, name), record(name, *addresses))

@@ -116,10 +116,12 @@ def test_routes_of_others_stay(asked):
         assert asked.refuses("delete_routes", (route,))
 
 
-def test_the_one_route_with_a_source_is_the_one_that_refuses(asked):
+def test_routes_with_a_source_are_those_of_networks_and_the_one_that_refuses(asked):
     asked.knows(ROUTING)
     right = REFUSING_ROUTE
+    six = Route(ROUTE.table, ip_network("::/0"), 3, source=ip_address("2001:db8::1"))
     for route in (
+        replace(six, destination=ip_network("2001:db8::/32")),
         replace(ROUTE, source=ip_address("192.0.2.9")),
         replace(right, source=None),
         replace(right, source=ip_address("2001:db8::1")),
@@ -131,8 +133,9 @@ def test_the_one_route_with_a_source_is_the_one_that_refuses(asked):
     ):
         assert asked.refuses("add_routes", (route,))
         assert asked.refuses("delete_routes", (route,))
-    assert asked.ask("add_routes", (right,)) == ["done", None]
-    assert asked.ask("delete_routes", (right,)) == ["done", None]
+    for route in (right, six):
+        assert asked.ask("add_routes", (route,)) == ["done", None]
+        assert asked.ask("delete_routes", (route,)) == ["done", None]
 
 
 def test_other_sysctls_stay(asked):

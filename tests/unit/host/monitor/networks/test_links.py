@@ -93,6 +93,28 @@ def test_up_needs_carrier_address_and_route():
         assert not any(n.up for n, _ in assemble(made, Resolvers(), Genuine(), {}))
 
 
+def test_deprecated_addresses_are_named_and_stay_so():
+    """The kernel would take another interface's, which any neighbour can bring about."""
+    made, named = tables("wlan0"), set()
+    made.routes[1].append(DefaultRoute(1, 6, ip_address("fe80::1"), 100))
+    first, second = (LinkAddress(1, ip_interface(f"2001:db8::{last}/64")) for last in (1, 2))
+
+    def source(*addresses):
+        made.addresses[1] = [LinkAddress(1, ip_interface("10.0.1.2/24")), *addresses]
+        made._name_sources(named)
+        four, six = made.next_hops(1)
+        assert four.source is None
+        return six.source
+
+    old = replace(first, preferred=False)
+    assert source(first, second) is None
+    assert source(old, second) is None
+    assert source(old, replace(second, preferred=False)) == first.interface.ip
+    assert source(first, second) == first.interface.ip
+    assert source(second) is None, "it has gone"
+    assert not named
+
+
 async def test_the_monitor_tells_changes_in_order():
     source = PlayedTables(tables("wlan0"))
     monitor = LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers())
