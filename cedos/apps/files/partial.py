@@ -121,9 +121,12 @@ _LOOK_S: Final = 0.05
 
 
 def _opened(path: Path) -> int:
-    """Open the part; others may write into its folder, so that only a file of this user is accepted."""
+    """Open the part; others may write into its folder, so that only a file of this user is accepted.
+
+    A new one is for its owner alone: whoever may open a file may lock it.
+    """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    number = os.open(path, flags, 0o666)
+    number = os.open(path, flags, 0o600)
     try:
         own_file.check(number, path)
     except OSError:
@@ -367,6 +370,7 @@ class Partial:
         """
         try:
             # The bytes must be on the disk before the name is.
+            self._open_to_others()
             os.utime(self._number, (modified_unix_s, modified_unix_s))
             os.fsync(self._number)
             try:
@@ -382,6 +386,19 @@ class Partial:
             raise TransferError(
                 f"{self.target}: {disk_words(error)}; {self.path} is kept"
             ) from error
+
+    def _open_to_others(self) -> None:
+        """Give the part the mode that the folder gives to new files. Errors: OSError."""
+        other = files_of(self._target)[2]
+        other.unlink(missing_ok=True)
+        number = os.open(other, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            usual = os.fstat(number).st_mode
+        finally:
+            os.close(number)
+            other.unlink()
+        if usual != os.fstat(self._number).st_mode:
+            os.fchmod(self._number, stat.S_IMODE(usual))
 
     def discard(self) -> None:
         """Drop the received bytes: the server has others."""

@@ -151,6 +151,20 @@ def test_two_programs_do_not_write_one_file(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_other_user_can_open_and_lock_a_part(tmp_path):
+    """Open the part to read it, and lock it: it was "fetched by another program" for as long."""
+    target = tmp_path / "file"
+    (tmp_path / "other").touch()
+    partial = Partial(target, "s")
+    partial.begin(0, "v", 1)
+    assert partial.path.stat().st_mode & 0o777 == 0o600
+    partial.write(b"x")
+    partial.finish(0.0)
+    partial.close()
+    assert target.stat().st_mode == (tmp_path / "other").stat().st_mode
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "other"]
+
+
 def test_an_existing_file_is_never_overwritten(tmp_path):
     target = tmp_path / "file"
     partial = Partial(target, "s")
@@ -175,8 +189,15 @@ def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path):
     partial = Partial(tmp_path / "file", "s")
     partial.begin(0, "v1", 3)
     partial.write(b"one")
+    unlink = Path.unlink
+
+    def but_the_part(path, missing_ok=False):
+        if path.suffix == ".part":
+            raise OSError
+        unlink(path, missing_ok)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "unlink", lambda self, missing_ok=False: (_ for _ in ()).throw(OSError))
+        patch.setattr(Path, "unlink", but_the_part)
         with pytest.raises(TransferError):
             partial.finish(0.0)
     partial.close()
