@@ -482,7 +482,8 @@ def _close_old(files: "deque[tuple[int, int]]", acknowledged_bytes: int) -> None
 
 def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:
     kinds = {FileRequest: Answer, ListRequest: Listing, PutRequest: PutAnswer}
-    refusal: Answer | Listing | PutAnswer = kinds[type(request)](refused=why[:1000])
+    text = why.encode(errors="backslashreplace").decode()  # a name may be no UTF-8
+    refusal: Answer | Listing | PutAnswer = kinds[type(request)](refused=text[:1000])
     return refusal
 
 

@@ -571,6 +571,26 @@ async def test_requests_that_wait_leave_the_event_loop_to_others(root, monkeypat
         await server_of_files.close()
 
 
+async def test_a_refusal_may_name_what_is_no_text(root):
+    """Send another file under a name that is not UTF-8: the server failed at the words of its refusal."""
+    (root / os.fsdecode(b"\xff")).write_bytes(b"here")
+    listening = Listening()
+    uploads = Uploads(Tree(root), UploadLimits(keep_free_bytes=0))
+    server_of_files = Serving(Tree(root), listening, {}, uploads)
+    running = asyncio.create_task(server_of_files.run())
+    client, server = End(), PlacedEnd("192.0.2.1")
+    client.other, server.other = server, client
+    server.inbox.put_nowait(pack(PutRequest("\0ff", 1, "v")))
+    listening.queue.put_nowait(server)
+    try:
+        answer = await asyncio.wait_for(read(PutAnswer, client.read_exactly), 5)
+        assert answer.refused == "\\udcff is there already; it is not overwritten"
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server_of_files.close()
+
+
 @pytest.mark.jumping
 async def test_a_client_that_acknowledges_nothing_costs_no_time(root):
     """Ask for more files than may be open, and acknowledge none: 400 sessions took 17 % of a core."""
