@@ -100,7 +100,7 @@ async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
         stream.finish()
         whole = True
     except (TransferError, StreamBrokenError):
-        stream.reset()
+        stream.drop()
     finally:
         stream.watch(lambda: None)
         answer.close(whole=whole)

@@ -374,7 +374,7 @@ class Associations:
         old_s = asyncio.get_running_loop().time() - self._idle_s
         for association, relay in list(self._relays.items()):
             if relay.used_s <= old_s:
-                association.reset()
+                association.drop()
         if self._relays:
             self._check_later()
 

@@ -51,7 +51,7 @@ WatchStream = Callable[[Connection, CarriedStream, Callable[[Label], int | None]
 
 
 class _Watched:
-    """A stream and its counts at the last look. An ended stream is released."""
+    """A stream and its counts at the last look. An ended stream is released, and its session."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class _Watched:
         # The name that the program looked up for the address; its first bytes may tell another one.
         name: str | None,
     ) -> None:
-        self.session = session
+        self.session: Connection | None = session
         self._stream: CarriedStream | None = stream
         self._began_s, self._decided = began_s, decided
         self._asked_for = stream.server
@@ -110,7 +110,7 @@ class _Watched:
             ended_unix_s=time.time() if stream.gone else None,
         )
         if stream.gone:
-            self._stream = None
+            self._stream = self.session = None
 
     def news(self, now_s: float) -> CarriedConnection:
         return msgspec.structs.replace(self.connection, age_s=max(0.0, now_s - self._began_s))
@@ -149,13 +149,15 @@ class CarriedConnections:
         """Share the bytes since the last call among the networks."""
         before, self._counted = self._counted, {}
         carried: dict[Connection, tuple[_Bytes, _Bytes]] = {}
-        for session in {each.session for each in self._connections.values()}:
+        sessions = {each.session for each in self._connections.values()}
+        for session in filter(None, sessions):
             counts = session.received_by_network(), session.sent_by_network()
             self._counted[session] = counts
             down, up = map(_more, counts, before.get(session, ({}, {})))
             carried[session] = down, up
         for each in self._connections.values():
-            each.look(*carried[each.session])
+            if each.session is not None:
+                each.look(*carried[each.session])
 
     @property
     def addresses(self) -> set[str]:
@@ -225,35 +227,39 @@ class CarriedTeller:
         self._program = secrets.token_hex(16)
 
     async def run(self) -> None:
-        connections, silent_s, unheard_s = self._connections, 0.0, 0.0
+        connections, silent_s, unheard_s, pause_s = self._connections, 0.0, 0.0, 0.0
         while True:
-            pause_s = _LOOK_S
-            connections.look()
+            # Each look lets go of the sessions that have ended since.
+            self._look()
             problem = self._problem()
             # Report changes at once, and everything every few seconds, or the daemon would drop it.
             news = (connections and connections.changed) or problem != self._told_problem
-            if news or ((connections or problem) and silent_s >= _TELL_S):
+            due = news or ((connections or problem) and silent_s >= _TELL_S)
+            if due and silent_s >= pause_s:
                 heard = await self._tell()
                 silent_s = 0.0
                 unheard_s = 0.0 if heard else unheard_s + _AGAIN_S
-                pause_s = _LOOK_S if heard else _AGAIN_S
+                pause_s = 0.0 if heard else _AGAIN_S
                 if unheard_s >= _ABSENT_S:
                     connections.forget_ended()
                     pause_s = _SELDOM_S
-            await asyncio.sleep(pause_s)
-            silent_s += pause_s
+            await asyncio.sleep(_LOOK_S)
+            silent_s += _LOOK_S
 
     async def last(self) -> None:
         """Report what is not reported yet: a proxy may have carried one connection, for half a second."""
-        self._connections.look()
+        self._look()
         if self._connections.changed:
             await self._tell()
 
-    async def _tell(self) -> bool:
-        news = list(_that_fit(self._connections.news()))
+    def _look(self) -> None:
+        self._connections.look()
         for address in sorted(self._connections.addresses):
             self._addresses.pop(address, None)
             self._addresses[address] = None
+
+    async def _tell(self) -> bool:
+        news = list(_that_fit(self._connections.news()))
         report = CarriedReport(
             program=self._program,
             gateway=self._gateway,

@@ -275,10 +275,10 @@ class GatewayLink:
             raise GatewayUnreachableError(str(error)) from error
         try:
             await self._accepted(streams, opened)
-        except OSError as error:
-            raise GatewayUnreachableError(str(error)) from error
-        except BaseException:
-            opened.reset()
+        except BaseException as error:
+            opened.drop()
+            if isinstance(error, OSError):
+                raise GatewayUnreachableError(str(error)) from error
             raise
         return opened
 

@@ -192,14 +192,13 @@ class LocalProxy:
         near = not of_other and self.goes_direct(host)
         # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
         if far or not (near or await self._may_go_direct(host, port, user)):
+            away = False
             try:
                 stream = await self._opened(host, port, words, fetch=fetch, user=user)
             except RefusedError as error:
                 # The gateway has no way there (no IPv6, say), but this host may have one: go on, direct.
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
                     raise
-                if words is not None:
-                    words.end(again=True)
             except GatewayUnreachableError as error:
                 if self._fail is Fail.CLOSED:
                     raise RefusedError(
@@ -207,19 +206,22 @@ class LocalProxy:
                         "proxy_internal_error",
                         f"the gateway cannot be reached: {error}",
                     ) from error
-                # Fail open: connect directly, and send the same first bytes again.
-                self._tell_direct(direct=True)
-                if words is not None:
-                    words.end(again=True)
-                origin = await direct.connect(host, port, user)
-                self._link.went_direct()
-                return origin
+                away = True
             else:
                 self._tell_direct(direct=False)
                 return stream
             finally:
                 if words is not None:
                     words.end()
+            # Connect directly, and send the same first bytes again. (Here the error is gone, which holds
+            # what is left of the session.)
+            if words is not None:
+                words.end(again=True)
+            if away:
+                self._tell_direct(direct=True)
+                origin = await direct.connect(host, port, user)
+                self._link.went_direct()
+                return origin
         return await self._connect_direct(host, port, direct, user)
 
     async def _connect_direct(
@@ -293,7 +295,7 @@ class LocalProxy:
 
     def _give_up(self, upstream: ProxiedStream | socket.socket) -> None:
         if isinstance(upstream, ProxiedStream):
-            upstream.reset()
+            upstream.drop()
         else:
             reset_on_close(upstream)
             upstream.close()

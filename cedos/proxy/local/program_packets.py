@@ -108,7 +108,7 @@ class ProgramPackets:
             await asyncio.gather(self._opening, return_exceptions=True)
         if self._association is not None:
             self._association.ended = lambda: None
-            self._association.reset()
+            self._association.drop()
 
     async def _open(self) -> None:
         """Open an association; if that fails, send the packets that waited another way."""

@@ -91,7 +91,7 @@ class ProxiedAssociation:
             packed = UndeliveredPacket(self.number, host, port, why).pack()
             self._session.send_packet(packed, LIFETIME_S)
 
-    def reset(self) -> None:
+    def drop(self) -> None:
         """Close it for both ends, if it is open."""
         if not self._gone:
             self.broke(StreamBrokenError("it was ended here"))

@@ -273,16 +273,14 @@ class ProxiedStream:
             if self._peer_ended:
                 self._is_over()
 
-    def reset(self) -> None:
-        """Break it for both ends, unless it is over."""
+    def drop(self) -> None:
+        """Break it for both ends, unless it is over and was read, and drop the waiting bytes."""
+        # Behind these its end is none any more: who reads it must not take the part for the whole.
+        self._peer_ended = self._peer_ended and not self._waiting
         if self._broken is None and not (self._ended and self._peer_ended):
             # Behind the end that was sent: what the program said before it left arrives.
             self._say(StreamReset(self.number), ordered=self._ended)
             self.broke(StreamBrokenError("it was reset here"))
-
-    def drop(self) -> None:
-        """Break it as `reset`, and drop the waiting bytes."""
-        self.reset()
         self._give_up()
         self.on_change()
 

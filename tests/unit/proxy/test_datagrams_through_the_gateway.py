@@ -357,7 +357,7 @@ async def test_what_is_not_delivered_is_told(ends, sockets, monkeypatch):
     association.send("127.0.0.1", 9, b"no way")
     nowhere = await asyncio.wait_for(told.get(), ANSWER_S)
     assert (nowhere.port, nowhere.why) == (9, Obstacle.NO_WAY)
-    association.reset()
+    association.drop()
 
 
 async def test_packets_for_names_that_nobody_answers_for_take_little_and_have_an_end(monkeypatch):

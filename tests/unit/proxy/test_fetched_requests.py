@@ -346,7 +346,7 @@ async def test_programs_that_an_origin_leaves_waiting_end_nothing_for_others(fet
     assert b"age: " in head
     assert len(origin.asked) == 1
     # Streams that are reset take along what waits for them.
-    further.reset()
+    further.drop()
     for task in tasks:
         task.cancel()
     await until(lambda: living == 0)
@@ -389,7 +389,7 @@ async def test_an_answer_that_is_passed_on_ends_with_its_program(fetching):
 
     stream = await asking(fetching, await fetching.origin(events))
     await until(lambda: b"".join(stream.waiting).endswith(b": first\n\n"))
-    stream.reset()
+    stream.drop()
     await until(lambda: living == 0)
 
 

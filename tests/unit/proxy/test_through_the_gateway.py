@@ -5,6 +5,7 @@ import hashlib
 import os
 import resource
 import socket
+import weakref
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
@@ -18,14 +19,16 @@ from cedos.kernel.process_limits import MemoryRoom
 from cedos.kernel.socket_owners import is_of_other_host
 from cedos.proxy.gateway import gateway
 from cedos.proxy.gateway.gateway import LIMITS, OPENS_AT_ONCE
+from cedos.proxy.gateway.gateway_session import GatewaySession
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.direct import RuleBook, is_near
-from cedos.proxy.local.gateway_link import GatewayLink
-from cedos.proxy.local.local_proxy import Fail
+from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
+from cedos.proxy.local.gateway_links import GatewayLinks
+from cedos.proxy.local.local_proxy import Fail, Listening
 from cedos.proxy.splice import reset_on_close
-from cedos.proxy.streams.frames import OpenStream
+from cedos.proxy.streams.frames import OpenStream, StreamBytes
 from cedos.proxy.streams.stream import SMALL, WINDOW_BYTES, ProxiedStream
 from cedos.session.io.links import EgressReader
 from cedos.session.protocol.channel import Channel
@@ -96,6 +99,81 @@ async def test_who_does_not_read_holds_nobody_up(ends):
     assert session.connection.held_bytes < 4 * WINDOW_BYTES
     for each in (slow, writer):
         each.transport.abort()
+
+
+@pytest.mark.parametrize("half_closes", [False, True])
+async def test_what_is_dropped_never_looks_complete(ends, half_closes):
+    """A slow program got a part of what its server had sent, and then an end in good order."""
+    await ends.start()
+
+    async def sends(_reader, writer):
+        writer.write(bytes(400_000))
+        await writer.drain()
+
+    one = socket.socket()
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    one.setblocking(False)
+    ends.proxy.open([Listening("127.0.0.1", 0, ("127.0.0.1", await ends.origin(sends)))])
+    loop = asyncio.get_running_loop()
+    with one:
+        await loop.sock_connect(one, ("127.0.0.1", ends.proxy.addresses[-1].port))
+        await until(lambda: ends.link._streams is not None and ends.link._streams.streams)
+        (stream,) = ends.link._streams.streams.values()
+        if half_closes:
+            one.shutdown(socket.SHUT_WR)
+            await until(lambda: stream.over)
+        await until(lambda: stream.peer_ended)
+        assert stream.unread_bytes
+        stream.drop()
+
+        async def read_all():
+            while await loop.sock_recv(one, 65_536):
+                pass
+
+        with pytest.raises(ConnectionResetError):
+            await asyncio.wait_for(read_all(), 5)
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_a_lost_session_is_kept_for_no_connection_that_goes_direct(ends, monkeypatch):
+    """A gateway that ended each session had one kept for each connection, for up to 30 s."""
+    await ends.start(fail=Fail.OPEN)
+    kept = []
+
+    class Lost:
+        """A session."""
+
+    async def lost(*_, **__):
+        session = Lost()
+        kept.append(weakref.ref(session))
+        raise GatewayUnreachableError("it ended")
+
+    async def wait(*_):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(GatewayLinks, "open", lost)
+    monkeypatch.setattr(Origins, "connect", wait)
+    connecting = asyncio.create_task(ends.proxy.connect("192.0.2.1", 80, far=False))
+    await until(lambda: kept and all(each() is None for each in kept))
+    connecting.cancel()
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_what_came_before_a_refusal_is_kept_no_longer(ends, monkeypatch):
+    """Each connection that failed before its answer left what had come in the proxy's memory."""
+    await ends.start()
+
+    async def early(session, stream, _asked):
+        stream._session.put(
+            stream, StreamBytes(stream.number, 0, bytes(9_000)).pack(), SMALL, ordered=True
+        )
+        raise RefusedError(HTTPStatus.BAD_GATEWAY, "dns_error", "it was not found")
+
+    monkeypatch.setattr(GatewaySession, "_serve_stream", early)
+    for _ in range(3):
+        with pytest.raises(RefusedError):
+            await ends.proxy.connect("127.0.0.1", 80, far=False)
+    assert ends.link._unread.total_bytes == 0
 
 
 async def test_what_breaks_at_the_origin_breaks_for_the_program(ends):

@@ -1,6 +1,7 @@
 """Connections through the gateway: bytes by network, and their report to the daemon each second."""
 
 import asyncio
+import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -263,6 +264,23 @@ async def test_without_a_daemon_nothing_piles_up_and_a_later_one_hears_what_live
     stays.write(b"d")
     await until(lambda: daemon.reports[-1].connections[0].bytes_up == 4)
     stays.close()
+    teller.cancel()
+
+
+async def test_an_ended_session_is_let_go_before_the_next_report(daemon, monkeypatch):
+    """A gateway that ends each session had 30 s of them, of up to a megabyte each, kept for a report."""
+    monkeypatch.setattr(carried, "_AGAIN_S", 1000.0)
+    monkeypatch.setattr(carried, "_ABSENT_S", 10_000.0)
+    daemon.there, connections = False, CarriedConnections(asyncio.get_running_loop().time)
+    stream, session = Stream(), Session()
+    kept = weakref.ref(session)
+    connections.watch(session, stream, lambda _label: None)
+    teller = asyncio.create_task(CarriedTeller(Path("/nowhere"), connections, "gw").run())
+    await asyncio.sleep(0.05)
+    stream.gone = True
+    del session
+    await until(lambda: kept() is None)
+    assert len(connections) == 1, "its connection is still to be told of"
     teller.cancel()
 
 

@@ -32,7 +32,7 @@ class Link:
     def send(self, _host, _port, data):
         self.sent.append(data)
 
-    def reset(self):
+    def drop(self):
         self.gone = True
 
 

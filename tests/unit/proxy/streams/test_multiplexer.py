@@ -136,7 +136,7 @@ async def test_a_few_streams_begin_with_large_windows_and_hundreds_do_not():
     lent = [stream.lent_bytes for stream in streams]
     assert lent[0] > WINDOW_BYTES // 2
     assert sum(lent) <= 4 * WINDOW_BYTES
-    streams[0].reset()  # what it was lent is another's now
+    streams[0].drop()  # what it was lent is another's now
     late = multiplexer.open("h", 80)
     late.on_frame(StreamBytes(late.number, 0, HEAD))
     assert late.lent_bytes == lent[0]
@@ -156,7 +156,7 @@ async def test_what_came_lasts_as_long_as_for_the_program_that_needs_more_first(
     assert session.readers().lasts_s == {rank_of(LARGE): 3.0}
     lasts_s[second.number] = 0.0
     assert session.readers().lasts_s == {}, "one waits for what comes"
-    second.reset()
+    second.drop()
     assert session.readers().lasts_s == {rank_of(LARGE): 12.0}
 
 
@@ -173,7 +173,7 @@ async def test_the_session_tells_how_many_programs_wait_for_the_rest_of_large_da
     assert session.readers().waiting == {(rank, Direction.DOWN): 2, (rank, Direction.UP): 0}
     streams[1].on_frame(StreamBytes(streams[1].number, streams[1].received_bytes, bytes(70_000)))
     assert session.readers().waiting[rank, Direction.DOWN] == 1, "one has all of it"
-    streams[0].reset()
+    streams[0].drop()
     assert session.readers().waiting[rank, Direction.DOWN] == 0
 
 
