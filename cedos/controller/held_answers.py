@@ -7,6 +7,7 @@ kernel until the routes of its addresses stand:
                                            addresses, then it passes
     any other answer                       our own look-up of that name first; it passes if that
                                            confirms all of its addresses
+    one to a resolver on loopback          passes: what that resolver answers is held
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
 An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours confirms, is

@@ -32,7 +32,7 @@ _ANY_STATE: Final = 0xFFF
 
 _REQUEST: Final = struct.Struct("=BBBxI")  # family, protocol, extensions, states; then an identity
 _DUMP: Final = struct.Struct("=xxxB48xI4x")  # any family, extensions, any identity, states
-_IDENTITY: Final = struct.Struct("!HH16s16s4x8s")  # ports, addresses, no interface, cookie
+_IDENTITY: Final = struct.Struct("!HH16s16s4s8s")  # ports, addresses, interface, cookie
 # Family, state, timer, retransmits, ports, addresses; interface, cookie; milliseconds to the timer.
 _SOCKET: Final = struct.Struct("!BBBBHH16s16s")
 _EXPIRES: Final = struct.Struct("=52xI")
@@ -40,6 +40,7 @@ _COOKIE: Final = slice(44, 52)
 _SOCKET_BYTES: Final = 72
 _OWNER: Final = struct.Struct("=44xQ12xII")  # the cookie; the user, the inode
 _NO_COOKIE: Final = b"\xff" * 8
+_NO_INTERFACE, _LOOPBACK_INTERFACE = struct.pack("=I", 0), struct.pack("=I", 1)
 _WANT_TCP_INFO: Final = 1 << 1
 # The most sockets that are kept of a dump, of one user and of all. A user can open 36,000 in a second.
 MOST_OF_USER, MOST = 1_024, 4_096
@@ -129,7 +130,7 @@ def destroy_request(answer: NetlinkMessage) -> bytes:
     """Return the request that closes the very socket of an answer (CAP_NET_ADMIN)."""
     family, _, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(answer.payload)
     cookie = answer.payload[_COOKIE]
-    identity = _IDENTITY.pack(local_port, remote_port, local, remote, cookie)
+    identity = _IDENTITY.pack(local_port, remote_port, local, remote, _NO_INTERFACE, cookie)
     return _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _ANY_STATE) + identity
 
 
@@ -141,7 +142,9 @@ def sender_request(protocol: int, key: FlowKey) -> bytes:
     # For UDP, the kernel looks for the socket that would receive a packet from `remote`.
     if protocol == socket.IPPROTO_UDP:
         ends = key.remote_port, key.local_port, remote, local
-    identity = _IDENTITY.pack(*ends, _NO_COOKIE)
+    # Packets from there come over the loopback, to which the socket may be bound.
+    interface = _LOOPBACK_INTERFACE if key.remote.is_loopback else _NO_INTERFACE
+    identity = _IDENTITY.pack(*ends, interface, _NO_COOKIE)
     return _REQUEST.pack(family, protocol, 0, _ANY_STATE) + identity
 
 
@@ -161,7 +164,8 @@ def is_orphan(message: NetlinkMessage) -> bool:
 def _one(key: FlowKey, extensions: int, states: int) -> bytes:
     family = socket.AF_INET if key.local.version == 4 else socket.AF_INET6
     local, remote = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
-    identity = _IDENTITY.pack(key.local_port, key.remote_port, local, remote, _NO_COOKIE)
+    ends = key.local_port, key.remote_port, local, remote
+    identity = _IDENTITY.pack(*ends, _NO_INTERFACE, _NO_COOKIE)
     return _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, states) + identity
 
 

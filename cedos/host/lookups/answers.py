@@ -191,12 +191,7 @@ class AnswerWatch:
         own = {
             each for network in self._networks() for each in (*network.resolvers, *network.gateways)
         }
-        if resolver in own:
-            return True
-        with suppress(OSError):
-            named = RESOLV_CONF.read_text(encoding="utf-8", errors="replace")
-            return resolver in parse_resolv_conf(named, stubs=True)
-        return False
+        return resolver in own or resolver in _named_resolvers()
 
     # -- within -------------------------------------------------------------------------------
 
@@ -235,6 +230,12 @@ class AnswerWatch:
         if reply is None:  # others may be a VPN's
             return asked is not None or self.trusted(key.remote)
         return asked is not None and (reply.name, reply.kind) != asked
+
+    def _is_for_a_stub(self, key: FlowKey) -> bool:
+        """Return whether a resolver on this host's loopback, which programs ask, has asked itself."""
+        stubs = [each for each in _named_resolvers() if each.is_loopback]
+        users = {self._user_of(FlowKey(each, _PORT, each, key.local_port, "udp")) for each in stubs}
+        return self._user_of(key) in users - {UNKNOWN.user}
 
     def _let_go(self) -> None:
         self._tell_verdicts()
@@ -326,6 +327,10 @@ class AnswerWatch:
         if not replies:
             self._decide(number, passes=True)
             return
+        if not self.trusted(key.remote) and self._is_for_a_stub(key):
+            # What the stub makes of it is judged when it answers.
+            self._decide(number, passes=True)
+            return
         asked = all(self._asked_for(key, each) for each in replies)
         replies = _with_short_names(replies)
         told = (replies, ()) if asked and self.trusted(key.remote) else ((), replies)
@@ -372,6 +377,13 @@ class AnswerWatch:
         self._verdicts.clear()
         with suppress(OSError, CedosError):  # they wait no more
             self._queue.decide(passed, dropped)
+
+
+def _named_resolvers() -> Sequence[Address]:
+    with suppress(OSError):
+        named = RESOLV_CONF.read_text(encoding="utf-8", errors="replace")
+        return parse_resolv_conf(named, stubs=True)
+    return ()
 
 
 def _with_short_names(replies: Sequence[DnsReply]) -> tuple[DnsReply, ...]:

@@ -31,6 +31,11 @@ def test_the_kernel_tells_who_sends():
         port = one.getsockname()[1]
         assert owners.find(socket.IPPROTO_UDP, ("::1", port), ("::1", 9)) == owner(one)
     assert owners.find(socket.IPPROTO_UDP, ("::1", port), ("::1", 9)) is None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stub:
+        stub.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+        stub.bind(("127.0.0.53", 0))
+        here = stub.getsockname()
+        assert owners.find(socket.IPPROTO_UDP, here, ("127.0.0.53", 9)) == owner(stub)
     owners.close()
 
 

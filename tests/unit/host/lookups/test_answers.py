@@ -153,6 +153,27 @@ async def test_a_name_in_a_search_domain_counts_for_what_was_asked_for(
     assert told.believed[0].addresses == told.believed[1].addresses
 
 
+async def test_what_a_stub_on_loopback_asks_itself_is_judged_when_it_answers(
+    watch, monkeypatch, tmp_path
+):
+    """A resolver of servers' own answers has addresses that no look-up of ours confirms."""
+    file = tmp_path / "resolv.conf"
+    file.write_text("nameserver 127.0.0.53\n")
+    monkeypatch.setattr(answers, "RESOLV_CONF", file)
+    users = {53: 101, 4000: 101}
+    monkeypatch.setattr(
+        SocketOwners, "find", lambda _, __, program, ___: SocketOwner(1, users[program[1]])
+    )
+    content = answer(HOST, "203.0.113.1")
+    assert watch.comes(1, content, STRANGER) is None
+    assert watch.passed == {1: True}
+    users[4000] = 1000
+    assert watch.comes(2, content, STRANGER).claimed
+    users[4000] = 101
+    watch.asks()
+    assert watch.comes(3, content).believed, "it asks a resolver of this host"
+
+
 async def test_a_segment_that_says_something_else_than_before_is_dropped(watch):
     """Know what the kernel may do: it takes the second one if the first had an old timestamp."""
     first, second = (
