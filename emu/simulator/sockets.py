@@ -328,7 +328,8 @@ class SimulatedSocket:
         # A rate counts from the first packet after a pause.
         if not sender.inflight:
             self._samples.clear()
-            self._samples.append((self._clock.now_s, self._delivered, False))
+            limited = self._delivered <= self._limited_to
+            self._samples.append((self._clock.now_s, self._delivered, limited))
         packets = min(most, -(-waiting // PAYLOAD_BYTES))
         self._ends += (
             min(self._sent + PAYLOAD_BYTES * each, self._written) for each in range(1, packets + 1)
@@ -382,7 +383,9 @@ class SimulatedSocket:
                 self._rate_bps, self._limited = rate_bps, limited
         samples.append((now_s, self._delivered, self._delivered <= self._limited_to))
         if not self.unacknowledged_bytes:
-            self._busy_s += now_s - self._busy_since_s
+            # Copies of packets may be acknowledged later.
+            if self._busy_since_s < inf:
+                self._busy_s += now_s - self._busy_since_s
             self._busy_since_s = inf
             self._end()
 

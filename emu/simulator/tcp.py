@@ -15,7 +15,7 @@ every 2 ms, which Linux does not count as close.
 
 from collections import deque
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Final, Protocol
 
 from emu.simulator.link import Clock, Network, Parcel
@@ -42,9 +42,9 @@ class TcpSettings:
     """The settings of a sender."""
 
     first_window: float = 10.0  # packets of the first window
-    # After a time without data that is longer than the retransmission time-out, the sender begins
-    # again with the first window (RFC 5681, section 4.1).
-    restarts: bool = False
+    # The share of the window that each retransmission time-out without data leaves, down to the first
+    # window: Linux; 1.0 without `tcp_slow_start_after_idle`; 0.0 by RFC 5681, section 4.1.
+    idle_leaves: float = 0.5
     most_rto_s: float = MOST_RTO_S  # the longest retransmission time-out
 
 
@@ -92,7 +92,7 @@ class Sender:
         *,
         down: bool,  # from the server to the client; else from the client to the server
         rtt_s: float,  # the round trip of the handshake
-        settings: TcpSettings = LINUX,  # as Linux without a restart after idle times, unless given
+        settings: TcpSettings = LINUX,  # as Linux, unless given
     ) -> None:
         self.network = network
         self.cwnd = settings.first_window
@@ -157,18 +157,21 @@ class Sender:
                 if not packets:
                     return
             # An idle sender may have too large a window for the network of now.
-            if not self._sent and self._settings.restarts:
-                self._restart_after_idle()
+            if not self._sent:
+                self._shrink_after_idle()
                 room = min(room, int(self.cwnd))
             self._transmit(first, packets)
             room -= packets
 
-    def _restart_after_idle(self) -> None:
-        if self._time_out_s() < self._clock.now_s - self._last_sent_s < inf:
-            # Linux keeps three quarters of the window as the end of slow start.
-            self.ssthresh = max(self.ssthresh, 0.75 * self.cwnd)
-            self.cwnd = min(self.cwnd, self._settings.first_window)
-            self.restarts += 1
+    def _shrink_after_idle(self) -> None:
+        idle_s, rto_s = self._clock.now_s - self._last_sent_s, self._time_out_s()
+        if not rto_s < idle_s < inf or self._settings.idle_leaves == 1.0:
+            return
+        # Linux keeps three quarters of the window as the end of slow start.
+        self.ssthresh = max(self.ssthresh, 0.75 * self.cwnd)
+        left = self.cwnd * self._settings.idle_leaves ** (ceil(idle_s / rto_s) - 1)
+        self.cwnd = max(left, min(self.cwnd, self._settings.first_window))
+        self.restarts += 1
 
     def _transmit(self, first: int, packets: int) -> None:
         parcel = Parcel(self._arrive, first, packets)

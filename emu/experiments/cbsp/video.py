@@ -23,7 +23,7 @@ SCHEDULERS: Final = (SWTC, LOWEST_RTT)
 
 # TCP of the paper's simulator: an initial window of two packets (ns-2's default), also after idle
 # times.
-NS2: Final = TcpSettings(first_window=2.0, restarts=True)
+NS2: Final = TcpSettings(first_window=2.0, idle_leaves=0.0)
 _TRACE_S, _UP_BPS = 12.0, 2e6
 _TICK_S: Final = 0.02
 # The ticks between two samples of idle helpers: 100 ms, as in the paper.

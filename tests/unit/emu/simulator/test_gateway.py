@@ -1,6 +1,7 @@
 """Programs through the simulated gateway: the shipped sessions on links that fail under their data."""
 
 import multiprocessing
+import socket
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -13,6 +14,7 @@ from emu.places.traces import Trace
 from emu.simulator.gateway import SimulatedGateway
 from emu.simulator.laptop import SimulatedLaptop
 from emu.simulator.link import Clock, Network
+from emu.simulator.sockets import Kernel, SimulatedSocket
 from emu.testbed.access import Access
 from emu.testbed.programs.gateway import PORT
 from emu.workloads.mixed import PlannedTransfer
@@ -162,3 +164,51 @@ def test_only_policies_that_the_simulator_knows_are_simulated():
     assert not policies.simulated("cedos").gateway
     with pytest.raises(ConfigError, match="cedos-gateway"):
         policies.simulated("cedos-told")
+
+
+class Alone:
+    """A connection over LTE of 10 Mbit/s and 60 ms, without a session, whose third second is a pause."""
+
+    def __init__(self):
+        self.clock = Clock()
+        trace = Trace([*range(2_000), *range(3_000, 10_000)], 10_000)
+        lte = Network(self.clock, Access(CELLULAR, trace, trace, 0.06))
+        kernel = Kernel(self.clock, {"lte0": lte}, ("10.0.0.2", 443), self)
+        self.socket = SimulatedSocket(kernel)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lte0")
+        self.socket.connect_ex(("10.0.0.2", 443))
+        self.wait(0.2)
+
+    def wait(self, until_s):
+        while self.clock.now_s < until_s:
+            self.clock.run(until_s)
+
+    def watch(self, opened): ...
+
+    def unwatch(self, closed): ...
+
+    def sends(self, size, *, until_s):
+        self.socket.sendmsg([bytes(size)])
+        self.wait(until_s)
+        return self.socket.info()
+
+
+def test_sparse_packets_show_no_rate_but_how_long_they_were_on_their_way():
+    """As on Linux over 60 ms: each is marked as limited by the program, and keeps TCP busy as long."""
+    alone = Alone()
+    for count in range(1, 5):
+        info = alone.sends(1_000, until_s=0.2 + 0.2 * count)
+        assert info.rate_limited_by_us
+        assert info.busy_s == pytest.approx(0.06 * count, rel=0.1)
+    info = alone.sends(120_000, until_s=1.8)
+    assert not info.rate_limited_by_us
+    assert info.delivery_rate_bps > 2e6
+    assert alone.sends(1_000, until_s=1.95).delivery_rate_bps == info.delivery_rate_bps
+
+
+def test_a_copy_that_is_acknowledged_late_does_not_end_the_busy_time_twice():
+    alone = Alone()
+    alone.wait(1.96)
+    info = alone.sends(3_000, until_s=5.0)
+    assert info.repeated_segments, "TCP repeated what came after the pause"
+    assert 1.0 < info.busy_s < 1.5
