@@ -542,7 +542,7 @@ async def test_one_address_leaves_threads_to_others(root, monkeypatch, request_o
 
 
 async def test_requests_that_wait_leave_the_event_loop_to_others(root, monkeypatch):
-    """Sent without waiting for answers, 33,000 a second kept others waiting for 3.7 s."""
+    """Send 33,000 a second without waiting for answers: others waited for 3.7 s."""
     listening = Listening()
     server_of_files = Serving(Tree(root), listening, {})
     most_at_once = begun = seen = 0

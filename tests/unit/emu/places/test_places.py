@@ -130,7 +130,7 @@ def test_mistakes_in_places_csv_are_named(folder, text, message):
 
 
 def test_small_files_cannot_fill_the_memory(folder):
-    """Figures in 170 kB of a series, in 4 kB of a trace, took 12 GB and more."""
+    """Check a series of 170 kB and a trace of 16 bytes: their figures took 12 GB and more."""
     columns = ",".join(f"c{number}" for number in range(200))
     (folder / "wifi" / "ap.csv").write_text(f"t_s,{columns}\n604799{200 * ',1'}\n")
     (folder / "cellular" / "lte.trace").write_text(1000 * "1\n")

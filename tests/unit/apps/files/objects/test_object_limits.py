@@ -107,7 +107,7 @@ async def test_who_acknowledges_nothing_holds_a_bounded_number_of_files(fetching
 
 
 async def test_requests_that_wait_leave_the_event_loop_to_others(fetching):
-    """Sent without waiting for answers, those of twenty sessions kept all clients waiting for 41 s."""
+    """Send them over twenty sessions without waiting for answers: all clients waited for 41 s."""
     await fetching.start()
 
     class Eager(Greedy):
