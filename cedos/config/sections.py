@@ -239,7 +239,7 @@ class SteeringConfig(Section, frozen=True, kw_only=True):
     iptables: bool = True
     rescue: bool = True
     lookups: bool = True
-    retransmission: bool = True
+    tcp: bool = True
     close_stuck: str = "never"
     close_stuck_ports: tuple[Port, ...] = (80, 443, 8000, 8080, 8443, 9418)
     short_queues: bool = False

@@ -120,7 +120,7 @@ async def run(
                 mptcp=config.steering.mptcp,
                 filter_flows=config.steering.iptables,
                 rescue=config.steering.rescue and config.steering.iptables,
-                retransmission=config.steering.retransmission,
+                tcp=config.steering.tcp,
                 kernel=None if privileged is None else SeparateKernel(privileged),
                 open_journal=None if privileged is None else partial(SeparateJournal, privileged),
                 goes_on=goes_on,

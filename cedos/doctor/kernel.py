@@ -350,9 +350,7 @@ def retransmission(files: Files, daemon_runs: bool) -> Finding:
     if own:
         return ok(topic, f"left alone, as these are not the kernel's defaults: {', '.join(own)}")
     if daemon_runs:
-        return limited(
-            topic, "the daemon does not bound it", late, "[steering] retransmission = true"
-        )
+        return limited(topic, "the daemon does not bound it", late, "[steering] tcp = true")
     return ok(topic, "can be bounded while the daemon runs")
 
 

@@ -270,7 +270,8 @@ class SimulatedSocket:
             return
         assert self._network is not None
         now_s = self._heard_at_s = self._answered_at_s = self._clock.now_s
-        settings = TcpSettings(most_rto_s=STEERED_RTO_S)
+        # As the daemon and the gateway's unit set their hosts.
+        settings = TcpSettings(idle_leaves=1.0, most_rto_s=STEERED_RTO_S)
         self._sender = Sender(
             self._clock,
             self._network,

@@ -97,6 +97,7 @@ class MemoryKernel:
             "net.mptcp.close_timeout": "60",
             "net.ipv4.tcp_rmem": "4096\t131072\t6291456",
             "net.ipv4.tcp_rto_max_ms": "120000",
+            "net.ipv4.tcp_slow_start_after_idle": "1",
             "net.ipv4.tcp_retries2": "15",
             "net.ipv4.tcp_syn_retries": "6",
             "net.ipv4.tcp_orphan_retries": "0",

@@ -33,6 +33,8 @@ TCP_RTO_MAX: Final = "net.ipv4.tcp_rto_max_ms"
 TCP_RETRIES: Final = "net.ipv4.tcp_retries2"
 TCP_SYN_RETRIES: Final = "net.ipv4.tcp_syn_retries"
 TCP_ORPHAN_RETRIES: Final = "net.ipv4.tcp_orphan_retries"
+# Whether TCP forgets its window in an idle time (RFC 2861).
+TCP_IDLE_RESTART: Final = "net.ipv4.tcp_slow_start_after_idle"
 # The daemon's values of `tcp_rmem[2]` lie on these steps, which tells them from others' values.
 WINDOW_STEPS_PER_DOUBLING: Final = 4
 # The sysctls of the bound of the retransmission time-out: the kernel's default of each, and ours.
@@ -95,6 +97,7 @@ CHANGED: Final[Mapping[str, ChangedSysctl]] = {
     MPTCP_FALLBACK: ChangedSysctl(_up_to(255), "6".__eq__),
     CONNTRACK_ACCOUNTING: ChangedSysctl(_up_to(1), "1".__eq__),
     TCP_RMEM: ChangedSysctl(_buffers, _bounded_buffers),
+    TCP_IDLE_RESTART: ChangedSysctl(_up_to(1), "0".__eq__, "1"),
     **{
         key: ChangedSysctl(_up_to(_MOST), ours.__eq__, usual)
         for key, (usual, ours) in RETRANSMISSION.items()

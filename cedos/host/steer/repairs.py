@@ -25,6 +25,7 @@ from cedos.errors import HostError
 from cedos.host.steer.journal_records import (
     CONNTRACK_ACCOUNTING,
     RETRANSMISSION,
+    TCP_IDLE_RESTART,
     TCP_RMEM,
     TCP_RTO_MAX,
     Append,
@@ -194,6 +195,15 @@ def bound_retransmission(kernel: SteeringKernel, append: Append) -> bool:
         if not change_sysctl(kernel, append, key, RETRANSMISSION[key][1]):
             return False
     return True
+
+
+def keep_windows(kernel: SteeringKernel, append: Append) -> None:
+    """Let TCP connections keep their congestion window over idle times (docs/decisions/streams.md).
+
+    The kernel halves it for each retransmission time-out, some 0.3 s, down to ten packets.
+    """
+    if kernel.read_sysctl(TCP_IDLE_RESTART) == "1":
+        change_sysctl(kernel, append, TCP_IDLE_RESTART, "0")
 
 
 class Repairs:

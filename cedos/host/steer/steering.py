@@ -28,6 +28,7 @@ from cedos.host.steer.repairs import (
     PacketFilter,
     Repairs,
     bound_retransmission,
+    keep_windows,
     track_flows,
 )
 from cedos.host.steer.rescues import Rescues
@@ -58,7 +59,7 @@ class Steering:
         filter_flows: make the kernel track and count flows.
         rescue: be able to lead flows elsewhere whose first packet found no answer; needs flows that
             are tracked.
-        retransmission: bound the retransmission time-out of new sockets.
+        tcp: bound the retransmission time-out of new sockets, and keep windows over idle times.
         kernel: what to act on; None: the one of the calling thread's namespace.
         open_journal: opens the journal, if it is not this process that keeps it.
         goes_on: whether another one begins as soon as this one has closed. The second wall of barred
@@ -78,7 +79,7 @@ class Steering:
         mptcp: bool = True,
         filter_flows: bool = True,
         rescue: bool = False,
-        retransmission: bool = False,
+        tcp: bool = False,
         kernel: SteeringKernel | None = None,
         open_journal: Callable[[], JournalKeeper] | None = None,
         goes_on: Callable[[], bool] = lambda: False,
@@ -92,7 +93,7 @@ class Steering:
         self._steers_mptcp = False
         self._filter_flows = filter_flows
         self._rescue = rescue
-        self._retransmission = retransmission
+        self._tcp = tcp
         self._goes_on = goes_on
         self._networks: dict[str, Network] = {}
         self._problems: dict[str, str] = {}
@@ -163,14 +164,12 @@ class Steering:
                 self._steers_mptcp = True
         except HostError as error:
             self._problem("mptcp", str(error))
-        if self._retransmission:
+        if self._tcp:
             try:
+                keep_windows(kernel, self._sysctls.note)
                 bound_retransmission(kernel, self._sysctls.note)
             except OSError as error:
-                self._problem(
-                    "retransmission",
-                    f"the retransmission time-out cannot be bounded: {error.strerror}",
-                )
+                self._problem("tcp", f"TCP stays as the kernel has it: {error.strerror}")
         if self._filter_flows:
             try:
                 await self._filter.do(lambda: track_flows(kernel, self._sysctls.note))

@@ -52,6 +52,7 @@ def test_a_restart_breaks_what_it_carried_and_serves_again(laptop, machine, tmp_
 
     done = made.run("systemctl", "start", "cedos-gateway", check=False)
     assert done.returncode == 0, (done.stderr, log(), made.log.read_text())
+    assert laptop.far.sysctl("net.ipv4.tcp_slow_start_after_idle") == "0"
     laptop.forward("-D", "1080", "--fail", "closed")
     curl = laptop.curl("-x", PROXY, f"http://{ORIGIN}:8080/file")
     assert curl.stdout.read1(1 << 16)
@@ -78,4 +79,5 @@ def test_a_restart_breaks_what_it_carried_and_serves_again(laptop, machine, tmp_
     made.systemctl("stop", "cedos-gateway")
     assert made.shown("cedos-gateway", "Result") == "success"
     until(lambda: not stands())
+    assert laptop.far.sysctl("net.ipv4.tcp_slow_start_after_idle") == "1"
     talk.kill()

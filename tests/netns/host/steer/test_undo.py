@@ -22,7 +22,7 @@ from cedos.host.steer.steering import Steering
 
 async def main():
     networks = pickle.loads(bytes.fromhex(sys.argv[2]))
-    async with Steering(Path(sys.argv[1]), retransmission=True) as steering:
+    async with Steering(Path(sys.argv[1]), tcp=True) as steering:
         await steering.networks_changed(networks)
         steering.set_default("lte0")
         steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")

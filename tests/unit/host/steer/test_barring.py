@@ -69,9 +69,7 @@ async def test_a_disk_that_is_full_from_the_start_opens_no_barred_network(
 
     monkeypatch.setattr(own_file, "create", refuse)
     before = dict(world.kernel.sysctls)
-    async with Steering(
-        tmp_path, kernel=world.kernel, rescue=True, retransmission=True
-    ) as steering:
+    async with Steering(tmp_path, kernel=world.kernel, rescue=True, tcp=True) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
         await steering.barring.bar(["lte0"])
         assert world.kernel.barred == ("lte0",)

@@ -9,6 +9,7 @@ from cedos.host.steer.journal_records import (
     FILTER,
     MPTCP_CLOSE_TIMEOUT,
     RETRANSMISSION,
+    TCP_IDLE_RESTART,
     TCP_RETRIES,
     TCP_RMEM,
     TCP_RTO_MAX,
@@ -76,17 +77,23 @@ def now(world):
 
 
 async def test_it_is_bounded_while_steering_and_the_bound_is_set_last(world, tmp_path):
-    async with Steering(tmp_path, kernel=world.kernel, retransmission=True):
+    async with Steering(tmp_path, kernel=world.kernel, tcp=True):
         assert now(world) == OURS
         changed = [line for line in world.kernel.log if any(key in line for key in OURS)]
         assert TCP_RTO_MAX in changed[-1]
     assert now(world) == USUAL
 
 
+async def test_windows_outlast_idle_times_while_steering(world, tmp_path):
+    async with Steering(tmp_path, kernel=world.kernel, tcp=True):
+        assert world.kernel.read_sysctl(TCP_IDLE_RESTART) == "0"
+    assert world.kernel.read_sysctl(TCP_IDLE_RESTART) == "1"
+
+
 @pytest.mark.parametrize("key", RETRANSMISSION)
 async def test_what_the_user_has_set_is_left_alone(world, tmp_path, key):
     world.kernel.sysctls[key] = "7000"
-    async with Steering(tmp_path, kernel=world.kernel, retransmission=True):
+    async with Steering(tmp_path, kernel=world.kernel, tcp=True):
         assert now(world) == USUAL | {key: "7000"}
     assert now(world) == USUAL | {key: "7000"}
 
@@ -100,7 +107,7 @@ async def test_a_refusal_is_a_problem_and_no_reason_to_end(world, tmp_path):
         write(key, value)
 
     world.kernel.write_sysctl = refuse
-    async with Steering(tmp_path, kernel=world.kernel, retransmission=True) as steering:
+    async with Steering(tmp_path, kernel=world.kernel, tcp=True) as steering:
         (problem,) = steering.problems
         assert "Read-only" in problem
     assert world.kernel.sysctls[TCP_RETRIES] == USUAL[TCP_RETRIES]
