@@ -15,8 +15,9 @@ MOST_ADDRESSES: Final = 256
 METERED: Final = "metered"
 # Words that stand for several networks: all metered ones, or all of a kind (`wifi`).
 GROUPS: Final = (METERED, *NetworkKind)
+# (With digits alone at the end it is an address that was mistyped: 192.0.2.999.)
 _NAME: Final = re.compile(
-    r"(?=.{1,253}\Z)(?:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*[a-z0-9_-]{1,63}"
+    r"(?=.{1,253}\Z)(?:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*(?![0-9]+\Z)[a-z0-9_-]{1,63}"
 )
 _Network = Annotated[str, Meta(min_length=1, max_length=64)]
 
