@@ -4,13 +4,14 @@ import base64
 import html
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
@@ -29,7 +30,8 @@ COLOURS = {
     "cellular": "#ff7f0e",
     "both": "#7b3fa0",
     "none": "#999999",
-    "page or video": "#2ca02c",
+    "gateway": "#2ca02c",
+    "page or video": "#8c564b",
 }
 _INTERFACES = {"wlan0": "wifi", "lte0": "cellular"}
 _BROWSED = "page or video"
@@ -37,14 +39,13 @@ _BIN_S = 0.5
 PAIR = ("wifi-first", "cedos-gateway")
 # The least drawn duration. A shorter one would be invisible.
 _SHORTEST_S = 0.12
-_GATEWAY = "gateway"
-_COLOURS = COLOURS | {_GATEWAY: "#2ca02c"}
 _USED = {
     "wifi": "over Wi-Fi",
     "cellular": "over LTE",
     "both": "over both",
     "none": "network not known",
-    _GATEWAY: "through the gateway",
+    "gateway": "through the gateway",
+    _BROWSED: "page (to its load) or video",
 }
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem }
@@ -82,6 +83,7 @@ def draw_timeline(run: Recorded, repeat: int = 0) -> Figure:
         gridspec_kw={"height_ratios": [1.0, 0.8] * len(run.policies), "hspace": 0.12},
         layout="constrained",
     )
+    ways = {"wifi", "cellular"}  # whose rates are lines
     for number, name in enumerate(run.policies):
         flows = [f for f in run.flows if f["policy"] == name and f["repeat"] == repeat]
         rates = [r for r in run.rates if r["policy"] == name and r["repeat"] == repeat]
@@ -94,7 +96,9 @@ def draw_timeline(run: Recorded, repeat: int = 0) -> Figure:
             for each in (*run.pages, *run.videos)
             if each["policy"] == name and each["repeat"] == repeat
         ]
-        _transfers(below, [*map(_of_flow, flows), *map(_of_browsing, browsed)])
+        bars = [*map(_of_flow, flows), *map(_of_browsing, browsed)]
+        _transfers(below, bars)
+        ways.update(bar.network for bar in bars)
         # A dotted line marks a change of the network.
         for switch in switches:
             for axis in (above, below):
@@ -105,7 +109,7 @@ def draw_timeline(run: Recorded, repeat: int = 0) -> Figure:
     axes[-1][0].set_xlabel("seconds into the run")
     axes[-1][0].set_xlim(0, duration_s)
     figure.legend(
-        handles=_timeline_key(bool(run.pages or run.videos)),
+        handles=_timeline_key(ways),
         loc="outside lower center",
         ncols=4,
         fontsize=8,
@@ -120,7 +124,7 @@ def _headline(name: str, figures: Mapping[str, Any]) -> str:
         return f"{name}:  no transfers, {figures['energy_j']:.0f} J"
     return (
         f"{name}:  mean {figures['mean_s']:.2f} s, p95 {figures['p95_s']:.2f} s, "
-        f"{figures['cellular_mb']:.1f} MB cellular, {figures['energy_j']:.0f} J"
+        f"{figures['cellular_mb']:.1f} MB over LTE, {figures['energy_j']:.0f} J"
     )
 
 
@@ -167,7 +171,7 @@ class _Bar(NamedTuple):
 
 def _of_flow(flow: Mapping[str, Any]) -> _Bar:
     begin_s = flow["started_s"]
-    return _Bar(begin_s, begin_s + flow["time_s"], flow["network"], flow["censored"])
+    return _Bar(begin_s, begin_s + flow["time_s"], _way(flow), flow["censored"])
 
 
 def _of_browsing(each: Mapping[str, Any]) -> _Bar:
@@ -196,21 +200,22 @@ def _transfers(axis: Axes, bars: Sequence[_Bar]) -> None:
     axis.tick_params(labelsize=7)
 
 
-def _timeline_key(browsed: bool) -> list[Any]:
-    found: list[Any] = [
+def _timeline_key(ways: Container[str]) -> list[Artist]:
+    return [
         Patch(color=COLOURS["wifi"], alpha=0.2, label="Wi-Fi could carry"),
-        Patch(color=COLOURS["cellular"], alpha=0.2, label="cellular could carry"),
-        Line2D([], [], color=COLOURS["wifi"], lw=2, label="over Wi-Fi"),
-        Line2D([], [], color=COLOURS["cellular"], lw=2, label="over cellular"),
-        Line2D([], [], color=COLOURS["both"], lw=2, label="over both"),
+        Patch(color=COLOURS["cellular"], alpha=0.2, label="LTE could carry"),
+        *_ways_key(ways, width=2),
         Line2D([], [], color="#d62728", marker="x", ls="", label="not finished in time"),
         Line2D([], [], color="#555555", lw=0.8, ls=":", label="new connections go elsewhere"),
     ]
-    if browsed:
-        found.append(
-            Line2D([], [], color=COLOURS[_BROWSED], lw=2, label="page (to its load) or video")
-        )
-    return found
+
+
+def _ways_key(ways: Container[str], *, width: int) -> list[Line2D]:
+    return [
+        Line2D([], [], color=COLOURS[way], lw=width, label=words)
+        for way, words in _USED.items()
+        if way in ways
+    ]
 
 
 def has_pair(run: Recorded) -> bool:
@@ -290,7 +295,7 @@ def _panel(
             fontsize=9,
         )
     for row, flow in enumerate(flows):
-        begin_s, colour = flow["started_s"], _COLOURS[_way(flow)]
+        begin_s, colour = flow["started_s"], COLOURS[_way(flow)]
         lasts_s = max(flow["time_s"], _SHORTEST_S)
         axis.barh(row, lasts_s, left=begin_s, height=0.8, color=colour, lw=0)
         if flow["censored"]:
@@ -303,17 +308,12 @@ def _panel(
 def _way(flow: Mapping[str, Any]) -> str:
     """Return the network of a transfer; those through the gateway share the session's networks."""
     proxied = flow["policy"] == PAIR[1] and flow["network"] == "none"
-    return _GATEWAY if proxied else str(flow["network"])
+    return "gateway" if proxied else str(flow["network"])
 
 
 def _key(flows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Line2D]:
     every = [flow for rows in flows.values() for flow in rows]
-    used = {_way(flow) for flow in every}
-    key = [
-        Line2D([], [], color=_COLOURS[way], lw=5, label=words)
-        for way, words in _USED.items()
-        if way in used
-    ]
+    key = _ways_key({_way(flow) for flow in every}, width=5)
     if any(flow["censored"] for flow in every):
         key.append(Line2D([], [], color="#d62728", marker="x", ls="", label="not finished in time"))
     return key

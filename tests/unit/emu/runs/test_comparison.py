@@ -90,6 +90,10 @@ def test_every_transfer_is_a_row_and_the_outage_is_shaded(tmp_path):
         bars = [patch for patch in axis.patches if patch.get_height() == pytest.approx(0.8)]
         assert len(bars) == COUNT
         assert [text.get_text() for text in axis.texts] == ["Wi-Fi is dead"]
+    assert told(figure) == ["over Wi-Fi", "through the gateway", "not finished in time"]
+    assert "through the gateway" in told(page.draw_timeline(run))
+
+
+def told(figure):
     (legend,) = figure.legends
-    words = [text.get_text() for text in legend.get_texts()]
-    assert words == ["over Wi-Fi", "through the gateway", "not finished in time"]
+    return [text.get_text() for text in legend.get_texts()]
