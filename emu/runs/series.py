@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from cedos.errors import ConfigError, EmulationError, PlaceError, TraceError
+from cedos.errors import ConfigError, DataSetError, EmulationError, PlaceError, TraceError
 from emu.places.places import Places
 from emu.runs import experiment, runs
 from emu.runs.runs import Recorded, claimed
@@ -33,6 +33,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
     Runs of one place are put together. Intervals draw groups of places, whose names are equal up to the
     dash: several walks along one way are no independent evidence.
+    DataSetError: a place has no page and no video.
 
     - `transfer_mean_s`, `transfer_median_s`, `load_median_s`, `censored`, `n`: all transfers together;
     - `reduction`: by how much the sum of transfer times is below the baseline's;
@@ -41,6 +42,11 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     - `max_s`, `max_s_per_e`: median over places of the normalised objective, with `_sd` beside.
     """
     recorded = runs.by_place(recorded)
+    if empty := [run.scenario.place for run in recorded if not (run.pages or run.segments)]:
+        raise DataSetError(
+            f"the runs of {', '.join(empty)} have no pages and no videos, which `series` is about;"
+            " `mobility` is about other transfers"
+        )
     places = {run.scenario.place: _by_policy(run) for run in recorded}
     policies = runs.policies_of_all(recorded)
     groups = np.array([name.partition("-")[0] for name in places])

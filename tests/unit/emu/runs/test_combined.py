@@ -4,7 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from cedos.errors import ConfigError, EmulationError
+from cedos.errors import ConfigError, DataSetError, EmulationError
 from emu import ROOT
 from emu.places import places as collections
 from emu.runs import runs, scenario, series
@@ -66,6 +66,12 @@ def test_runs_of_one_place_are_repeats(found, folder):
     means = ("cellular_mean_mb", "energy_mean_j")
     for key in ("reduction", "reduction_by_place", "max_s", "max_s_per_e", *means):
         assert cedos[key] == pytest.approx(found["policies"]["cedos"][key])
+
+
+def test_runs_without_pages_are_refused(tmp_path):
+    write(tmp_path / "c", "c", {"wifi-first": [], "cedos": []}, {"wifi-first": 1.0, "cedos": 1.0})
+    with pytest.raises(DataSetError, match="of c have no pages"):
+        series.figures([runs.read(tmp_path / "c")])
 
 
 def test_reductions_are_of_all_transfers_and_of_the_middle_place(found):
