@@ -134,7 +134,7 @@ _MS = click.FloatRange(min=0)
     ),
     context_settings={"ignore_unknown_options": True},
 )
-@click.option("--place", "name", required=True, metavar="PLACE", help="The place to replay.")
+@click.option("--place", "name", metavar="PLACE", help="The place to replay.  [default: the first]")
 @click.option(
     "--places",
     "directory",
@@ -148,7 +148,7 @@ _MS = click.FloatRange(min=0)
 @click.pass_context
 def command(
     ctx: click.Context,
-    name: str,
+    name: str | None,
     directory: Path | None,
     start_s: float,
     wifi_rtt: float | None,
@@ -168,7 +168,8 @@ def command(
     from emu.testbed.phones import SERVER, Laptop  # noqa: PLC0415
     from emu.testbed.programs.servers import Servers  # noqa: PLC0415
 
-    place = load(default_directory(directory))[name]
+    places = load(default_directory(directory))
+    place = places[name] if name else next(iter(places.values()))
     accesses = []
     for kind, rtt_ms in (("wifi", wifi_rtt), ("cellular", cellular_rtt)):
         network = place.networks[kind]

@@ -28,7 +28,7 @@ def places(tmp_path):
 
 
 def shell(places, *arguments):
-    line = [*SHELL, "--place", "even", "--places", str(places), *arguments]
+    line = [*SHELL, "--places", str(places), *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
