@@ -67,7 +67,7 @@ def command(config_file: Path | None, dry_run: bool, wait: bool, record: Path | 
 
     The daemon watches this host's networks and flows and predicts how long a transfer would take
     on each network and on both. New connections get the better one. Living connections move if
-    they are MPTCP. Plain TCP connections are never broken. The daemon logs to standard error.
+    they are MPTCP. Plain TCP connections stay. The daemon logs to standard error.
 
     Every change (rules, routes, MPTCP path management) is written to a journal first. The daemon
     undoes its changes when it ends: on Ctrl-C, on SIGTERM, or when its terminal is closed. The

@@ -129,7 +129,7 @@ class Life:
         if self._ending:
             return
         self._ending = True
-        _log.info("ending: all changes are undone", why=why)
+        _log.info("ending", why=why)
         Notifier().stopping("undoing what was changed")
         self._cancel()
 

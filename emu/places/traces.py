@@ -251,5 +251,5 @@ def _first_bad_line(data: bytes) -> str:
             return f"{number}: empty line; one integer (milliseconds) is needed"
         if re.fullmatch(rb"-[0-9]+\s*", line):
             return f"{number}: {shown}: negative; times count from 0"
-        return f"{number}: {shown!r} is not an integer (milliseconds)"
+        return f"{number}: {shown!r} is not an integer (milliseconds) of at most 15 digits"
     return "1: not a trace"

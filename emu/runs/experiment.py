@@ -333,7 +333,8 @@ def _run_policy(
             policy.start(stage)
             if time.monotonic() > zero_at_s:
                 raise _StartedLateError(
-                    f"{name} took longer than warm_up_s = {scenario.warm_up_s:g} to start"
+                    f"{name} took longer than warm_up_s = {scenario.warm_up_s:g} to start; a host that"
+                    " runs nothing else, or a larger warm_up_s, would be right"
                 )
             with (
                 Sampler(laptop.client, list(INTERFACES.values())) as sampler,

@@ -230,7 +230,9 @@ def _refuse_existing(there: Path, target: Path) -> None:
         return
     except OSError as error:
         raise disk_error(target, error) from error
-    raise TransferError(f"{target} is there already; it is not overwritten")
+    raise TransferError(
+        f"{target} is there already; it is not overwritten; another name would be right"
+    )
 
 
 class Partial:

@@ -91,7 +91,7 @@ async def _try(joined: JoinedGateway) -> tuple[float, str]:
         )
     except SessionError as error:
         raise CedosError(
-            f"the gateway does not admit this client: {error}. Is `cedos gateway` running there, may"
+            f"{joined} is not joined: {error}. Is `cedos gateway` running there, may"
             f" {joined} be reached, and is the line a new one?"
         ) from error
     took_s = time.monotonic() - began_s

@@ -194,7 +194,8 @@ class Steering:
         if undone.refused is not None:
             raise undone.refused
         if undone.done:
-            _log.warning("undid what a dead daemon had left", undone=undone.done)
+            _log.warning(f"undid what a dead daemon had left: {undone.in_short}")
+            _log.debug("undone", steps=undone.done)
         kept = None
         try:
             if undone.left:

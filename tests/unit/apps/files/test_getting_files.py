@@ -584,7 +584,10 @@ async def test_a_refusal_may_name_what_is_no_text(root):
     listening.queue.put_nowait(server)
     try:
         answer = await asyncio.wait_for(read(PutAnswer, client.read_exactly), 5)
-        assert answer.refused == "\\udcff is there already; it is not overwritten"
+        assert (
+            answer.refused
+            == "\\udcff is there already; it is not overwritten; another name would be right"
+        )
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

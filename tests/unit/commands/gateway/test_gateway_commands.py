@@ -154,7 +154,7 @@ def test_a_gateway_that_is_not_there_is_told(cedos, config_home):
     line = invited(cedos).replace("gw.example:7100", f"127.0.0.1:{port}")
     result = cedos("join", line)
     assert result.exit_code == 1
-    assert "does not admit this client" in result.stderr
+    assert f"127.0.0.1:{port} is not joined: no connection" in result.stderr
     assert not (config_home / "cedos" / "gateway.toml").exists()
 
 

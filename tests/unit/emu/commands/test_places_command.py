@@ -75,6 +75,10 @@ def test_synth_writes_a_collection(tmp_path):
         ("5\n3\n", ":2: 3 after 5: times must not decrease"),
         ("0\n0\n", ":2: the last line is the period and must be more than 0"),
         ("1.5\n2\n", ":1: '1.5' is not an integer (milliseconds)"),
+        (
+            "1\n1234567890123456\n",
+            ":2: '1234567890123456' is not an integer (milliseconds) of at most 15",
+        ),
         ("-1\n2000\n", ":1: -1: negative; times count from 0"),
         ("1\n5000000000000\n", ":2: lasts 57870 days, if its times are milliseconds"),
     ],
