@@ -122,7 +122,11 @@ def _amount(millionths: int, currency: str) -> str:
 )  # fmt: skip
 @json_option
 def receipts(as_json: bool) -> None:
-    """List who owes what to whom, by the gateway's signed receipts."""
+    """List who owes what to whom, by the gateway's signed receipts.
+
+    `cedos share request` and `help` fetch them every five seconds while they run. The last ones come
+    after the next start.
+    """
     path = directories().state / "sharing.sqlite"
     if not path.exists():
         echo("[]" if as_json else "No receipts yet.")
