@@ -11,7 +11,7 @@ from enum import StrEnum
 from functools import partial
 from http import HTTPStatus
 from ipaddress import ip_address, ip_network
-from typing import Any, Final
+from typing import Final
 
 import structlog
 
@@ -87,6 +87,15 @@ class _Held:
     silent: dict[asyncio.Task[None], None] = field(default_factory=dict)  # `_MOST_SILENT`
     left: dict[asyncio.Task[None], float] = field(default_factory=dict)  # closed since, by programs
 
+    def forget(self, task: asyncio.Task[None]) -> None:
+        for each in (self.carried, self.silent, self.left):
+            each.pop(task, None)
+
+    def end(self, task: asyncio.Task[None]) -> None:
+        """End a connection; its place is free at once, before its task has run again."""
+        self.forget(task)
+        task.cancel()
+
 
 class LocalProxy:
     """The proxy: `open`, then it serves until `close`."""
@@ -105,9 +114,8 @@ class LocalProxy:
         self._fail = fail
         self._wanted_direct = direct
         self._rules = rules or RuleBook()
-        self._ports = set[
-            int
-        ]()  # at which programs ask: one that asks for them would go in circles
+        # The ports at which programs ask: one that asks for them would go in circles.
+        self._ports = set[int]()
         self._direct = Origins(
             DestinationRules(self._ports, inside=_EVERYTHING, ports=GUARDED_PORTS, local=True),
             _CONNECT_S,
@@ -379,7 +387,8 @@ class LocalProxy:
         user = self._owners.user_of(socket.IPPROTO_TCP, peer, program)
         held = self._held.get(user, _Held())
         # An association takes the files of two connections.
-        taken = len(self._tasks) + self._associations.total()
+        carried = sum(len(each.carried) for each in self._held.values())
+        taken = carried + self._associations.total()
         if taken >= self._most and not self._make_room(held):
             reset_on_close(program)
             program.close()
@@ -394,26 +403,28 @@ class LocalProxy:
         if where.to is None and where.redirection is None:
             held.silent[task] = None
             if sum(len(each.silent) for each in self._held.values()) > _MOST_SILENT:
-                _end_oldest(max((each.silent for each in self._held.values()), key=len))
+                most = max(self._held.values(), key=lambda each: len(each.silent))
+                most.end(next(iter(most.silent)))
 
     def _make_room(self, held: _Held) -> bool:
-        """End a connection of the user who has most; False: that is who asks, and has no silent one."""
+        """End a connection of the user who has most.
+
+        Return False if that is the user who asks and no connection of theirs is silent.
+        """
         fullest = max((held, *self._held.values()), key=lambda each: len(each.carried))
         if fullest.silent:
-            _end_oldest(fullest.silent)
+            fullest.end(next(iter(fullest.silent)))
         elif fullest is held:
             return False
         else:
-            next(reversed(fullest.carried)).cancel()
+            fullest.end(next(reversed(fullest.carried)))
         return True
 
     def _on_served(self, user: int, task: asyncio.Task[None]) -> None:
-        held = self._held[user]
-        del held.carried[task]
-        self._on_spoken(user, task)
-        held.left.pop(task, None)
+        held = self._held.get(user, _Held())
+        held.forget(task)
         if not held.carried:
-            del self._held[user]
+            self._held.pop(user, None)
 
     def _check_left(self) -> None:
         """End what programs have left: an origin that never ends its half would hold places for ever."""
@@ -425,7 +436,7 @@ class LocalProxy:
             while held.left and (
                 len(held.left) > MOST_LEFT or next(iter(held.left.values())) <= loop.time() - LEFT_S
             ):
-                _end_oldest(held.left)
+                held.end(next(iter(held.left)))
         again = loop.call_later(_LEFT_CHECK_S, self._check_left) if self._held else None
         self._checking = again
 
@@ -468,7 +479,7 @@ class LocalProxy:
         # SOCKS 5 UDP ASSOCIATE: carry the program's datagrams for as long as this connection lasts.
         if request.associates:
             with suppress(OSError):
-                await self._associate(program, request, user)
+                await self._associate(program, request, user, of_other=of_other)
             return
         # Connect; the program's first bytes may be sent with that.
         far = where.to is not None and where.redirection is None
@@ -519,9 +530,20 @@ class LocalProxy:
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
 
-    async def _associate(self, program: socket.socket, request: ProgramRequest, user: int) -> None:
+    async def _associate(
+        self, program: socket.socket, request: ProgramRequest, user: int, *, of_other: bool
+    ) -> None:
         """Serve a program's datagrams, which take more files than a connection. OSError."""
         held = self._associations
+        if of_other:
+            # Datagrams go direct to what is near.
+            error = RefusedError(
+                HTTPStatus.FORBIDDEN,
+                "destination_ip_prohibited",
+                "datagrams are for programs of this host",
+            )
+            await refuse(program, request, error)
+            return
         if held[user] >= MOST_ASSOCIATIONS_OF_USER or held.total() >= MOST_ASSOCIATIONS:
             error = RefusedError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "connection_limit_reached", "too many associations"
@@ -539,9 +561,3 @@ class LocalProxy:
         """Note that a task's connection keeps no large request any more."""
         if task is not None:
             self._held[user].silent.pop(task, None)
-
-
-def _end_oldest(held: dict[asyncio.Task[None], Any]) -> None:
-    task = next(iter(held))
-    del held[task]
-    task.cancel()

@@ -5,6 +5,7 @@ import socket
 from contextlib import suppress
 
 import pytest
+from kit.proxy_requests import socks_associate
 from kit.waiting import until
 
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
@@ -16,7 +17,6 @@ from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle
 
-ASSOCIATE = b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6)
 ANSWER_S = 5.0
 REFUSED = Obstacle.REFUSED
 SILENCE_S = 0.3
@@ -82,7 +82,7 @@ class Program:
 
 
 async def associated(ends, sockets):
-    reader, writer = await ends.ask(ASSOCIATE)
+    reader, writer = await ends.ask(socks_associate())
     answer = await asyncio.wait_for(reader.readexactly(12), ANSWER_S)
     assert answer[:6] == b"\x05\x00\x05\x00\x00\x01"
     assert answer[6:10] == socket.inet_aton("127.0.0.1")
@@ -134,7 +134,7 @@ async def test_one_users_associations_leave_some_to_others(ends, sockets, monkey
     user = 1000
     monkeypatch.setattr(SocketOwners, "user_of", lambda *_: user)
     kept = [await associated(ends, sockets) for _ in range(2)]
-    reader, writer = await ends.ask(ASSOCIATE)
+    reader, writer = await ends.ask(socks_associate())
     answer = await asyncio.wait_for(reader.read(), ANSWER_S)
     assert answer[:4] == b"\x05\x00\x05\x01"
     writer.close()

@@ -8,7 +8,7 @@ import tracemalloc
 from contextlib import suppress
 
 import pytest
-from kit.proxy_requests import http_connect
+from kit.proxy_requests import http_connect, socks_associate
 from kit.waiting import counting_turns, until
 
 from cedos.host.monitor import dns_message
@@ -168,6 +168,25 @@ async def test_a_user_with_all_places_leaves_some_to_others(ends, monkeypatch):
         writer.close()
 
 
+@pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_a_flood_of_connections_takes_no_more_places_than_there_are(ends, monkeypatch):
+    """End another connection for each: 300 of one user beside 60 of another held 82 of 60 places."""
+    monkeypatch.setattr(local_proxy, "_MOST", 60)
+    await ends.start()
+    ask = http_connect(await ends.origin(echo))
+    theirs = [await ends.ask(ask) for _ in range(60)]
+    for reader, _ in theirs:
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)
+    flood = await asyncio.gather(*(ends.ask(ask, user=2) for _ in range(300)))
+    for reader, _ in flood:
+        with suppress(ConnectionResetError):
+            await asyncio.wait_for(reader.read(1), 5)
+    await until(lambda: len(ends.proxy._tasks) <= 60)
+    assert len(ends.proxy._held[1].carried) >= 29
+    for _, writer in (*theirs, *flood):
+        writer.transport.abort()
+
+
 async def test_large_requests_that_wait_for_their_origin_fill_no_memory(ends, monkeypatch):
     """End the oldest: 3,500 with 60 kB, to a silent origin, took 270 MB of the proxy's memory."""
     monkeypatch.setattr(local_proxy, "_MOST_SILENT", 20)
@@ -191,7 +210,7 @@ async def test_an_association_takes_the_places_of_two_connections(ends, monkeypa
     """Leave descriptors to the session: one has four, the program's and those for its datagrams."""
     monkeypatch.setattr(local_proxy, "_MOST", 6)
     await ends.start()
-    programs = [await ends.ask(b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6)) for _ in range(2)]
+    programs = [await ends.ask(socks_associate()) for _ in range(2)]
     for reader, _ in programs:
         await asyncio.wait_for(reader.readexactly(12), 5)
     ask = http_connect(await ends.origin(echo))

@@ -11,7 +11,7 @@ from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
-from kit.proxy_requests import http_connect, socks_connect
+from kit.proxy_requests import http_connect, socks_associate, socks_connect
 from kit.waiting import until
 
 from cedos.errors import SessionError
@@ -207,11 +207,15 @@ async def test_another_hosts_program_reaches_nothing_that_is_near(ends, monkeypa
     """With `--proxy` at an address of the network its hosts reached this host's loopback and VPNs."""
     monkeypatch.setattr(local_proxy, "is_of_other_host", lambda _: True)
     await ends.start(fail=Fail.OPEN, local=False, patience_s=0.3)
-    asked = http_connect(await ends.origin(echo))
+    port = await ends.origin(echo)
+    asked, by_socks = http_connect(port), socks_connect(port)
     assert b"an address of the gateway's own host" in await ends.why(asked)
     await ends.stop_gateway()
     await until(lambda: not ends.link.stands)
     assert (await ends.answer(asked)).startswith(b"HTTP/1.1 403")
+    assert (await ends.answer(by_socks))[:4] == b"\x05\x00\x05\x02"
+    # Datagrams to what is near went direct.
+    assert (await ends.answer(socks_associate()))[:4] == b"\x05\x00\x05\x02"
 
 
 async def test_a_program_does_not_lead_the_proxy_to_itself(ends):
