@@ -2,7 +2,7 @@
 
 import asyncio
 import socket
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -91,7 +91,8 @@ class RuledHosts(RuleBook):
         self._following: asyncio.Task[None] | None = None
         self._names: OrderedDict[str, tuple[tuple[str, ...], float]] = OrderedDict()
         self._looking: dict[tuple[int, str], asyncio.Task[None]] = {}  # by user and name
-        self._meant: OrderedDict[str, str] = OrderedDict()
+        # By address or other name: the name that is meant, and the user whose program was told so.
+        self._meant: OrderedDict[str, tuple[str, int]] = OrderedDict()
 
     async def follow(self) -> None:
         """Read the rules and follow them in the background."""
@@ -115,18 +116,22 @@ class RuledHosts(RuleBook):
         name = name.strip().rstrip(".").lower()
         return any(
             each.rule.prefix is None and is_below(meant, each.rule.host)
-            for meant in spellings(self._meant.get(name, name))
+            for meant in spellings(self._means(name))
             for each in self._rules
         )
 
-    def learn(self, name: str, leads_to: Sequence[Address | str]) -> None:
-        """Note the addresses and other names that a program got for a name."""
-        name = self._meant.get(name, name)
+    def learn(self, name: str, leads_to: Sequence[Address | str], user: int) -> None:
+        """Note the addresses and other names that a user's program got for a name."""
+        name = self._means(name)
         for each in leads_to:
-            self._meant[str(each)] = name
+            self._meant[str(each)] = name, user
             self._meant.move_to_end(str(each))
+        held = Counter(asker for _, asker in self._meant.values())
         while len(self._meant) > _MOST_NAMES:
-            self._meant.popitem(last=False)
+            # The oldest one of the user who has most goes.
+            ((most, _),) = held.most_common(1)
+            held[most] -= 1
+            del self._meant[next(each for each, (_, asker) in self._meant.items() if asker == most)]
 
     async def close(self) -> None:
         own = (self._following, self._telling)
@@ -135,13 +140,16 @@ class RuledHosts(RuleBook):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
+    def _means(self, host: str) -> str:
+        return self._meant.get(host, (host,))[0]
+
     def _covered(self, host: str, port: int) -> bool:
         def known(name: str) -> Sequence[str]:
             return self._names.get(name, ((), 0.0))[0]
 
         if not self._rules:
             return False
-        hosts = [host, *spellings(self._meant.get(host, host))]
+        hosts = [host, *spellings(self._means(host))]
         with suppress(ConfigError):  # it is no name that a rule could have
             return any(applies(self._index, each, port, known) is not None for each in hosts)
         return False

@@ -52,8 +52,8 @@ class RuleBook:
         """Tell whether a rule is about this name, or about a domain above it."""
         return False
 
-    def learn(self, _name: str, _leads_to: Sequence[Address | str]) -> None:
-        """Note a program's answer for such a name: the rule is about these addresses and names, too."""
+    def learn(self, _name: str, _leads_to: Sequence[Address | str], _user: int) -> None:
+        """Note the answer that a user's program got: the rule is about these addresses and names, too."""
 
 
 _HOSTS: Final = Path("/etc/hosts")

@@ -182,7 +182,7 @@ class NameStub:
         if self._fails_open and self._rules.names(question.name):
             found = await self._here(message, question)
             if (reply := parse(found)) is not None:
-                self._rules.learn(question.name, (*reply.addresses, *reply.aliases))
+                self._rules.learn(question.name, (*reply.addresses, *reply.aliases), user)
             return found
         # All others: the gateway, then this host's resolvers if the gateway fails or knows no such name.
         share = self._shares.setdefault(user, asyncio.Semaphore(MOST_FAR_OF_USER))

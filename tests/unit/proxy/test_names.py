@@ -340,7 +340,7 @@ class Ruled(RuleBook):
     def names(self, name):
         return name.endswith("updates.test")
 
-    def learn(self, name, addresses):
+    def learn(self, name, addresses, _user):
         self.learnt.append((name, list(map(str, addresses))))
 
 

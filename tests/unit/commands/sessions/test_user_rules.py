@@ -187,21 +187,23 @@ async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(ru
     assert not made.names("notupdates.example")
     assert not made.names("198.51.100.1")
     assert not made.covers("203.0.113.5", 443, USER, resolver)
-    made.learn("eu.updates.example", [ip_address("203.0.113.5"), ip_address("2001:db8::5")])
+    made.learn("eu.updates.example", [ip_address("203.0.113.5"), ip_address("2001:db8::5")], USER)
     assert made.covers("203.0.113.5", 443, USER, resolver)
     assert made.covers("2001:db8::5", 443, USER, resolver)
     assert not made.covers("203.0.113.6", 443, USER, resolver)
     for number in range(1000):
-        made.learn("updates.example", [ip_address(number)])
+        made.learn("updates.example", [ip_address(number)], OTHER)
     assert len(made._meant) == user_rules._MOST_NAMES
+    assert made.covers("203.0.113.5", 443, USER, resolver), "another user has most"
+    assert made.covers(str(ip_address(999)), 443, USER, resolver)
 
 
 async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, monkeypatch):
     """apt asks for the target of a service; a network denies a name, and has its domain searched."""
     made = await ruled(NAMED)
-    made.learn("_https._tcp.updates.example", ["cdn.example"])
+    made.learn("_https._tcp.updates.example", ["cdn.example"], USER)
     assert made.names("cdn.example")
-    made.learn("cdn.example", [ip_address("203.0.113.5")])
+    made.learn("cdn.example", [ip_address("203.0.113.5")], USER)
     assert made.covers("203.0.113.5", 443, USER, resolver)
     monkeypatch.setattr(resolvers, "search_domains", lambda: frozenset({"lan.example"}))
     assert made.names("updates.example.lan.example")
