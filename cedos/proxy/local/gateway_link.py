@@ -285,7 +285,7 @@ class GatewayLink:
     async def _pace(self, user: int) -> None:
         """Wait until one more may be opened: a gateway ends the session of a host that opens too many.
 
-        Of each user one waits for the next turn, and all others for their own user's.
+        One connection of each user waits for the next turn; the user's other ones wait behind it.
         """
         async with self._turns.setdefault(user, asyncio.Lock()), self._opening:
             while not self._opens.take(self._loop.time()):  # noqa: ASYNC110 - it refills by time

@@ -275,7 +275,8 @@ class ProxiedStream:
 
     def drop(self) -> None:
         """Break it for both ends, unless it is over and was read, and drop the waiting bytes."""
-        # Behind these its end is none any more: who reads it must not take the part for the whole.
+        # Without these bytes the stream is not complete: forget the peer's end, so that the reader sees
+        # a break.
         self._peer_ended = self._peer_ended and not self._waiting
         if self._broken is None and not (self._ended and self._peer_ended):
             # Behind the end that was sent: what the program said before it left arrives.
