@@ -51,13 +51,11 @@ class _Confirmation:
 
 @dataclass(slots=True)
 class _HeldAnswer:
-    """An answer that waits for the routes of its addresses; `claimed`: those that need a rule."""
+    """An answer that waits for the routes of its addresses; `claims`: with look-ups of ours."""
 
     until_s: float
     addresses: tuple[Address, ...]
-    claimed: tuple[Address, ...] = ()
-    # Look-ups of ours, each with the IP versions of which it is to tell.
-    claims: list[tuple[_Confirmation, frozenset[int]]] = field(default_factory=list)
+    claims: list[tuple[_Confirmation, DnsReply]] = field(default_factory=list)
 
 
 class HeldAnswers:
@@ -125,14 +123,7 @@ class HeldAnswers:
         """Decide on an answer that waits: the rules know what is believed of it."""
         if event.number is None:
             return
-        rules = self._ruled.rules
-        claims: dict[str, set[int]] = {}
-        claimed_addresses: list[Address] = []
-        for reply in event.claimed:
-            if rules.names(reply) and self._tells_more(reply):
-                versions = {each.version for each in reply.addresses}
-                claims.setdefault(reply.name, set()).update(versions)
-                claimed_addresses += reply.addresses
+        claims = [reply for reply in event.claimed if self._tells_more(reply)]
         replies = (*event.believed, *event.claimed)
         addresses = tuple(each for reply in replies for each in reply.addresses)
         if not claims and self._ruled.stand(addresses):
@@ -143,14 +134,12 @@ class HeldAnswers:
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
         confirmed = []
-        for name, claimed in claims.items():
-            if (confirmation := self._confirmation(name, now_s)) is None:
+        for reply in claims:
+            if (confirmation := self._confirmation(reply.name, now_s)) is None:
                 self._outbox.give(ReleaseAnswer(event.number, passes=False))
                 return
-            confirmed.append((confirmation, frozenset(claimed)))
-        self._held[event.number] = _HeldAnswer(
-            now_s + LONGEST_S, addresses, tuple(claimed_addresses), confirmed
-        )
+            confirmed.append((confirmation, reply))
+        self._held[event.number] = _HeldAnswer(now_s + LONGEST_S, addresses, confirmed)
 
     def on_named(self, name: str, address: Address, now_s: float) -> None:
         """Take the server that a connection names: a look-up of ours shows whether it is true."""
@@ -185,8 +174,20 @@ class HeldAnswers:
 
     def _confirmed(self, answer: _HeldAnswer) -> bool:
         """Return whether our look-ups, which have ended, said what it claims."""
-        told = all(versions <= (claim.told or set()) for claim, versions in answer.claims)
-        return told and all(map(self._ruled.rules.at, answer.claimed))
+        return all(
+            {each.version for each in reply.addresses} <= (claim.told or set())
+            and self._covered(reply)
+            for claim, reply in answer.claims
+        )
+
+    def _covered(self, reply: DnsReply) -> bool:
+        """Return whether each rule for a name of an answer covers all of its addresses.
+
+        One for another name may allow what these forbid.
+        """
+        rules = self._ruled.rules
+        about = rules.about(reply)
+        return all(about.issubset(rules.at(each)) for each in reply.addresses)
 
     def _confirmation(self, name: str, now_s: float) -> _Confirmation | None:
         """Return the look-up of a claimed name that began in the last 10 s, else begin one.
@@ -214,6 +215,7 @@ class HeldAnswers:
         return begun
 
     def _tells_more(self, reply: DnsReply) -> bool:
-        """Return whether an answer has aliases alone, or addresses that no rule covers."""
-        ruled = all(map(self._ruled.rules.at, reply.addresses))
-        return not ruled or bool(reply.aliases and not reply.addresses)
+        """Return whether an answer about a ruled name has aliases alone, or addresses not covered."""
+        if not self._ruled.rules.about(reply):
+            return False
+        return not self._covered(reply) or bool(reply.aliases and not reply.addresses)

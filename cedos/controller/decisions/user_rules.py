@@ -153,9 +153,9 @@ class UserRules:
                 known.popitem(last=False)
         return self._learn(names, map(str, reply.addresses))
 
-    def names(self, reply: DnsReply) -> bool:
-        """Return whether an answer is about a rule's name; it is not believed by that."""
-        return any(self._about(self._names.names(reply)))
+    def about(self, reply: DnsReply) -> frozenset[int]:
+        """Return the rules whose names an answer is about; it is not believed by that."""
+        return frozenset(self._about(self._names.names(reply)))
 
     def _about(self, names: Collection[str]) -> Iterator[int]:
         """Yield the rules for names that one of these is, or is known to belong to."""

@@ -234,6 +234,19 @@ def test_another_resolver_is_believed_once_ours_says_the_same(script):
     assert script.addresses == ("203.0.113.7",)
 
 
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_claim_at_the_address_of_another_rules_name_is_not_confirmed_by_that(script, answers):
+    """Forbid it: an address under any rule was enough, also one that has to go over lte0."""
+    script.happens(RuleSet(2, RuleRequest(host="other.example", only=("lte0",))))
+    script.happens(AnswersRead(1, (answer("other.example", "203.0.113.9"),)))
+    script.zone[HOST] = "203.0.113.7" if answers else None
+    script.happens(AnswersRead(2, (), (answer(HOST, "203.0.113.9"),)))
+    assert script.passed == {1: True, 2: False}
+    script.zone["dl." + HOST] = "203.0.113.9"
+    script.happens(AnswersRead(3, (), (answer("dl." + HOST, "203.0.113.9"),)))
+    assert script.passed[3], "both rules cover it by now"
+
+
 def test_claims_push_nothing_out_and_are_looked_up_seldom(script):
     """19 hellos with the ruled name made the true address forgotten, and other hosts ruled."""
     script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))

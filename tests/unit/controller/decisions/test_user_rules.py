@@ -156,7 +156,7 @@ def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule():
             told(f"{number}.evil.example", aliases=("edge.cdn.example", "x.cdn.example"))
         )
     reply = told("edge.cdn.example", "192.0.2.3", aliases=("y.cdn.example",))
-    assert rules.names(reply)
+    assert rules.about(reply) == {1}
     assert rules.on_answer(reply)
     assert rules.on_answer(told("y.cdn.example", "192.0.2.4"))
     assert [rules.of(ip_address(f"192.0.2.{n}"), 1) for n in (3, 4)] == [1, 1]
@@ -164,7 +164,7 @@ def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule():
     rules.on_answer(told("mine.example", aliases=("dl.updates.example",)))
     assert not rules.on_answer(told("mine.example", "192.0.2.9"))
     rules.remove(1)
-    assert not rules.names(reply)
+    assert not rules.about(reply)
 
 
 def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file():
