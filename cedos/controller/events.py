@@ -143,7 +143,7 @@ class DnsReply:
     truncated: bool
     name: str
     kind: int
-    addresses: tuple[Address, ...]
+    addresses: tuple[Address, ...] = ()
     aliases: tuple[str, ...] = ()
 
 
@@ -529,11 +529,14 @@ class AnswersRead:
 
     `number`: under which the packet waits for `ReleaseAnswer`; None: it does not wait. `believed` are of
     resolvers that this host is set up to ask, and to what a program has asked; `claimed` all others.
+    `mistaken`: what is no answer to its question, though programs may take it for one, as an answer to
+    that question, and as what it says.
     """
 
     number: int | None
     believed: tuple[DnsReply, ...]
     claimed: tuple[DnsReply, ...] = ()
+    mistaken: tuple[DnsReply, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

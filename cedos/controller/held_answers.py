@@ -8,6 +8,7 @@ kernel until the routes of its addresses stand:
     any other answer                       our own look-up of that name first; it passes if that
                                            confirms all of its addresses
     one to a resolver on loopback          passes: what that resolver answers is held
+    what is no answer to its question      is dropped if either is about a ruled name, else passes
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
 An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours confirms, is
@@ -122,6 +123,9 @@ class HeldAnswers:
     def on_read(self, event: AnswersRead, now_s: float) -> None:
         """Decide on an answer that waits: the rules know what is believed of it."""
         if event.number is None:
+            return
+        if any(map(self._ruled.rules.about, event.mistaken)):
+            self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
         claims = [reply for reply in event.claimed if self._tells_more(reply)]
         replies = (*event.believed, *event.claimed)

@@ -201,7 +201,7 @@ class AnswerWatch:
             messages = self._asked.messages(key, packet.segment, packet.payload) or []
             self._note(key, None, None)
         for each in messages[:_MOST_MESSAGES]:
-            self._note(key, int.from_bytes(each[:2], "big"), dns.asked(each))
+            self._note(key, int.from_bytes(each[:2], "big"), dns.asked(each) or dns.odd_name(each))
 
     def _note(self, key: FlowKey, number: int | None, asked: tuple[str, int] | None) -> None:
         self._questions[key, number] = asked
@@ -218,18 +218,24 @@ class AnswerWatch:
             return True
         return self._questions.get((key, reply.number)) == (reply.name, reply.kind)
 
-    def _evades(self, key: FlowKey, message: bytes) -> bool:
-        """Return whether a message tells something, but is no answer to the question of its number.
+    def _mistaken(self, key: FlowKey, message: bytes) -> list[DnsReply] | None:
+        """Return what programs may take a message for that is no answer to the question of its number.
 
-        Some programs take it for one: they look neither at the bit of answers nor, over TCP, at the name.
+        Some look neither at the bit of answers nor, over TCP, at the name. None: its question is unknown,
+        and could be any.
         """
         if message[_COUNTS] == bytes(2):
-            return False
-        asked = self._questions.get((key, int.from_bytes(message[:2], "big")))
+            return []
+        number = int.from_bytes(message[:2], "big")
+        asked = self._questions.get((key, number))
         reply = dns.parse(message)
-        if reply is None:  # others may be a VPN's
-            return asked is not None or self.trusted(key.remote)
-        return asked is not None and (reply.name, reply.kind) != asked
+        if asked is None:  # others may be a VPN's
+            return None if reply is None and self.trusted(key.remote) else []
+        if reply is None:
+            return [DnsReply(number, dns.NO_ERROR, False, *asked)]
+        if (reply.name, reply.kind) == asked:
+            return []
+        return [reply, replace(reply, name=asked[0])]
 
     def _is_for_a_stub(self, key: FlowKey) -> bool:
         """Return whether a resolver on this host's loopback, which programs ask, has asked itself."""
@@ -318,26 +324,29 @@ class AnswerWatch:
                 self._decide(number, passes=False)
                 return
             messages = read
-        if any(self._evades(key, each) for each in messages):
-            if key.protocol == "tcp":
-                self._streams.restore(key, before)
-            self._decide(number, passes=False)
-            return
+        mistaken: list[DnsReply] = []
+        for each in messages:
+            if (found := self._mistaken(key, each)) is None:
+                if key.protocol == "tcp":
+                    self._streams.restore(key, before)
+                self._decide(number, passes=False)
+                return
+            mistaken += found
         replies = tuple(filter(None, map(dns.parse, messages)))
-        if not replies:
+        if not replies and not mistaken:
             self._decide(number, passes=True)
             return
-        if not self.trusted(key.remote) and self._is_for_a_stub(key):
+        if not mistaken and not self.trusted(key.remote) and self._is_for_a_stub(key):
             # What the stub makes of it is judged when it answers.
             self._decide(number, passes=True)
             return
-        asked = all(self._asked_for(key, each) for each in replies)
+        asked = not mistaken and all(self._asked_for(key, each) for each in replies)
         replies = _with_short_names(replies)
-        told = (replies, ()) if asked and self.trusted(key.remote) else ((), replies)
+        believed, claimed = (replies, ()) if asked and self.trusted(key.remote) else ((), replies)
         known = self._queues << 32 | number
         self._waiting[known] = key, before
         self._pending[key] += 1
-        self._post(AnswersRead(known, *told))
+        self._post(AnswersRead(known, believed, claimed, _with_short_names(mistaken)))
 
     async def _look_up(self, command: LookUpName) -> None:
         replies = await asyncio.gather(*(self._reply(command, kind) for kind in _KINDS.values()))

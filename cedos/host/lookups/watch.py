@@ -48,7 +48,6 @@ _FRAGMENT: Final = 0x1FFF
 _LOCAL: Final = frozenset(
     ("local", "lan", "home", "home.arpa", "internal", "localdomain", "corp", "localhost")
 )
-_NO_ERROR: Final = 0
 _log = structlog.get_logger(__name__)
 _K = TypeVar("_K")
 _IPV4: Final = struct.Struct("!BBHHHBBH4s4s")
@@ -319,7 +318,7 @@ async def _asked_of(network: Network, resolver: Address, question: bytes) -> byt
 def is_refusal(answer: bytes) -> bool:
     """Return whether an answer refuses: the name may exist in the silent network alone."""
     reply = dns.parse(answer)
-    return reply is None or reply.code != _NO_ERROR
+    return reply is None or reply.code != dns.NO_ERROR
 
 
 def is_local(name: str) -> bool:

@@ -26,7 +26,7 @@ _RECORD = struct.Struct("!2HIH")
 _RESPONSE, _TRUNCATED, _RECURSE, _RECURSES, _CODE = 0x8000, 0x0200, 0x0100, 0x0080, 0x000F
 _IN = 1
 _KIND = 0x7800  # 0: a query; others are updates and the like
-_NO_ERROR, _FAILED, _NO_SUCH_NAME, _REFUSED = 0, 2, 3, 5
+NO_ERROR, _FAILED, _NO_SUCH_NAME, _REFUSED = 0, 2, 3, 5
 # Answers of a resolver that cannot or will not tell. They say nothing about the name.
 FAILURES = (_FAILED, _REFUSED)
 _POINTER = 0xC0
@@ -85,6 +85,14 @@ def asked(data: bytes) -> tuple[str, int] | None:
         return None
     kind, _ = _QUESTION.unpack_from(data, name[1])
     return name[0], kind
+
+
+def odd_name(data: bytes) -> tuple[str, int] | None:
+    """Return the name, its other bytes than ASCII as Latin-1, and kind 0 of what `asked` cannot read."""
+    if len(data) < _HEADER.size or _HEADER.unpack_from(data)[2] != 1:
+        return None
+    name = _whole_name(data, _HEADER.size)
+    return (name, 0) if name else None
 
 
 def failure(question: bytes) -> bytes:
@@ -230,7 +238,7 @@ def fault(data: bytes, number: int, name: str, kind: int = A) -> DnsFault | None
         return DnsFault.FOREIGN
     if reply.truncated:
         return DnsFault.TRUNCATED
-    if reply.code not in (_NO_ERROR, _NO_SUCH_NAME):
+    if reply.code not in (NO_ERROR, _NO_SUCH_NAME):
         return DnsFault.REFUSED
     unreal = asked.endswith(".invalid") and reply.addresses
     if unreal or not all(map(is_public, reply.addresses)):

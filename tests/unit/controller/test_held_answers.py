@@ -26,8 +26,8 @@ OWN = ip_address("10.0.0.53")
 RULE = RuleRequest(host=HOST, never=("lte0",))
 
 
-def answer(name, *addresses, kind=1):
-    return DnsReply(7, 0, False, name, kind, tuple(map(ip_address, addresses)))
+def answer(name, *addresses, kind=1, aliases=()):
+    return DnsReply(7, 0, False, name, kind, tuple(map(ip_address, addresses)), aliases)
 
 
 class Held(Script):
@@ -245,6 +245,14 @@ def test_a_claim_at_the_address_of_another_rules_name_is_not_confirmed_by_that(s
     script.zone["dl." + HOST] = "203.0.113.9"
     script.happens(AnswersRead(3, (), (answer("dl." + HOST, "203.0.113.9"),)))
     assert script.passed[3], "both rules cover it by now"
+
+
+def test_what_is_no_answer_to_its_question_is_dropped_if_a_rule_is_for_either(script):
+    script.happens(AnswersRead(1, (answer("dl." + HOST, aliases=("edge.cdn.example",)),)))
+    names = ("dl." + HOST, "edge.cdn.example", "other.example")
+    for number, name in enumerate(names, 2):
+        script.happens(AnswersRead(number, (), (), (answer("zone.example"), answer(name))))
+    assert script.passed == {1: True, 2: False, 3: False, 4: True}
 
 
 def test_claims_push_nothing_out_and_are_looked_up_seldom(script):

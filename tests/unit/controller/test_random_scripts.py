@@ -341,7 +341,9 @@ class World(Script):
             case "reply" if step.amount % 3 == 0:
                 return [on.NameLookedUp("updates.example", {4: reply} if step.yes else {})]
             case "reply":
-                replies = ((reply,), ()) if step.yes else ((), (reply,))
+                replies = ((reply,), (), ()) if step.yes else ((), (reply,), ())
+                if step.amount % 5 == 0:
+                    replies = replies[::-1]
                 number = step.amount if step.amount % 2 else None
                 return [on.AnswersRead(number, *replies)]
             case "hosts":

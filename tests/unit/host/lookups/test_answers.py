@@ -10,7 +10,7 @@ import pytest
 from kit.waiting import counting_turns, until
 
 from cedos.controller.commands import LookUpName
-from cedos.controller.events import AnswersRead, NameLookedUp
+from cedos.controller.events import AnswersRead, DnsReply, NameLookedUp
 from cedos.errors import CedosError
 from cedos.host.lookups import answers
 from cedos.host.lookups.answers import AnswerWatch
@@ -124,20 +124,47 @@ async def test_what_is_no_answer_to_its_question_reaches_no_program(watch, proto
     other = answer("other.example", "203.0.113.1")
     pointer = right[:12] + b"\xc0\x12" + dns.question(7, HOST)[-4:] + right[-16:]
     watch.asks(key=FlowKey(LOCAL, 4000, OWN, 53, protocol))
-    for number, content in enumerate((b"\0\7\1\0" + right[4:], other, pointer)):
-        if protocol == "udp":
-            assert watch.comes(number, content) is None
-        else:  # its repetition too
-            framed = struct.pack("!H", len(content)) + content
-            assert watch.comes_by_tcp(number, 100, framed) == []
-            assert watch.comes_by_tcp(number + 10, 100, framed) == []
-            assert watch.passed.pop(number + 10) is False
-    assert watch.passed == {0: False, 1: False, 2: False}
+    no_response = b"\0\7\1\0" + right[4:]
+    for number, content in enumerate((no_response, other, pointer)):
+        for repeated in (number, number + 10):
+            if protocol == "udp":
+                told = watch.comes(repeated, content)
+            else:
+                framed = struct.pack("!H", len(content)) + content
+                (told,) = watch.comes_by_tcp(repeated, 100, framed)
+            assert told.believed == ()
+            assert HOST in {each.name for each in told.mistaken}, "the controller drops it"
+            watch.release(repeated, passes=False)
+    assert watch.comes(5, no_response, ip_address("192.0.2.54")) is None
+    assert watch.passed.pop(5) is True, "no question to a VPN's server is known"
+    if protocol == "tcp":
+        assert watch.comes(6, no_response) is None
+        assert watch.passed.pop(6) is False, "a question that is not known could be any"
     refusal = dns.question(7, HOST)[:2] + b"\x81\x81" + bytes(8)
     if protocol == "udp":  # an old resolver's, without its question
         assert watch.comes(3, refusal) is None
         assert watch.passed[3] is True
     assert watch.comes(4, other, STRANGER) is not None, "nothing is known of such a question"
+
+
+async def test_what_cannot_be_read_is_told_with_the_name_that_was_asked_for(watch):
+    """Let it pass if no rule is for that: all parts of a zone transfer but the first were dropped.
+
+    So were answers that were cut within a record, and those about names of services in UTF-8.
+    """
+    whole, zone = answer("zone.example", "203.0.113.1"), b"\0\7\x84\0\0\0\0\1\0\0\0\0"
+    key = FlowKey(LOCAL, 4000, OWN, 53, "tcp")
+    watch.asks("zone.example", key=key)
+    part = zone + b"\4zone\7example\0" + whole[-14:]
+    (told,) = watch.comes_by_tcp(1, 100, struct.pack("!H", len(part)) + part)
+    assert told == AnswersRead(1, (), (), (DnsReply(7, 0, False, "zone.example", dns.A),))
+    watch.asks("zone.example")
+    assert watch.comes(2, whole[:2] + b"\x83\x80" + whole[4:-1]).mistaken == told.mistaken
+    odd = dns.question(7, "x.zone.example").replace(b"\1x", b"\2\xc3\xbc")
+    watch.on_captured(CapturedPacket(FlowKey(LOCAL, 4000, OWN, 53, "udp"), True, odd))
+    content = odd[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + odd[12:] + whole[-16:]
+    assert [each.name for each in watch.comes(3, content).mistaken] == ["\xe3\xbc.zone.example"]
+    assert watch.passed == {}
 
 
 async def test_a_name_in_a_search_domain_counts_for_what_was_asked_for(
