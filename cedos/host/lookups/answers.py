@@ -238,10 +238,13 @@ class AnswerWatch:
         return [reply, replace(reply, name=asked[0])]
 
     def _is_for_a_stub(self, key: FlowKey) -> bool:
-        """Return whether a resolver on this host's loopback, which programs ask, has asked itself."""
+        """Return whether a resolver on this host's loopback, which programs ask, has asked itself.
+
+        It is known by its user. Many programs are root's: an answer to one of these is no stub's.
+        """
         stubs = [each for each in _named_resolvers() if each.is_loopback]
         users = {self._user_of(FlowKey(each, _PORT, each, key.local_port, "udp")) for each in stubs}
-        return self._user_of(key) in users - {UNKNOWN.user}
+        return self._user_of(key) in users - {UNKNOWN.user, 0}
 
     def _let_go(self) -> None:
         self._tell_verdicts()

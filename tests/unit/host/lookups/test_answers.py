@@ -196,7 +196,9 @@ async def test_what_a_stub_on_loopback_asks_itself_is_judged_when_it_answers(
     assert watch.passed == {1: True}
     users[4000] = 1000
     assert watch.comes(2, content, STRANGER).claimed
-    users[4000] = 101
+    users |= {53: 0, 4000: 0}
+    assert watch.comes(4, content, STRANGER).claimed, "any program of root's"
+    users |= {53: 101, 4000: 101}
     watch.asks()
     assert watch.comes(3, content).believed, "it asks a resolver of this host"
 
