@@ -29,8 +29,12 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
+import structlog
+
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.iptables import Chain
+
+_log = structlog.get_logger(__name__)
 
 QUEUE: Final = 7300
 _HELD: Final = tuple(
@@ -105,12 +109,22 @@ _IN: Final = (
 INTERFACE: Final = re.compile(r"(?!-)[0-9A-Za-z_.@:+{}-]{0,14}[0-9A-Za-z_.@:{}-]")
 
 
-def answer_chains(*, holds: bool) -> list[Chain]:
-    """Return the chains that hold answers, and bound what users ask meanwhile, or that do nothing."""
-    return [
-        Chain("mangle", "CEDOS_ANSWERS", "INPUT", _HELD if holds else ()),
-        Chain("mangle", "CEDOS_ASKED", "OUTPUT", _ASKED if holds else ()),
+def hold_answers(on: bool) -> list[Chain]:
+    """Put in the chains that hold answers and bound users' questions, and return them.
+
+    Without `on` both are empty. OSError: iptables' own words.
+    """
+    chains = [
+        Chain("mangle", "CEDOS_ANSWERS", "INPUT", _HELD if on else ()),
+        Chain("mangle", "CEDOS_ASKED", "OUTPUT", _ASKED if on else ()),
     ]
+    try:
+        iptables.put_in(chains)
+    except OSError as error:  # this kernel may lack what only the bound needs (xt_owner)
+        chains = chains[:1]
+        iptables.put_in(chains)
+        _log.warning("users' questions to a stub on this host have no limit", why=error.strerror)
+    return chains
 
 
 def bar(interfaces: Collection[str]) -> None:

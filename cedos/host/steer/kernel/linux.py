@@ -108,6 +108,7 @@ class LinuxKernel:
         self.rescue: RescueKernel = rescue or LinuxRescue()
         self._wall = EgressWall()
         self._tracking = iptables.TRACKING
+        self._holding: Sequence[iptables.Chain] = ()
         self._heeds_specific = False
         self._listeners: list[NetlinkListener] = []
         self._pm: tuple[Requester, generic_netlink.Family] | None = None
@@ -324,14 +325,14 @@ class LinuxKernel:
 
     def hold_answers(self, on: bool) -> None:
         self._must_be_here()
-        iptables.put_in(filter_rules.answer_chains(holds=on))
+        self._holding = filter_rules.hold_answers(on)
 
     def repair_filter(self, plan: FilterPlan) -> bool:
         self._must_be_here()
         # The wall first: it is the one that is in a hurry.
         chains = filter_rules.barring_chains(plan.barred) if plan.barred is not None else []
         chains += [self._tracking] if plan.track else []
-        chains += filter_rules.answer_chains(holds=plan.holds) if plan.holds is not None else []
+        chains += self._holding if plan.holds is not None else []
         repaired = iptables.put_back(chains)
         if plan.rescue and not self.rescue.stands():
             self.rescue.prepare()

@@ -80,8 +80,7 @@ def test_users_ask_a_stub_on_loopback_seldom_enough_to_be_read(host):
     with host.client.entered(), resolver, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stub:
         resolver.bind((SERVER4, 53))
         stub.bind(("127.0.0.1", 53))
-        iptables.put_in(filter_rules.answer_chains(holds=True))
-        assert not iptables.put_back(filter_rules.answer_chains(holds=True))
+        assert not iptables.put_back(filter_rules.hold_answers(True))
         number, took_s = sent(1000)
         assert 2_000 <= number <= 2_100 * (1 + took_s)
         number, took_s = sent(100_000)
@@ -90,8 +89,18 @@ def test_users_ask_a_stub_on_loopback_seldom_enough_to_be_read(host):
             assert sent(user, count=1_900)[0] == 1_900
         assert sent(1000, SERVER4)[0] == 10_000  # other hosts' answers wait as they come
         assert sent(0)[0] == 10_000
-        iptables.put_in(filter_rules.answer_chains(holds=False))
+        filter_rules.hold_answers(False)
         assert sent(1000)[0] == 10_000
+        assert iptables.remove()
+
+
+def test_a_kernel_that_knows_no_owners_of_packets_holds_answers_all_the_same(host, monkeypatch):
+    monkeypatch.setattr(filter_rules, "_ASKED", ("-m cedosknowsnot -j DROP",))
+    with host.client.entered():
+        stands = filter_rules.hold_answers(True)
+        assert iptables.stand(stands)
+        assert not iptables.put_back(stands)
+        assert sum("NFQUEUE" in line for line in tables(host)) == 4, "UDP and TCP, IPv4 and IPv6"
         assert iptables.remove()
 
 
