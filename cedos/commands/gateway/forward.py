@@ -252,7 +252,8 @@ def command(
     no other.
 
     All users of this host may use the proxy, and no other host, unless --proxy names another address.
-    Other hosts reach nothing that is near: neither this host nor its private networks.
+    Other hosts reach nothing that is near: neither this host nor its private networks. They have no
+    datagrams by SOCKS.
     --redirect carries the connections of these users only, and --redirect-cgroup those of these
     programs. Its resolver answers all programs on loopback.
     """
