@@ -26,15 +26,20 @@ T = TypeVar("T", bound=msgspec.Struct)
 _WRONG = object()
 # A path into the parsed document: table keys, and indices into arrays.
 Key = tuple[str | int, ...]
-_HEADER = re.compile(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*(?:#.*)?")
-# A key of more names than any of ours: tomllib takes the square of their number, 29 s for 64 kB.
-_DEEP_KEY = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]++[ \t]*+\.[ \t]*+){64}")
-_LONG_STRING = re.compile(r'"""(?:[^\\]|\\.)*?"""|\'\'\'.*?\'\'\'', re.DOTALL)
+_HEADER = re.compile(r"\s*(\[\[?)([^\[\]]+)\]\]?\s*")
+# Comments, strings, names. Those without an end reach as far as they may, so that no byte is read
+# again. `deep`: more than 64 names, of which tomllib takes the square: 29 s for 64 kB.
+_NAME = r"""(?:[\w-]++|"(?:[^"\\\n]|\\[^\n])*+"?+|'[^'\n]*+'?+)"""
+_DOT = r"[ \t]*+\.[ \t]*+"
+_TOKEN = re.compile(
+    r"""(?s:\#[^\n]*+|"{3}(?:[^\\]|\\.)*?(?:"{3,5}|\Z)|'{3}.*?(?:'{3,5}|\Z))"""
+    rf"|(?P<key>{_NAME}(?:{_DOT}{_NAME}){{0,63}}+(?P<deep>{_DOT})?+)"
+)
 
 
 def loads(text: str) -> dict[str, Any]:
     """Parse a text that may come from a stranger. Errors: TOMLDecodeError, RecursionError."""
-    if deep := _DEEP_KEY.search(text):
+    if deep := next((found for found in _TOKEN.finditer(text) if found["deep"]), None):
         line = text.count("\n", 0, deep.start()) + 1
         raise tomllib.TOMLDecodeError(f"A key of more than 64 names (at line {line}, column 1)")
     return tomllib.loads(text)
@@ -48,8 +53,8 @@ def key_lines(text: str) -> dict[Key, int]:
     lines: dict[Key, int] = {}
     last: dict[Key, int] = {}  # arrays of tables: the index of the last element so far
     table: Key = ()
-    # What a string of several lines contains is no key.
-    text = _LONG_STRING.sub(lambda found: "\n" * found[0].count("\n"), text)
+    # Keys stand neither in comments nor in strings of several lines.
+    text = _TOKEN.sub(lambda found: found["key"] or "\n" * found[0].count("\n"), text)
     for number, line in enumerate(text.split("\n"), 1):
         if header := _HEADER.fullmatch(line):
             key = _within(_parts(header[2]), last)

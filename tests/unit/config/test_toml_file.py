@@ -138,6 +138,16 @@ def test_broken_toml_names_the_line():
     deep = ["f.toml:2: not valid TOML: A key of more than 64 names"]
     assert problems("flag = true\n" + "a." * 4_000 + "a = 1") == deep
     assert problems("flag = true\n['a' . " + "a ." * 4_000 + "a]") == deep
+    assert problems("flag = true\n" + """"!" . '?'.""" * 2_000 + "a = 1") == deep
+    assert problems('flag = true # """ \'\nx = [{' + '"\\"#".' * 4_000 + "a = 1}]") == deep
+
+
+def test_dots_in_strings_and_comments_are_no_key():
+    dots = "a." * 70
+    text = f'# {dots}\n"{dots}" = "\\"{dots}" # {dots}\n'
+    text += f'b = """\n{dots}\\"""""\nc = QQQ{dots}QQQQ\n{"d." * 63}d = 1'.replace("Q", "'")
+    read = toml_file.loads(text)
+    assert [read[key] for key in (dots, "b", "c")] == [f'"{dots}', f'{dots}""', f"{dots}'"]
 
 
 def test_unreadable_files(tmp_path):
@@ -182,7 +192,7 @@ def test_any_text_is_read_or_refused_with_lines(statements):
 
 SAMPLE = '''\
 # a comment with [brackets] and = signs
-top = "a # not a comment" # a comment
+top = "a # not a comment" # a comment of """
 [one]
 plain = 1
 "quoted key.with dots" = 2
