@@ -33,14 +33,14 @@ _LENGTH: Final = struct.Struct(">I")
 _LONGEST: Final = 65_536
 _LARGEST: Final = 1 << 62
 
-_LONGEST_PATH: Final = 4096
+_LONGEST_PATH_LETTERS: Final = 4096
 _BEFORE, _AFTER = -62_135_596_800, 253_402_300_799  # the years 1 to 9999: what people can tell
 _NO_TEXT: Final = re.compile("[\udc80-\udcff]")  # what Python makes of bytes that are not UTF-8
 _ESCAPED: Final = re.compile("\0([89a-f][0-9a-f])")
 
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_LARGEST)]
 UnixTime = Annotated[float, msgspec.Meta(ge=_BEFORE, le=_AFTER)]
-PathText = Annotated[str, msgspec.Meta(max_length=_LONGEST_PATH)]
+PathText = Annotated[str, msgspec.Meta(max_length=_LONGEST_PATH_LETTERS)]
 VersionText = Annotated[str, msgspec.Meta(max_length=100)]
 WhyText = Annotated[str, msgspec.Meta(max_length=1000)]
 HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
@@ -58,8 +58,8 @@ def text_of(path: str) -> str:
 def path_text(path: str) -> str:
     """Return a path for a message. TransferError: it is too long."""
     text = text_of(path)
-    if len(text) > _LONGEST_PATH:
-        raise TransferError(f"the path is longer than {_LONGEST_PATH} letters")
+    if len(text) > _LONGEST_PATH_LETTERS:
+        raise TransferError(f"the path is longer than {_LONGEST_PATH_LETTERS} letters")
     return text
 
 

@@ -123,7 +123,7 @@ _LOOK_S: Final = 0.05
 def _opened(path: Path) -> int:
     """Open the part; others may write into its folder, so that only a file of this user is accepted.
 
-    A new one is for its owner alone: whoever may open a file may lock it.
+    A new one is for its owner alone: a user who may open a file may lock it.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     number = os.open(path, flags, 0o600)

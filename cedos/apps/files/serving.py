@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 8  # of one host
 # Of a path below the root. Neither programs nor `Tree.count` reach what has a longer one.
-_LONGEST_PATH: Final = 4000
+_LONGEST_PATH_BYTES: Final = 4000
 _KEEP_FREE_FILES: Final = 0.1  # of those that the disk has room for
 _COUNTED_EVERY_S: Final = 60.0
 
@@ -127,8 +127,8 @@ class Uploads:
     def _parts(self, path: str) -> list[str]:
         """Return the names of a path from the root on. TransferError: it cannot be kept."""
         parts = self._tree.parts(path)
-        if parts is not None and len(os.fsencode("/".join(parts))) > _LONGEST_PATH:
-            raise TransferError(f"the path is longer than {_LONGEST_PATH} bytes")
+        if parts is not None and len(os.fsencode("/".join(parts))) > _LONGEST_PATH_BYTES:
+            raise TransferError(f"the path is longer than {_LONGEST_PATH_BYTES} bytes")
         if (
             parts is None
             or any(part.startswith(".") for part in parts)
