@@ -42,7 +42,7 @@ class DaemonUnreachableError(CedosError):
 
 
 class NoDaemonError(DaemonUnreachableError):
-    """No daemon runs."""
+    """The error of a host on which no daemon runs."""
 
 
 class NotFoundError(CedosError):

@@ -249,7 +249,7 @@ def test_the_first_packet_to_a_ruled_name_is_refused(world):
 
 
 def test_an_urgent_byte_hides_no_answer(world):
-    """Programs do not read it with the others: the daemon took it for the first byte of a length."""
+    """Skip it, as programs do: the daemon took it for the first byte of a length."""
     world.zone[HOST, dns.A] = [record(HOST, ADDRESSES[0])]
     world.rule()
     assert world.look_up(HOST, tcp=True) == [ADDRESSES[0]]
@@ -270,7 +270,7 @@ def test_what_was_looked_up_before_the_rule_is_under_it(world):
 
 
 def test_a_network_whose_addresses_are_called_deprecated_keeps_what_is_ruled(world):
-    """Any neighbour can announce it. The kernel took LTE's address, and half of the bytes went there."""
+    """Announce it, as any neighbour can: the kernel took LTE's, and half of the bytes went there."""
     world.laptop.ip("link", "set", "wlan0", "up")
     for side, last in ((world.laptop, 2), (world.phones, 1)):
         side.ip("address", "add", f"2001:db8:43::{last}/64", "dev", "wlan0", "nodad")
@@ -346,7 +346,7 @@ def test_an_answer_whose_question_the_kernel_has_forgotten_reaches_no_program(wo
 
 
 def test_a_flood_of_forged_answers_hides_no_question(world):
-    """A router's packets from port 53 filled their queue: 15 of 16 look-ups got round the rule."""
+    """Fill a queue with packets from port 53, as a router did: 15 of 16 look-ups got round the rule."""
     world.rule()
     with world.phones.entered():
         flooding = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -375,7 +375,7 @@ def test_a_flood_of_forged_answers_hides_no_question(world):
 
 
 def test_a_user_who_claims_a_name_changes_nothing_for_others(world):
-    """300 requests, and a resolver of its own, name hosts that are none of the rule's."""
+    """Name hosts that are none of the rule's, in 300 requests and by a resolver of the user's own."""
     world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
     world.rule()
     world.look_up(HOST)

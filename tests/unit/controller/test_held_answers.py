@@ -223,7 +223,7 @@ def test_a_claim_whose_look_up_does_not_end_is_dropped(script):
 
 
 def test_another_resolver_is_believed_once_ours_says_the_same(script):
-    """What ours did not confirm passed, and led over the network that the rule forbids."""
+    """Drop what our look-up does not say: it passed, and led over the network that the rule forbids."""
     script.zone[HOST] = "203.0.113.7"
     script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7", "203.0.113.66"),)))
     assert script.passed == {1: False}

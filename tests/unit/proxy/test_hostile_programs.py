@@ -457,7 +457,7 @@ async def test_bytes_behind_an_association_leave_turns_to_other_tasks(ends):
 
 @pytest.mark.usefixtures("users")
 async def test_names_that_no_server_answers_for_keep_only_their_user_waiting(ends, monkeypatch):
-    """One user's 80 names had another's nearby one wait until their look-ups had failed."""
+    """Ask for 80 names of one user: another's nearby one waited until their look-ups had failed."""
     answer, resolve = threading.Event(), socket.getaddrinfo
 
     def stall(host, *rest, **options):

@@ -103,7 +103,7 @@ async def test_who_does_not_read_holds_nobody_up(ends):
 
 @pytest.mark.parametrize("half_closes", [False, True])
 async def test_what_is_dropped_never_looks_complete(ends, half_closes):
-    """A slow program got a part of what its server had sent, and then an end in good order."""
+    """Break it off: a slow program got a part of what its server had sent, and an end in good order."""
     await ends.start()
 
     async def sends(_reader, writer):
@@ -136,7 +136,7 @@ async def test_what_is_dropped_never_looks_complete(ends, half_closes):
 
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_a_lost_session_is_kept_for_no_connection_that_goes_direct(ends, monkeypatch):
-    """A gateway that ended each session had one kept for each connection, for up to 30 s."""
+    """Let it go: a gateway that ended each session had one kept for each connection, for up to 30 s."""
     await ends.start(fail=Fail.OPEN)
     kept = []
 
@@ -160,7 +160,7 @@ async def test_a_lost_session_is_kept_for_no_connection_that_goes_direct(ends, m
 
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_what_came_before_a_refusal_is_kept_no_longer(ends, monkeypatch):
-    """Each connection that failed before its answer left what had come in the proxy's memory."""
+    """Forget it: each connection that failed before its answer left it in the proxy's memory."""
     await ends.start()
 
     async def early(session, stream, _asked):
@@ -204,7 +204,7 @@ async def test_http_and_socks_on_one_port(ends):
 
 
 async def test_another_hosts_program_reaches_nothing_that_is_near(ends, monkeypatch):
-    """With `--proxy` at an address of the network its hosts reached this host's loopback and VPNs."""
+    """Refuse it: with `--proxy` at a network's address its hosts reached our loopback and VPNs."""
     monkeypatch.setattr(local_proxy, "is_of_other_host", lambda _: True)
     await ends.start(fail=Fail.OPEN, local=False, patience_s=0.3)
     port = await ends.origin(echo)
@@ -219,7 +219,7 @@ async def test_another_hosts_program_reaches_nothing_that_is_near(ends, monkeypa
 
 
 async def test_a_program_does_not_lead_the_proxy_to_itself(ends):
-    """Each byte of a user who did so 2,000 times went through the proxy 4,000 times."""
+    """Refuse it: each byte of a user who did so 2,000 times went through the proxy 4,000 times."""
     await ends.start(fail=Fail.OPEN)
     got = await ends.answer(http_connect(ends.proxy.addresses[0].port))
     assert got.startswith(b"HTTP/1.1 403")

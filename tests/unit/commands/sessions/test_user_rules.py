@@ -124,7 +124,7 @@ async def test_rules_that_come_and_go(daemon, ruled, resolver):
 
 
 async def test_the_last_rules_hold_while_the_daemon_is_busy(daemon, ruled, resolver):
-    """A flood of routes that a neighbour announces stops the daemon for more than a second."""
+    """Keep them: a flood of routes that a neighbour announces stops the daemon for over a second."""
     made = await ruled(NAMED)
     daemon.busy, before = True, daemon.asked
     await until(lambda: daemon.asked > before + 1)
@@ -135,7 +135,7 @@ async def test_the_last_rules_hold_while_the_daemon_is_busy(daemon, ruled, resol
 
 
 async def test_the_rules_are_indexed_once(ruled, resolver, monkeypatch):
-    """A program that sends to ever new hosts would else have 3 ms spent on each."""
+    """Index them once: else a program that sends to ever new hosts has 3 ms spent on each."""
     made = await ruled(msgspec.structs.replace(NAMED, addresses=("203.0.113.9",)))
     monkeypatch.setattr(user_rules, "UserRules", None)
     assert made.covers("203.0.113.9", 443, USER, resolver)
@@ -143,7 +143,7 @@ async def test_the_rules_are_indexed_once(ruled, resolver, monkeypatch):
 
 
 async def test_a_host_that_is_no_name_is_under_no_rule(ruled, resolver):
-    """SOCKS lets programs ask for labels that DNS does not know: no datagram of theirs is an error."""
+    """Take labels that DNS does not know, as SOCKS does: no datagram to them is an error."""
     made = await ruled(NAMED)
     assert not made.covers("a" * 64 + ".updates.example", 443, USER, resolver)
 
@@ -199,7 +199,7 @@ async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(ru
 
 
 async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, monkeypatch):
-    """apt asks for the target of a service; a network denies a name, and has its domain searched."""
+    """Learn it: apt asks for a service's target; a network denies a name, and has its domain searched."""
     made = await ruled(NAMED)
     made.learn("_https._tcp.updates.example", ["cdn.example"], USER)
     assert made.names("cdn.example")

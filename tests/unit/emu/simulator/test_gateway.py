@@ -194,7 +194,7 @@ class Alone:
 
 
 def test_sparse_packets_show_no_rate_but_how_long_they_were_on_their_way():
-    """As on Linux over 60 ms: each is marked as limited by the program, and keeps TCP busy as long."""
+    """Mark each as limited by the program, and TCP as busy as long, as Linux does over 60 ms."""
     alone = Alone()
     for count in range(1, 5):
         info = alone.sends(1_000, until_s=0.2 + 0.2 * count)

@@ -109,7 +109,7 @@ def test_a_window_begins_again_after_an_idle_time(idle_leaves, expected):
 
 
 def test_each_idle_time_out_halves_linux_window():
-    """Seen on Linux over 60 ms, two time-outs between packets: 292, 73, 18 and 10 packets."""
+    """Halve as Linux did over 60 ms, two time-outs between packets: 292, 73, 18 and 10 packets."""
     clock = Clock()
     made, _ = stream(clock, [20e6], swtc=False)
     made.write(400)

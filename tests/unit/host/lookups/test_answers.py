@@ -170,7 +170,7 @@ async def test_what_cannot_be_read_is_told_with_the_name_that_was_asked_for(watc
 async def test_a_name_in_a_search_domain_counts_for_what_was_asked_for(
     watch, monkeypatch, tmp_path
 ):
-    """A network's resolver denied a ruled name, and answered for it in the domain that it named."""
+    """Count it: a network's resolver denied a ruled name, and answered in the domain that it named."""
     file = tmp_path / "resolv.conf"
     file.write_text("search other.example Evil.Example.\n")
     monkeypatch.setattr(resolvers, "search_domains", lambda: search_domains(file))
@@ -183,7 +183,7 @@ async def test_a_name_in_a_search_domain_counts_for_what_was_asked_for(
 async def test_what_a_stub_on_loopback_asks_itself_is_judged_when_it_answers(
     watch, monkeypatch, tmp_path
 ):
-    """A resolver of servers' own answers has addresses that no look-up of ours confirms."""
+    """Let pass what it asks: servers' own answers have addresses that no look-up of ours confirms."""
     file = tmp_path / "resolv.conf"
     file.write_text("nameserver 127.0.0.53\n")
     monkeypatch.setattr(answers, "RESOLV_CONF", file)

@@ -182,7 +182,7 @@ def test_a_path_crawls_that_was_always_slow_once_another_one_is_there():
 
 
 def test_a_path_that_was_always_hopeless_crawls_beside_another_one():
-    """Programs waited ten seconds for a Wi-Fi of three packets a second that had just been joined."""
+    """Let it crawl: programs waited ten seconds for a Wi-Fi of three packets a second, just joined."""
     path = PlayedPath()
     path.play(3.0, 36e3, queue_bytes=30_000)
     assert path.begun == [pytest.approx(LOOK_S * 6)]

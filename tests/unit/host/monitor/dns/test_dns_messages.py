@@ -102,7 +102,7 @@ def told(kind, records, count=1):
 
 
 def test_the_target_of_a_service_is_an_alias():
-    """apt looks up the target of deb.debian.org's SRV record, and never deb.debian.org itself."""
+    """Follow it: apt looks up the target of deb.debian.org's SRV record, and never that name itself."""
     data = struct.pack("!HHH", 10, 1, 80) + b"\3web\7example\0"
     record = b"\xc0\x0c" + struct.pack("!HHIH", 33, 1, 60, len(data)) + data
     assert told(33, record).aliases == ("web.example",)
@@ -115,7 +115,7 @@ def test_what_musl_takes_for_an_address_is_one(kind, family):
 
 
 def test_an_address_of_ipv4_in_ipv6_is_one_of_ipv4():
-    """Packets to it are IPv4's: a rule for the IPv6 form let a ruled name over the forbidden network."""
+    """Read it as IPv4's, as its packets are: a ruled name went over the forbidden network."""
     mapped = ip_address("::ffff:192.0.2.1").packed
     record = b"\xc0\x0c" + struct.pack("!HHIH", 28, 1, 60, 16) + mapped
     assert told(28, record).addresses == (ip_address("192.0.2.1"),)
@@ -127,7 +127,7 @@ def test_an_address_of_ipv4_in_ipv6_is_one_of_ipv4():
     [b"\3a\0b\0", b"\3a\x80b\0", b"\x44" + b"a" * 68 + b"\0", b"\1a" * 130 + b"\0", b"\xc0"],
 )
 def test_records_that_not_all_programs_read_alike_are_no_answer(owner):
-    """musl looks for the first byte that is 0 or over 127, and found an address within a label."""
+    """Refuse them: musl ends a label at the first byte of 0 or over 127, and found an address within."""
     record = owner + struct.pack("!HHIH", 16, 1, 60, 1) + b"\0"
     assert told(1, b"\xc0\x0c" + record[len(owner) :]) is not None
     assert told(1, record) is None

@@ -94,7 +94,7 @@ def test_up_needs_carrier_address_and_route():
 
 
 def test_deprecated_addresses_are_named_and_stay_so():
-    """The kernel would take another interface's, which any neighbour can bring about."""
+    """Name them: else a neighbour can have the kernel take another interface's address."""
     made, named = tables("wlan0"), set()
     made.routes[1].append(DefaultRoute(1, 6, ip_address("fe80::1"), 100))
     first, second = (LinkAddress(1, ip_interface(f"2001:db8::{last}/64")) for last in (1, 2))

@@ -119,7 +119,7 @@ def test_of_nested_prefixes_the_closest_is_asked_first(world, routing, version, 
 
 
 def test_hints_of_many_lengths_leave_rules_their_order(world, routing):
-    """A member's 32 hints had the older rule hold for an address that has a rule of its own."""
+    """Add a member's 32 hints: the older rule held for an address that has a rule of its own."""
     for length in range(1, 33):
         hint = Destination(ip_network(f"198.51.100.7/{length}", strict=False))
         routing.set_destination(hint, "wlan0")
