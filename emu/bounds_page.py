@@ -37,7 +37,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | **A client of `cedos-serve`** | | |
 | sessions; memory while it is away; what it sent and is not read | {session.protocol.handshake.limits:HandshakeLimits.flows_per_host}; {session.protocol.handshake.limits:HandshakeLimits.idle_bytes_per_host MiB}; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes_per_host MiB} | refused; the largest ends |
 | open files of a session; uploads at once; threads that list and hash for an address | {apps.files.serving:_OPEN_FILES}; {apps.files.serving:_AT_ONCE}; {apps.files.serving:THREADS_OF_ADDRESS} | it waits; refused; it waits |
-| one upload; files in the tree | {apps.files.serving:UploadLimits.largest_bytes GB}; {apps.files.serving:UploadLimits.most_files} | refused |
+| one upload; its path; files in the tree | {apps.files.serving:UploadLimits.largest_bytes GB}; {apps.files.serving:_LONGEST_PATH_BYTES} bytes; {apps.files.serving:UploadLimits.most_files} | refused |
 | lists of folders that are not taken | {apps.files.serving:MOST_LISTED_BYTES MiB} of all | the oldest session of the address with most ends |
 | **A stranger at a listening port** | | |
 | handshakes | {session.protocol.handshake.limits:HandshakeLimits.half_open_per_address} of an address, {session.protocol.handshake.limits:HandshakeLimits.half_open} of all, {session.protocol.handshake.limits:HandshakeLimits.handshake_s} s each | the oldest goes |
