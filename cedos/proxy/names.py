@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.host.monitor.dns_message import asked, parse
-from cedos.host.monitor.resolvers import RESOLV_CONF, resolv_conf_lines
+from cedos.host.monitor.resolvers import RESOLV_CONF, resolv_conf
 from cedos.kernel.interface_socket import receive
 
 LARGEST_BYTES: Final = 65_535
@@ -136,13 +136,7 @@ class NobodyAnswersError(OSError):
 
 def host_servers(file: Path = RESOLV_CONF) -> list[Endpoint]:
     """Return this host's resolvers, also those on loopback."""
-    found = []
-    for words in resolv_conf_lines(file):
-        if words[0] == "nameserver" and len(words) > 1:
-            with suppress(ValueError):
-                ip_address(words[1].partition("%")[0])
-                found.append((words[1], 53))
-    return found[:_MOST_SERVERS]
+    return [(each, 53) for each in resolv_conf(file).servers[:_MOST_SERVERS]]
 
 
 class Resolver:

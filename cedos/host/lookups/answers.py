@@ -26,7 +26,7 @@ from cedos.host.monitor.resolvers import (
     RESOLV_CONF,
     FileWatch,
     parse_hosts,
-    parse_resolv_conf,
+    resolv_conf,
     spellings,
 )
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
@@ -191,7 +191,7 @@ class AnswerWatch:
         own = {
             each for network in self._networks() for each in (*network.resolvers, *network.gateways)
         }
-        return resolver in own or resolver in _named_resolvers()
+        return resolver in own or resolver in resolv_conf(RESOLV_CONF).addresses
 
     # -- within -------------------------------------------------------------------------------
 
@@ -242,7 +242,7 @@ class AnswerWatch:
 
         It is known by its user. Many programs are root's: an answer to one of these is no stub's.
         """
-        stubs = [each for each in _named_resolvers() if each.is_loopback]
+        stubs = [each for each in resolv_conf(RESOLV_CONF).addresses if each.is_loopback]
         users = {self._user_of(FlowKey(each, _PORT, each, key.local_port, "udp")) for each in stubs}
         return self._user_of(key) in users - {UNKNOWN.user, 0}
 
@@ -389,13 +389,6 @@ class AnswerWatch:
         self._verdicts.clear()
         with suppress(OSError, CedosError):  # they wait no more
             self._queue.decide(passed, dropped)
-
-
-def _named_resolvers() -> Sequence[Address]:
-    with suppress(OSError):
-        named = RESOLV_CONF.read_text(encoding="utf-8", errors="replace")
-        return parse_resolv_conf(named, stubs=True)
-    return ()
 
 
 def _with_short_names(replies: Sequence[DnsReply]) -> tuple[DnsReply, ...]:

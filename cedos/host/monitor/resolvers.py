@@ -6,9 +6,10 @@ import ctypes
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv6Address, ip_address
+from functools import lru_cache
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.model import Address, Interface, address
@@ -52,45 +53,45 @@ class ResolverSource(Protocol):
     async def close(self) -> None: ...
 
 
-def parse_resolv_conf(content: str, *, stubs: bool = False) -> tuple[Address, ...]:
-    """Return the `nameserver` lines' addresses.
+class ResolvConf(NamedTuple):
+    """A file like /etc/resolv.conf: its servers as they are written, their addresses, the domains."""
 
-    Loopback ones belong to no network: they are returned with `stubs` only.
-    """
-    servers: list[Address] = []
-    for line in content.splitlines():
-        words = line.split()
-        if len(words) < 2 or words[0] != "nameserver":
-            continue
-        try:
-            server = ip_address(words[1])
-        except ValueError:
-            continue
-        if isinstance(server, IPv6Address) and server.scope_id is not None:
-            server = IPv6Address(int(server))
-        if (stubs or not server.is_loopback) and server not in servers:
-            servers.append(server)
-    return tuple(servers)
+    servers: tuple[str, ...] = ()
+    addresses: tuple[Address, ...] = ()
+    domains: frozenset[str] = frozenset()
 
 
-def resolv_conf_lines(file: Path) -> list[list[str]]:
-    """Return the words of each line; none where the file cannot be read."""
+def parse_resolv_conf(content: str) -> ResolvConf:
+    servers: dict[str, Address] = {}
+    domains: set[str] = set()
+    for words in map(str.split, content.splitlines()):
+        match words:
+            case ["nameserver", server, *_]:
+                with contextlib.suppress(ValueError):
+                    servers[server] = address(ip_address(server).packed)
+            case ["search" | "domain", *named]:
+                domains |= {each.strip(".").lower() for each in named}
+    addresses = tuple(dict.fromkeys(servers.values()))
+    return ResolvConf(tuple(servers), addresses, frozenset(domains - {""}))
+
+
+def resolv_conf(file: Path = RESOLV_CONF) -> ResolvConf:
+    """Return what the file says, read anew if it has changed; nothing where it cannot be read."""
     try:
-        text = file.read_text(encoding="utf-8", errors="replace")
+        now = file.stat()
+        return _read(file, (now.st_ino, now.st_ctime_ns, now.st_size))
     except OSError:
-        return []
-    return [words for line in text.splitlines() if (words := line.split())]
+        return ResolvConf()
+
+
+@lru_cache(maxsize=4)
+def _read(file: Path, version: tuple[int, int, int]) -> ResolvConf:
+    return parse_resolv_conf(file.read_text(encoding="utf-8", errors="replace"))
 
 
 def search_domains(file: Path = RESOLV_CONF) -> frozenset[str]:
     """Return the domains in which nearby resolvers, or a VPN's, have names of their own."""
-    return frozenset(
-        domain.strip(".").lower()
-        for words in resolv_conf_lines(file)
-        if words[0] in ("search", "domain")
-        for domain in words[1:]
-        if domain.strip(".")
-    )
+    return resolv_conf(file).domains
 
 
 def spellings(name: str) -> tuple[str, ...]:
@@ -156,11 +157,9 @@ class HostResolvers:
                     _SERVICE, _PATH, _PROPERTIES, "Get", "ss", [_MANAGER, "DNS"]
                 )
                 by_index = parse_resolved(body[0] if body else None)
-        try:
-            content = self._file.read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            content = ""
-        return Resolvers(by_index, parse_resolv_conf(content))
+        # Loopback ones belong to no network.
+        named = resolv_conf(self._file).addresses
+        return Resolvers(by_index, tuple(each for each in named if not each.is_loopback))
 
     async def close(self) -> None:
         if self._watch is not None:

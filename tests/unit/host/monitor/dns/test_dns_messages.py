@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.host.monitor import dns_message
+from cedos.host.monitor import dns_message, resolvers
 from cedos.host.monitor.dns_message import (
     AnswerStreams,
     DnsFault,
@@ -19,6 +19,8 @@ from cedos.host.monitor.dns_message import (
 )
 from cedos.host.monitor.resolvers import (
     FileWatch,
+    HostResolvers,
+    ResolvConf,
     Resolvers,
     parse_hosts,
     parse_resolv_conf,
@@ -218,7 +220,26 @@ def test_resolv_conf():
         "# nameserver 1.2.3.4\nsearch lan\nnameserver 127.0.0.53\nnameserver 8.8.8.8 # public\n"
         "nameserver 8.8.8.8\nnameserver\nnameserver nonsense\nnameserver fe80::1%wlan0\n"
     )
-    assert parse_resolv_conf(content) == (GOOGLE, V6)
+    assert parse_resolv_conf(content) == (
+        ("127.0.0.53", "8.8.8.8", "fe80::1%wlan0"),
+        (ip_address("127.0.0.53"), GOOGLE, V6),
+        {"lan"},
+    )
+
+
+async def test_resolv_conf_is_parsed_once_until_it_changes(tmp_path, monkeypatch):
+    """Keep it: each answer, connection and destination had it read three or four times."""
+    file = tmp_path / "resolv.conf"
+    assert resolvers.resolv_conf(file) == ResolvConf()
+    file.write_text("nameserver 127.0.0.53\nnameserver 8.8.8.8\n")
+    assert (await HostResolvers(None, file).read()).unassigned == (GOOGLE,)
+    with monkeypatch.context() as patched:
+        patched.setattr(resolvers, "parse_resolv_conf", None)
+        assert resolvers.resolv_conf(file).addresses == (ip_address("127.0.0.53"), GOOGLE)
+    other = tmp_path / "other"
+    other.write_text("nameserver 10.0.1.1\n")
+    other.replace(file)
+    assert resolvers.resolv_conf(file).addresses == (HOME,)
 
 
 def test_resolved():
