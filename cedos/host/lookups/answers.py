@@ -156,7 +156,7 @@ class AnswerWatch:
         self._pending[key] -= 1
         if not self._pending[key]:
             del self._pending[key]
-        if not passes and key.protocol == "tcp":
+        if not passes and before is not None:
             # The segment comes once more, and is then read once more.
             self._streams.restore(key, before)
         self._decide(number, passes=passes)
@@ -249,8 +249,8 @@ class AnswerWatch:
     def _let_go(self) -> None:
         self._tell_verdicts()
         # The kernel drops what waits. Segments come once more.
-        for key, before in reversed(self._waiting.values()):
-            if key.protocol == "tcp":
+        for key, before in self._waiting.values():
+            if before is not None:
                 self._streams.restore(key, before)
         for waiting in (self._unread, self._waiting, self._pending):
             waiting.clear()
@@ -315,9 +315,10 @@ class AnswerWatch:
                 asyncio.get_running_loop().call_soon(self._parse)
 
     def _held(self, number: int, frame: CapturedPacket) -> None:
-        key, before, messages = frame.key, None, [frame.payload]
+        key, messages = frame.key, [frame.payload]
+        before: Reading | None = None
         if key.protocol == "tcp":
-            before = self._streams.reading(key)
+            before = self._streams.reading(key, frame.segment)
             read = self._streams.messages(key, frame.segment, frame.payload)
             if read is not None and sum(map(bool, read)) > _MOST_MESSAGES:
                 self._streams.restore(key, before)
@@ -330,7 +331,7 @@ class AnswerWatch:
         mistaken: list[DnsReply] = []
         for each in messages:
             if (found := self._mistaken(key, each)) is None:
-                if key.protocol == "tcp":
+                if before is not None:
                     self._streams.restore(key, before)
                 self._decide(number, passes=False)
                 return

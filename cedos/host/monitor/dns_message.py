@@ -47,8 +47,8 @@ _LENGTH: Final = struct.Struct("!H")
 _NUMBERS: Final = 0xFFFFFFFF
 # The bytes of a stream that are kept, to know whether a repeated segment says the same.
 _KEPT_BYTES: Final = 1 << 16
-# The number of a stream's next byte, the received part of a message, and the last bytes.
-Reading = tuple[int, bytearray, bytearray]
+# The number of a stream's next byte, and the received part of a message.
+Reading = tuple[int, bytes]
 
 
 class DnsFault(StrEnum):
@@ -250,19 +250,19 @@ class AnswerStreams:
     """The streams of which a part was read; the one that was read longest ago is forgotten first."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[FlowKey, Reading] = OrderedDict()
+        # By flow what was read, and the last bytes.
+        self._known: OrderedDict[FlowKey, tuple[Reading, bytes]] = OrderedDict()
 
-    def reading(self, key: FlowKey) -> Reading | None:
-        """Return what was read of a stream so far; None: nothing."""
-        known = self._known.get(key)
-        return None if known is None else (known[0], bytearray(known[1]), bytearray(known[2]))
+    def reading(self, key: FlowKey, segment: int) -> Reading:
+        """Return what was read of a stream before a segment."""
+        return self._known[key][0] if key in self._known else (segment, b"")
 
-    def restore(self, key: FlowKey, reading: Reading | None) -> None:
-        """Forget what was read of a stream since `reading`."""
-        if reading is not None:
-            self._known[key] = reading
-        else:
-            self._known.pop(key, None)
+    def restore(self, key: FlowKey, reading: Reading) -> None:
+        """Forget what was read of a stream since `reading`; an earlier one may have been restored."""
+        (expected, _), kept = self._known.get(key) or (reading, b"")
+        since = (expected - reading[0]) & _NUMBERS
+        if since <= _NUMBERS // 2:
+            self._known[key] = reading, kept[: max(len(kept) - since, 0)]
 
     def messages(self, key: FlowKey, segment: int, payload: bytes) -> list[bytes] | None:
         """Return the messages that end with a segment.
@@ -270,23 +270,21 @@ class AnswerStreams:
         None: an earlier one is missing, or it repeats other bytes than were read. Its receiver may not
         have taken those, and would take these.
         """
-        expected, buffer, kept = self._known.get(key) or (segment, bytearray(), bytearray())
+        (expected, buffer), kept = self._known.get(key) or ((segment, b""), b"")
         known = (expected - segment) & _NUMBERS
-        if known > len(kept) or not payload.startswith(
-            bytes(kept[len(kept) - known :][: len(payload)])
-        ):
+        if known > len(kept) or not payload.startswith(kept[len(kept) - known :][: len(payload)]):
             return None
         buffer += payload[known:]
-        kept += payload[known:]
-        del kept[:-_KEPT_BYTES]
-        found = []
-        while len(buffer) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(buffer)[0]
+        kept = (kept + payload[known:])[-_KEPT_BYTES:]
+        found, at = [], 0
+        while len(buffer) >= at + _LENGTH.size:
+            end = at + _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
             if len(buffer) < end:
                 break
-            found.append(bytes(buffer[_LENGTH.size : end]))
-            del buffer[:end]
-        self._known[key] = (segment + max(len(payload), known)) & _NUMBERS, buffer, kept
+            found.append(buffer[at + _LENGTH.size : end])
+            at = end
+        expected = (segment + max(len(payload), known)) & _NUMBERS
+        self._known[key] = (expected, buffer[at:]), kept
         self._known.move_to_end(key)
         while len(self._known) > _MOST_STREAMS:
             self._known.popitem(last=False)

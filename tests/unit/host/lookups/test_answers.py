@@ -294,6 +294,17 @@ async def test_a_dropped_segment_is_read_again_when_it_comes_again(watch):
     assert len(watch.comes_by_tcp(4, 120, content[20:])) == 1
     watch.release(4, passes=True)
     assert watch.passed == {1: True, 2: False, 3: False, 4: True}
+    # The second one of two is dropped after the first one, which must not pass unread for that.
+    at = 100 + len(content)
+    told = [
+        *watch.comes_by_tcp(10, at, content),
+        *watch.comes_by_tcp(11, at + len(content), content),
+    ]
+    for each in told:
+        watch.release(each.number, passes=False)
+    assert len(watch.comes_by_tcp(12, at, content)) == 1
+    watch.release(12, passes=False)
+    assert {watch.passed.pop(number) for number in (10, 11, 12)} == {False}
     # So is one that waited in a queue that has gone.
     (told,) = watch.comes_by_tcp(5, 100 + len(content), content)
     watch._let_go()
