@@ -12,7 +12,7 @@ address's metric is the helper's price, in millionths for 10^9 bytes.
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -139,12 +139,11 @@ _OF_LINKS = (
 class Tables:
     """Links, addresses and default routes at one instant.
 
-    `named`: the addresses that their networks' routes name. It is kept from one instant to the next.
+    `named`: the addresses that their networks' routes named an instant ago. `sources`: those that they
+    name now, by interface.
     """
 
-    def __init__(
-        self, answers: Iterable[NetlinkMessage], named: set[Address] | None = None
-    ) -> None:
+    def __init__(self, answers: Iterable[NetlinkMessage], named: Collection[Address]) -> None:
         self.links: dict[int, Link] = {}
         self.addresses: dict[int, list[LinkAddress]] = {}
         self.routes: dict[int, list[DefaultRoute]] = {}
@@ -167,22 +166,20 @@ class Tables:
             else:
                 for route in policy_routing.parse_default_routes(answer, objects):
                     self.routes.setdefault(route.index, []).append(route)
-        self._name_sources(set() if named is None else named)
+        self._name_sources(named)
 
-    def _name_sources(self, named: set[Address]) -> None:
+    def _name_sources(self, named: Collection[Address]) -> None:
         """Name an address of IPv6 for each interface that has, or had, deprecated ones alone.
 
         Any neighbour can announce that they are. The kernel then takes another interface's address for
         what is to leave here. Once named, one stays so: else announcements in turns left gaps.
         """
-        self._sources: dict[int, Address] = {}
+        self.sources: dict[int, Address] = {}
         for index, known in self.addresses.items():
             own = [each for each in known if each.interface.version == 6]
             before = [each for each in own if each.interface.ip in named]
             if own and (before or not any(each.preferred for each in own)):
-                self._sources[index] = (before or own)[0].interface.ip
-        named.clear()
-        named.update(self._sources.values())
+                self.sources[index] = (before or own)[0].interface.ip
 
     def metric(self, index: int) -> int | None:
         """Return the lowest metric of the interface's default routes; None: it has none."""
@@ -192,7 +189,7 @@ class Tables:
         """Return the next hop of the best default route of each IP version, IPv4 first."""
         chosen: dict[int, NextHop] = {}
         for route in sorted(self.routes.get(index, ()), key=lambda r: (r.version, r.rank)):
-            source = self._sources.get(index) if route.version == 6 else None
+            source = self.sources.get(index) if route.version == 6 else None
             chosen.setdefault(route.version, NextHop(route.version, route.gateway, source))
         return tuple(chosen.values())
 
@@ -310,7 +307,7 @@ class KernelTables:
         self._requester = AsyncRequester(NETLINK_ROUTE)
         self._listener: NetlinkListener | None = None
         self._routes: dict[int, list[NetlinkMessage]] = {}  # by IP version, as last read
-        self._named: set[Address] = set()
+        self._named: Collection[Address] = ()
 
     def start(self, changed: "asyncio.Event") -> None:
         """Set `changed` from now on when networks may have changed. HostError: the kernel refuses."""
@@ -342,7 +339,9 @@ class KernelTables:
             request = policy_routing.routes_request(4, protocol=SHARING_PROTOCOL)
             shared = await dump(rtnetlink.RTM_GETROUTE, request, keeps=policy_routing.is_of_sharing)
             answers += shared
-        return Tables(answers, self._named)
+        tables = Tables(answers, self._named)
+        self._named = tables.sources.values()
+        return tables
 
     def close(self) -> None:
         if self._listener is not None:
