@@ -270,7 +270,7 @@ class SimulatedSocket:
             return
         assert self._network is not None
         now_s = self._heard_at_s = self._answered_at_s = self._clock.now_s
-        # As the daemon and the gateway's unit set their hosts.
+        # The daemon and the gateway's unit set `tcp_slow_start_after_idle` to 0.
         settings = TcpSettings(idle_leaves=1.0, most_rto_s=STEERED_RTO_S)
         self._sender = Sender(
             self._clock,

@@ -33,7 +33,7 @@ TCP_RTO_MAX: Final = "net.ipv4.tcp_rto_max_ms"
 TCP_RETRIES: Final = "net.ipv4.tcp_retries2"
 TCP_SYN_RETRIES: Final = "net.ipv4.tcp_syn_retries"
 TCP_ORPHAN_RETRIES: Final = "net.ipv4.tcp_orphan_retries"
-# Whether TCP forgets its window in an idle time (RFC 2861).
+# With 1, TCP's window shrinks in an idle time (RFC 2861).
 TCP_IDLE_RESTART: Final = "net.ipv4.tcp_slow_start_after_idle"
 # The daemon's values of `tcp_rmem[2]` lie on these steps, which tells them from others' values.
 WINDOW_STEPS_PER_DOUBLING: Final = 4

@@ -69,7 +69,7 @@ class Gatewayed(Started):
         invited = self._laptop.server.run(
             *(*there, *cedos, "gateway", "--name", GATEWAY, "--invite", "laptop")
         )
-        # As the unit does.
+        # The gateway's unit sets this as well.
         self._laptop.server.sysctl("net.ipv4.tcp_slow_start_after_idle", 0)
         # The gateway may connect to its own host, since the origins are there.
         self._services.append(
