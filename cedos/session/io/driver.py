@@ -263,6 +263,65 @@ class Waiter:
 
 RECEIVE_BYTES: Final = 1 << 19
 
+# The time for which the connections of one peer are read in a turn of the event loop; peers that cost
+# less in all begin no new account.
+TURN_S: Final = 0.005
+_NOTED_S: Final = 0.001
+
+
+class Turns:
+    """The turns of an event loop, shared by the peers that send.
+
+    A peer that has many connections, or whose bytes cost much, has its share of each turn. The rest of
+    its work waits for the next turns, the oldest first. So other peers wait for little of it.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._spent_s: dict[str, float] = {}  # of each peer, since about this turn's beginning
+        self._all_s = 0.0
+        self._waiting: dict[str, dict[Callable[[], None], None]] = {}
+        self._planned = False
+
+    def take(self, peer: str, work: Callable[[], None]) -> None:
+        """Do the work for a peer now, or in a later turn if the peer has had its share of this one."""
+        if peer in self._waiting or self._spent_s.get(peer, 0.0) >= TURN_S:
+            self._waiting.setdefault(peer, {})[work] = None
+        else:
+            self._do(peer, work)
+
+    def _do(self, peer: str, work: Callable[[], None]) -> None:
+        began_s = self._loop.time()
+        try:
+            work()
+        finally:
+            took_s = self._loop.time() - began_s
+            self._spent_s[peer] = self._spent_s.get(peer, 0.0) + took_s
+            self._all_s += took_s
+            if self._all_s >= _NOTED_S:
+                self._plan()
+
+    def _plan(self) -> None:
+        if not self._planned:
+            self._planned = True
+            self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        """Begin a turn with the work that waits."""
+        self._planned = False
+        self._spent_s.clear()
+        self._all_s = 0.0
+        if self._waiting:
+            self._plan()
+        for peer in list(self._waiting):
+            while peer in self._waiting and self._spent_s.get(peer, 0.0) < TURN_S:
+                waiting = self._waiting[peer]
+                work = next(iter(waiting))
+                del waiting[work]
+                if not waiting:
+                    del self._waiting[peer]
+                self._do(peer, work)
+
 
 # The C library gives memory at the end of its heap back to the kernel as soon as there are 128 KB of it,
 # and takes it again page by page: with large records, up to 80,000 page faults a gigabyte. Once it has
@@ -306,6 +365,7 @@ class Driver:
         # Everything received goes through it; what is kept is copied out.
         self.buffer = bytearray(RECEIVE_BYTES)
         self.view = memoryview(self.buffer)
+        self.turns = Turns(self.loop)
         self.memory = ReplayMemory()
         self.host = host
         self.foreground: Foreground = host.foreground(directory())

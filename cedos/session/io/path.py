@@ -16,11 +16,12 @@ from typing import Final
 from cedos.errors import ProtocolError
 from cedos.kernel import tcp_info
 from cedos.kernel.interface_socket import bind_to_interface
-from cedos.session.io.driver import Driver
+from cedos.session.io.driver import RECEIVE_BYTES, TURN_S, Driver
 from cedos.session.io.path_estimator import PathEstimator
 from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import Buffer
 from cedos.session.protocol.frames import Sync
+from cedos.session.protocol.handshake.limits import network_of
 from cedos.session.protocol.life import Probed
 from cedos.session.protocol.packing import RECORD_BYTES
 from cedos.session.protocol.schedulers.interface import RECENT_S, PathFacts, PathState
@@ -47,6 +48,7 @@ _BATCH_BYTES: Final = 1 << 17
 _SLOW_BPS: Final = 200e6
 _RECORD_S: Final = 0.020
 _LEAST_RECORD: Final = 4_096
+_LEAST_READ: Final = 1 << 14
 # The kernel ends a connection whose data are unacknowledged for this time (TCP_USER_TIMEOUT), and
 # sends keep-alives to a peer that is silent for this time.
 SILENCE_S: Final = 30
@@ -116,9 +118,10 @@ class SessionPath:
     """A connection with its channel."""
 
     __slots__ = (
-        "_driver", "_host", "_pending", "_reading", "_report", "_reported_confirmed", "_reported_opened",
-        "_shut", "_unsent_bytes", "_writing", "_written_bytes", "channel", "closed", "connection", "core",
-        "egress", "estimator", "facts", "index", "known", "path_id", "peer", "received_bytes",
+        "_driver", "_host", "_pending", "_read_bytes", "_reading", "_report", "_reported_confirmed",
+        "_reported_opened", "_shares", "_shut", "_unsent_bytes", "_writing", "_written_bytes", "channel",
+        "closed", "connection", "core", "egress", "estimator", "facts", "index", "known", "path_id",
+        "peer", "received_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -145,6 +148,8 @@ class SessionPath:
         self.index = index
         self.known = known
         self.peer = peer
+        # With whom the connection shares the event loop's turns; how much is read at once.
+        self._shares, self._read_bytes = network_of(peer) if peer else "", RECEIVE_BYTES
         self.path_id = driver.new_path_id()  # unique in this process
         # The session that the connection belongs to, once that is known (`attach`).
         self.core: Session | None = None
@@ -169,14 +174,23 @@ class SessionPath:
         """Exchange records with this session from now on, and give events to `report`."""
         self.core, self._report = core, report
 
+    def share_turns(self, peer: str) -> None:
+        """Share the event loop's turns with this peer's connections, not with those of its address."""
+        self._shares = peer
+
     @property
     def blocked(self) -> bool:
         return bool(self._pending)
 
     def _readable(self) -> None:
+        self._driver.turns.take(self._shares, self._read)
+
+    def _read(self) -> None:
         driver = self._driver
+        if self.closed:
+            return
         try:
-            size = self.connection.recv_into(driver.buffer)
+            size = self.connection.recv_into(driver.buffer, self._read_bytes)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -189,6 +203,12 @@ class SessionPath:
         now = driver.now()
         self.received_bytes += size
         self._take(driver.view[:size], now)
+        # Read less at once of what costs much time, such as thousands of small records.
+        took_s = driver.now() - now
+        if took_s > TURN_S:
+            self._read_bytes = max(self._read_bytes // 2, _LEAST_READ)
+        elif took_s < TURN_S / 4:
+            self._read_bytes = min(self._read_bytes * 2, RECEIVE_BYTES)
 
     def _take(self, data: memoryview, now: float) -> None:
         channel = self.channel

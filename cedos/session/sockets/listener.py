@@ -104,6 +104,7 @@ class Listener:
         self._driver = driver
         self._scheduler = scheduler
         self._limits = limits
+        self._known_keys = allow is not None
         self._socket = open_listening(address) if listening is None else listening
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
@@ -239,6 +240,9 @@ class Listener:
         if not self._flows.has_room(opened.credentials.flow_id, path.peer):
             path.close("too many sessions are connected from its address", reset=True)
             return
+        # Where anybody is let in, keys cost nothing: then an address is one peer.
+        if self._known_keys:
+            path.share_turns(opened.credentials.peer_key.hex())
         # A new flow, a further path of a living one, or a flow that slept.
         connection = self._flows.get(opened.credentials.flow_id)
         only = connection is not None and opened.kind is ConnectionKind.RESUME

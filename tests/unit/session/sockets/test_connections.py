@@ -18,11 +18,14 @@ from cedos.session.io import dialler
 from cedos.session.io.advice import KnownNetwork
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.io.path import SessionPath, SessionPathEvent
+from cedos.session.protocol import packing
 from cedos.session.protocol.channel import resume
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.protocol.frames import Space
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets import metered_gate
+from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.metered_gate import DeadlineGate, OwnTable
 
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.SMALL)
@@ -172,6 +175,38 @@ async def test_a_peer_has_a_bounded_number_of_paths(joined):
     await until(lambda: len(far.paths()) == MOST_PATHS)
     for path in made:
         path.close("the test is over")
+
+
+@pytest.mark.parametrize("by", ["key", "address"])
+async def test_a_peer_with_many_sessions_leaves_turns_to_others(by, monkeypatch):
+    """40 sessions that sent small records without end had another client's small file wait for 9 s."""
+    server, flooding, other = (KeyPair(os.urandom(32)) for _ in range(3))
+    if by == "address":
+        addresses, accepted = iter(["192.0.2.1"] * 20 + ["192.0.2.2"]), Listener._accepted
+        monkeypatch.setattr(
+            Listener, "_accepted", lambda self, it, _address: accepted(self, it, next(addresses))
+        )
+    allow = (lambda _key: True) if by == "key" else None
+    async with await session.listen(("127.0.0.1", 0), key=server, allow=allow) as listener:
+        ends = []
+        for client in [flooding] * 20 + [other]:
+            near = await session.connect(listener.address, server_key=server.public, key=client)
+            ends.append((near, await listener.accept()))
+        *floods, (near, far) = ends
+        waiting = 0
+        for each, _ in floods:
+            (path,) = each.flow.paths.values()
+            record = packing.ack(Space.STREAM, 0, 0, [])
+            waiting += path.connection.send(
+                b"".join(path.channel.send_one(record) for _ in range(2_000))
+            )
+        paths = [path for _, end in floods for path in end.flow.paths.values()]
+        before = sum(path.received_bytes for path in paths)
+        await near.write(b"question")
+        assert await far.read_exactly(8) == b"question"
+        assert sum(path.received_bytes for path in paths) - before < waiting / 2
+        for each in (end for both in ends for end in both):
+            each.abort("the test is over")
 
 
 async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined):
