@@ -276,6 +276,7 @@ class MeteredWord(Enum):
     YES = "yes"
     NO = "no"
     GUESSED_YES = "probably"
+    GUESSED_NO = "probably not"
 
 
 # The addresses that an iPhone gives its guests over Wi-Fi, USB or Bluetooth.

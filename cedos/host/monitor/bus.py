@@ -156,7 +156,7 @@ class SystemBus:
         self._connecting = asyncio.Lock()
         self._not_before_s = 0.0
         self._absence = ""
-        self._watches: list[tuple[str, str, str, Callable[[], None]]] = []
+        self._watches: list[tuple[str, str, str, Callable[[str], None]]] = []
         # That it is there and does not let this program in; None: it does, or is not there.
         self.problem: str | None = None
 
@@ -233,23 +233,25 @@ class SystemBus:
         return body[0]
 
     async def watch(
-        self, service: str, path: str, interface: str, changed: Callable[[], None]
+        self, service: str, path: str, interface: str, changed: Callable[[str], None]
     ) -> None:
         """Call `changed` on each PropertiesChanged that the service's owner sends to all.
 
-        After a BusError, from the first connection on.
+        Of the object at `path` and those below it, whose paths `changed` is given: a bus takes 512
+        watches, and a service has new objects all the time. After a BusError, from the first connection
+        on.
         """
         self._watches.append((service, path, interface, changed))
         if self._bus is not None and self._bus.connected:
-            await self._add_match(service, path)
+            await self._add_match(service, path, interface)
         else:
             await self._connected()
 
-    async def _add_match(self, service: str, path: str) -> None:
+    async def _add_match(self, service: str, path: str, interface: str) -> None:
         # Any user may send a signal of this name; the bus knows whose the service is.
         rule = (
             f"type='signal',sender='{service}',interface='{_BUS}.Properties',"
-            f"member='PropertiesChanged',path='{path}'"
+            f"member='PropertiesChanged',path_namespace='{path}',arg0='{interface}'"
         )
         await self.call(_BUS, "/org/freedesktop/DBus", _BUS, "AddMatch", "s", [rule])
 
@@ -271,8 +273,8 @@ class SystemBus:
                 raise BusError(self._absence) from error
             bus.add_message_handler(self._signalled)
             self._bus, self.problem = bus, None
-        for service, path, _, _ in self._watches:
-            await self._add_match(service, path)
+        for service, path, interface, _ in self._watches:
+            await self._add_match(service, path, interface)
         return bus
 
     def _signalled(self, message: Message) -> None:
@@ -282,9 +284,10 @@ class SystemBus:
         if message.message_type is MessageType.SIGNAL and message.member == "PropertiesChanged":
             if message.destination is not None:
                 return  # sent to this program alone, past the match's sender
+            sent_by = f"{message.path}/"
             for _, path, interface, changed in self._watches:
-                if message.path == path and message.body[:1] == [interface]:
-                    changed()
+                if sent_by.startswith(f"{path}/") and message.body[:1] == [interface]:
+                    changed(str(message.path))
 
     async def close(self) -> None:
         if self._bus is not None:

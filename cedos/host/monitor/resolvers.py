@@ -147,7 +147,7 @@ class HostResolvers:
         if self._bus is not None:
             # Without a bus resolv.conf it is, until a bus appears.
             with contextlib.suppress(BusError):
-                await self._bus.watch(_SERVICE, _PATH, _MANAGER, changed)
+                await self._bus.watch(_SERVICE, _PATH, _MANAGER, lambda _: changed())
 
     async def read(self) -> Resolvers:
         by_index: dict[int, tuple[Address, ...]] = {}

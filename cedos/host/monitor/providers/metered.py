@@ -12,14 +12,22 @@ from cedos.errors import HostError
 from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.host.monitor.providers import access_points, cellular
 from cedos.host.monitor.providers.access_points import ScanList
-from cedos.host.monitor.providers.networkmanager import DEVICE, PATH, SERVICE
+from cedos.host.monitor.providers.networkmanager import DEVICE, DEVICES, PATH, SERVICE
 from cedos.kernel.interface_kind import MeteredWord, announced_metered
 
 _MOST_DEVICES: Final = 64
 _OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
 _LEASE_S: Final = 3.0
-# NMMetered. NetworkManager's guess "not metered" is worth no more than our own.
-_WORDS: Final = {1: MeteredWord.YES, 2: MeteredWord.NO, 3: MeteredWord.GUESSED_YES}
+_AGAIN_S: Final = 10.0
+# NMMetered; 0, of a device that is not connected, is no word.
+_WORDS: Final = {
+    1: MeteredWord.YES,
+    2: MeteredWord.NO,
+    3: MeteredWord.GUESSED_YES,
+    4: MeteredWord.GUESSED_NO,
+}
+# An interface: its name and its index, which a later one of that name does not have.
+_Interface = tuple[str, int]
 
 
 def parse_device(properties: Mapping[str, Any]) -> tuple[str, MeteredWord | None]:
@@ -33,6 +41,9 @@ def parse_device(properties: Mapping[str, Any]) -> tuple[str, MeteredWord | None
 class HostMetered:
     """NetworkManager's word (`bus` None: without it), else what modems, leases and access points tell.
 
+    A word of NetworkManager's, and that a modem is behind an interface, holds while that interface is
+    there and nothing else is said: a service that is busy, or starts again, opens no wall.
+
     `scanned`: what the radio behind an interface has heard (`access_points.read`, or a test's).
     """
 
@@ -44,24 +55,38 @@ class HostMetered:
         self._bus = bus
         self._scanned = scanned
         self._changed: Callable[[], None] = lambda: None
-        self._watched: set[str] = set()
-        self._seen: set[tuple[str, int]] = set()
+        self._seen: set[_Interface] = set()
+        self._words: dict[_Interface, MeteredWord] = {}
+        self._modems: set[_Interface] = set()
+        self._again: asyncio.TimerHandle | None = None
 
     async def start(self, changed: Callable[[], None]) -> None:
         self._changed = changed
+        if self._bus is not None:
+            with contextlib.suppress(BusError):
+                await self._bus.watch(SERVICE, DEVICES, DEVICE, lambda _: changed())
 
     async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
-        words = await self._managed()
+        """Return what is said of each interface; OSError: no descriptor is left to find it out."""
         seen, self._seen = self._seen, set(interfaces.items())
         if self._seen - seen:
             # A lease may be written a moment after its address is there.
             asyncio.get_running_loop().call_later(_LEASE_S, self._changed)
-        modems = await self._modems()
+        if self._bus is not None:
+            await asyncio.gather(self._ask_manager(self._bus), self._ask_modems(self._bus))
+        # NetworkManager's guess "not metered" is worth no more than our own.
+        self._words = {
+            each: word
+            for each, word in self._words.items()
+            if each in self._seen and word is not MeteredWord.GUESSED_NO
+        }
+        self._modems &= self._seen
+        words = {name: word for (name, _), word in self._words.items()}
         for name, index in interfaces.items():
             if name in words:
                 continue
             if (
-                name in modems
+                (name, index) in self._modems
                 or await asyncio.to_thread(announced_metered, name, index)
                 or await self._says(index)
             ):
@@ -75,32 +100,36 @@ class HostMetered:
         except (OSError, LookupError, HostError):  # no radio of nl80211's
             return False
 
-    async def _modems(self) -> frozenset[str]:
-        """Return the interfaces that ModemManager has modems behind, whatever they are called."""
-        if self._bus is None:
-            return frozenset()
-        try:
-            body = await self._bus.call(
-                cellular.SERVICE, cellular.ROOT, _OBJECTS, "GetManagedObjects"
-            )
-        except BusError:
-            return frozenset()
-        return frozenset(cellular.parse_modems(body[0] if body else None).by_interface)
-
-    async def _managed(self) -> dict[str, MeteredWord]:
-        words: dict[str, MeteredWord] = {}
-        if self._bus is None:
-            return words
+    async def _ask_modems(self, bus: SystemBus) -> None:
+        """Note the interfaces that ModemManager has modems behind, whatever they are called."""
         with contextlib.suppress(BusError):
-            manager = await self._bus.properties(SERVICE, PATH, SERVICE)
-            devices = manager.get("Devices")
-            for path in (devices if isinstance(devices, list) else [])[:_MOST_DEVICES]:
-                if not isinstance(path, str):
-                    continue
-                name, word = parse_device(await self._bus.properties(SERVICE, path, DEVICE))
-                if name and word is not None:
-                    words[name] = word
-                if path not in self._watched:
-                    self._watched.add(path)
-                    await self._bus.watch(SERVICE, path, DEVICE, self._changed)
-        return words
+            body = await bus.call(cellular.SERVICE, cellular.ROOT, _OBJECTS, "GetManagedObjects")
+            modems = cellular.parse_modems(body[0] if body else None).by_interface
+            self._modems |= {each for each in self._seen if each[0] in modems}
+
+    async def _ask_manager(self, bus: SystemBus) -> None:
+        """Note NetworkManager's words; where it takes too long, ask once more a moment later."""
+        manager = await _properties(bus, PATH, SERVICE)
+        devices = manager.get("Devices") if manager else None
+        found = devices if isinstance(devices, list) else []
+        paths = [each for each in found if isinstance(each, str)][:_MOST_DEVICES]
+        # All at once: each takes its time, and a network may just have been lost.
+        answers = await asyncio.gather(*(_properties(bus, path, DEVICE) for path in paths))
+        indices = dict(self._seen)
+        for name, word in map(parse_device, filter(None, answers)):
+            if word is not None and name in indices:
+                self._words[name, indices[name]] = word
+        if None in (manager, *answers) and self._again is None:
+            self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._ask_again)
+
+    def _ask_again(self) -> None:
+        self._again = None
+        self._changed()
+
+
+async def _properties(bus: SystemBus, path: str, interface: str) -> Mapping[str, Any] | None:
+    """Return what NetworkManager says of an object: nothing of one that is gone; None: it is too slow."""
+    try:
+        return await bus.properties(SERVICE, path, interface)
+    except BusError as error:
+        return None if isinstance(error.__cause__, TimeoutError) else {}

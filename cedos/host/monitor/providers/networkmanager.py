@@ -11,6 +11,7 @@ from cedos.model import Network
 SERVICE = "org.freedesktop.NetworkManager"
 PATH = "/org/freedesktop/NetworkManager"
 DEVICE = f"{SERVICE}.Device"
+DEVICES = f"{PATH}/Devices"
 _WIRELESS = f"{SERVICE}.Device.Wireless"
 _NONE = "/"
 
@@ -36,7 +37,7 @@ class NetworkManager:
         self._bus = bus
         self._devices: dict[str, str] = {}
         self._searched_at_s: dict[str, float] = {}
-        self._watched: set[str] = set()
+        self._watches = False
         self._callbacks: list[Callable[[], None]] = []
 
     async def captive(self, network: Network) -> bool | None:
@@ -47,9 +48,9 @@ class NetworkManager:
             path = await self._device(network.interface, time.monotonic())
             if path is None:
                 return None
-            if path not in self._watched:
-                self._watched.add(path)
-                await self._bus.watch(SERVICE, path, DEVICE, self._tell)
+            if not self._watches:
+                self._watches = True
+                await self._bus.watch(SERVICE, DEVICES, DEVICE, self._tell)
             return parse_connectivity(await self._bus.properties(SERVICE, path, DEVICE))
         except BusError:
             self._devices.pop(network.interface, None)
@@ -59,9 +60,10 @@ class NetworkManager:
         """Have `callback` called when a verdict that was once asked for may have changed."""
         self._callbacks.append(callback)
 
-    def _tell(self) -> None:
-        for callback in self._callbacks:
-            callback()
+    def _tell(self, path: str) -> None:
+        if path in self._devices.values():
+            for callback in self._callbacks:
+                callback()
 
     async def _device(self, interface: str, now_s: float) -> str | None:
         searched_at_s = self._searched_at_s.get(interface, -math.inf)

@@ -10,6 +10,7 @@ from cedos.host.monitor.bus import BusError, SystemBus
 SERVICE = "org.freedesktop.login1"
 _SEAT_PATH = "/org/freedesktop/login1/seat/seat0"
 _SEAT = "org.freedesktop.login1.Seat"
+_SESSIONS = "/org/freedesktop/login1/session"
 _SESSION = "org.freedesktop.login1.Session"
 _NO_SESSION = "/"
 
@@ -58,7 +59,8 @@ class Screen:
         self._poll_s = poll_s
         self._known: bool | None = None
         self._callbacks: list[Callable[[bool], None]] = []
-        self._watched: set[str] = set()
+        self._watches = False
+        self._session: str | None = None
         self._wake = asyncio.Event()
 
     def active(self) -> bool:
@@ -93,13 +95,15 @@ class Screen:
 
     async def _read(self, bus: SystemBus) -> bool | None:
         with contextlib.suppress(BusError):
-            await self._watch(bus, _SEAT_PATH, _SEAT)
-            session = await _session(bus)
-            if session is not None:
-                await self._watch(bus, session, _SESSION)
+            if not self._watches:
+                self._watches = True
+                for path, interface in ((_SEAT_PATH, _SEAT), (_SESSIONS, _SESSION)):
+                    with contextlib.suppress(BusError):
+                        await bus.watch(SERVICE, path, interface, self._changed)
+            self._session = await _session(bus)
         return await read(bus)
 
-    async def _watch(self, bus: SystemBus, path: str, interface: str) -> None:
-        if path not in self._watched:
-            self._watched.add(path)
-            await bus.watch(SERVICE, path, interface, self._wake.set)
+    def _changed(self, path: str) -> None:
+        # (Of any other session a user may change the hints without end.)
+        if path in (_SEAT_PATH, self._session):
+            self._wake.set()

@@ -126,7 +126,7 @@ async def test_a_strangers_signals_are_not_a_services_and_their_files_are_closed
         return changed.is_set()
 
     try:
-        await bus.watch("org.x", "/x", "org.x", changed.set)
+        await bus.watch("org.x", "/x", "org.x", lambda _: changed.set())
         assert bus._bus is not None
         before = len(list(Path("/proc/self/fd").iterdir()))
         for _ in range(5):
@@ -140,6 +140,29 @@ async def test_a_strangers_signals_are_not_a_services_and_their_files_are_closed
         for each in (service, stranger):
             each.disconnect()
             await each.wait_for_disconnect()
+
+
+async def test_one_watch_hears_all_objects_below_a_path(address):
+    """Each device that NetworkManager ever had took one of the 512 watches; then nothing was heard."""
+    service, told = await MessageBus(address).connect(), []
+    await service.request_name("org.x")
+    bus = SystemBus(address)
+    try:
+        await bus.watch("org.x", "/x", "org.x", told.append)
+        for path, interface in (
+            *(("/x", "org.x"), ("/x/1", "org.x"), ("/xy", "org.x")),
+            *(("/x/2", "org.y"), ("/x/2/3", "org.x")),
+        ):
+            message = signal(None, "s", interface)
+            message.path = path
+            await service.send(message)
+        await service.call(Message(_BUS, "/org/freedesktop/DBus", _BUS, "GetId"))
+        await bus.call(_BUS, "/org/freedesktop/DBus", _BUS, "GetId")
+        assert told == ["/x", "/x/1", "/x/2/3"]
+    finally:
+        await bus.close()
+        service.disconnect()
+        await service.wait_for_disconnect()
 
 
 def signal(destination, signature, body, files=()):
@@ -175,7 +198,7 @@ async def test_what_a_stranger_sends_is_not_parsed_and_what_services_send_is(add
     service.add_message_handler(answer)
     await service.request_name("org.x")
     try:
-        await bus.watch("org.x", "/x", "org.x", changed.set)
+        await bus.watch("org.x", "/x", "org.x", lambda _: changed.set())
         bus._bus.add_message_handler(parsed.append)
         name = bus._bus.unique_name
         before = len(list(Path("/proc/self/fd").iterdir()))

@@ -1,5 +1,7 @@
 """The system's word on metered networks."""
 
+import asyncio
+
 import pytest
 from dbus_fast import Variant
 from kit.bus import PlayedBus
@@ -15,14 +17,15 @@ from cedos.kernel.interface_kind import MeteredWord
 from cedos.kernel.netlink import attribute
 from cedos.model import Network, NetworkKind
 
-DEVICES = "/org/freedesktop/NetworkManager/Devices"
+PATH = "/org/freedesktop/NetworkManager"
+DEVICES = f"{PATH}/Devices"
 
 
 @pytest.mark.parametrize(
     ("word_given", "word"),
     [
         (0, None), (1, MeteredWord.YES), (2, MeteredWord.NO), (3, MeteredWord.GUESSED_YES),
-        (4, None), ("1", None), (None, None),
+        (4, MeteredWord.GUESSED_NO), ("1", None), (None, None),
     ],
 )  # fmt: skip
 def test_a_device(word_given, word):
@@ -47,7 +50,63 @@ async def test_network_manager_is_asked_and_watched():
             "wlan0": MeteredWord.GUESSED_YES,
             "wwan0": MeteredWord.NO,
         }
-    assert bus.watched == [f"{DEVICES}/{number}" for number in (1, 2, 3)]
+    assert bus.watched == [DEVICES]
+
+
+async def test_a_word_stays_while_network_manager_says_nothing_else():
+    """Who kept it busy, or restarted it, opened the wall of a hard budget of metered networks."""
+    wifi = {"Interface": "wlan0", "Metered": 1}
+    gone, stick = f"{DEVICES}/1", {"Interface": "enp0s20u3", "Metered": 2}
+    told = {f"{DEVICES}/2": [wifi], f"{DEVICES}/3": [stick]}
+    bus = PlayedBus({PATH: [{"Devices": [gone, *told]}], **told})
+    source, interfaces = HostMetered(bus), {"wlan0": 2, "enp0s20u3": 3}
+    words = {"wlan0": MeteredWord.YES, "enp0s20u3": MeteredWord.NO}
+    assert await source.read(interfaces) == words  # though one device was gone by then
+    for silent in ({}, {PATH: [{"Devices": []}]}, {PATH: [{"Devices": [*told]}]}):
+        bus.answers = silent
+        assert await source.read(interfaces) == words
+    bus.answers = {PATH: [{"Devices": [*told]}], **told}
+    wifi["Metered"] = 0  # it is connecting
+    assert await source.read(interfaces) == words
+    wifi["Metered"] = 4
+    assert await source.read(interfaces) == {"enp0s20u3": MeteredWord.NO}
+    bus.answers = {}
+    assert await source.read({"wlan0": 2, "enp0s20u3": 4}) == {}  # another one by that name
+
+
+async def test_a_modem_stays_behind_its_interface():
+    modem = {"org.freedesktop.ModemManager1.Modem": {"Ports": [["enp0s20u3", 2]]}}
+    bus = PlayedBus({"GetManagedObjects": [{"/org/freedesktop/ModemManager1/Modem/0": modem}]})
+    source, word = HostMetered(bus), {"enp0s20u3": MeteredWord.GUESSED_YES}
+    assert await source.read({"enp0s20u3": 2}) == word
+    bus.answers = {}
+    assert await source.read({"enp0s20u3": 2}) == word
+    assert await source.read({"enp0s20u3": 3}) == {}
+
+
+async def test_a_slow_network_manager_delays_nothing_for_long(address, make_service):
+    """With twenty devices, a second each, a lost network was noticed after 21 s."""
+    manager, count = await make_service(nm.SERVICE), 20
+    paths = [f"{DEVICES}/{number}" for number in range(count)]
+    manager.objects = {PATH: {nm.SERVICE: {"Devices": Variant("ao", paths)}}} | {
+        path: {nm.DEVICE: {"Interface": Variant("s", f"d{n}"), "Metered": Variant("u", 1)}}
+        for n, path in enumerate(paths)
+    }
+    bus, changed = SystemBus(address, timeout_s=0.4), asyncio.Event()
+    source = HostMetered(bus)
+    try:
+        await source.start(changed.set)
+        interfaces = {f"d{number}": number + 1 for number in range(count)}
+        words = dict.fromkeys(interfaces, MeteredWord.YES)
+        assert await source.read(interfaces) == words
+        manager.silent = True
+        async with asyncio.timeout(2.0):
+            assert await source.read(interfaces) == words
+        manager.silent = False
+        manager.set(paths[7], nm.DEVICE, Metered=Variant("u", 2))
+        await asyncio.wait_for(changed.wait(), 5)
+    finally:
+        await bus.close()
 
 
 async def test_a_modems_interface_is_metered_unless_network_manager_says_otherwise():
