@@ -119,6 +119,22 @@ def check(file: int, path: Path) -> None:
         raise OSError(errno.EACCES, f"belongs to another user ({found.st_uid})", str(path))
 
 
+def open_to_others(file: int, beside: Path) -> None:
+    """Give an open file the mode that its folder gives to new ones. Errors: OSError.
+
+    `beside`: a path in that folder, for a file that is made to see it.
+    """
+    beside.unlink(missing_ok=True)
+    new = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        usual = os.fstat(new).st_mode
+    finally:
+        os.close(new)
+        beside.unlink()
+    if usual != os.fstat(file).st_mode:
+        os.fchmod(file, stat.S_IMODE(usual))
+
+
 def write(path: Path, content: bytes) -> None:
     """Replace the file, for its owner alone. Errors: OSError, it is as it was."""
     new = path.with_suffix(".new")

@@ -372,7 +372,7 @@ class Partial:
         """
         try:
             # The bytes must be on the disk before the name is.
-            self._open_to_others()
+            own_file.open_to_others(self._number, files_of(self._target)[2])
             os.utime(self._number, (modified_unix_s, modified_unix_s))
             os.fsync(self._number)
             try:
@@ -388,19 +388,6 @@ class Partial:
             raise TransferError(
                 f"{self.target}: {disk_words(error)}; {self.path} is kept"
             ) from error
-
-    def _open_to_others(self) -> None:
-        """Give the part the mode that the folder gives to new files. Errors: OSError."""
-        other = files_of(self._target)[2]
-        other.unlink(missing_ok=True)
-        number = os.open(other, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            usual = os.fstat(number).st_mode
-        finally:
-            os.close(number)
-            other.unlink()
-        if usual != os.fstat(self._number).st_mode:
-            os.fchmod(self._number, stat.S_IMODE(usual))
 
     def discard(self) -> None:
         """Drop the received bytes: the server has others."""
