@@ -8,6 +8,8 @@ import io
 import logging
 import os
 import sys
+import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, TextIO
 
@@ -30,6 +32,11 @@ Format = Literal["console", "json"]
 
 # Loggers that report every request or packet. Above debug level only their warnings pass.
 _CHATTY = ("aiohttp.access", "asyncio", "pyroute2")
+
+# Strangers cause some of the lines. So many of one kind are written at once, then one a second.
+_AT_ONCE = 500
+_KINDS = 1000  # that are remembered
+_LONGEST = 1000  # value of a line
 
 
 def ends_in_journal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
@@ -72,6 +79,7 @@ def configure(
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(stream)
+    handler.addFilter(_LineLimit())
     handler.setFormatter(_Formatter(shared, _renderers(form, stream, journal), journal))
     root = logging.getLogger()
     for old in root.handlers[:]:
@@ -82,14 +90,55 @@ def configure(
         logging.getLogger(name).setLevel("DEBUG" if level == "debug" else "WARNING")
 
 
+class _LineLimit(logging.Filter):
+    """The limit on lines of one kind. The next one that is written says how many were left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # By logger, level and event: the lines that may be written, as of when, and those left out.
+        self._kinds: OrderedDict[tuple[str, int, str], tuple[float, float, int]] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to write a line; those of debug level are all wanted."""
+        if record.levelno <= logging.DEBUG:
+            return True
+        ours: Any = record.msg if isinstance(record.msg, dict) else None  # structlog's event
+        event = record.msg if ours is None else ours.get("event")
+        kind = record.name, record.levelno, str(event).partition("\n")[0][:_LONGEST]
+        now_s = time.monotonic()
+        room, at_s, left_out = self._kinds.pop(kind, (_AT_ONCE, now_s, 0))
+        room = min(room + now_s - at_s, _AT_ONCE)
+        if room < 1.0:
+            self._kinds[kind] = room, now_s, left_out + 1
+            return False
+        self._kinds[kind] = room - 1.0, now_s, 0
+        if len(self._kinds) > _KINDS:
+            self._kinds.popitem(last=False)
+        if left_out and ours is not None:
+            record.msg = ours | {"left_out": left_out}
+        elif left_out:
+            record.left_out = left_out
+        return True
+
+
+def _cut(_logger: object, _method: str, event: EventDict) -> EventDict:
+    """Cut long values: names of others may have thousands of letters."""
+    for key, value in event.items():
+        if isinstance(value, str) and len(value) > _LONGEST and key != "exception":
+            event[key] = f"{value[:_LONGEST]}..."
+    return event
+
+
 def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:
     if form == "json":
         return [
+            _cut,
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(serializer=_serialize),
         ]
     return [
         _human,
+        _cut,
         _plain,
         structlog.dev.ConsoleRenderer(
             colors=not journal and stream.isatty() and "NO_COLOR" not in os.environ,

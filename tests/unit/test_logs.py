@@ -56,6 +56,32 @@ def test_people_read_units_and_few_digits():
         assert word in line, (word, line)
 
 
+@pytest.mark.parametrize("form", ["console", "json"])
+def test_strangers_cannot_fill_the_log(form, monkeypatch):
+    """One client's refused requests wrote 26 MB a second: 5,300 lines with names of 4,000 letters."""
+    now_s = 0.0
+    monkeypatch.setattr(logs.time, "monotonic", lambda: now_s)
+    stream = io.StringIO()
+    logs.configure("debug", form, stream)
+    log, other = structlog.get_logger("server"), logging.getLogger("library")
+    for _ in range(60):
+        for _ in range(1_000):
+            log.info("refused", path="a/" * 2_000)
+            other.warning("bad %s", "request")
+        now_s += 1.0
+    log.info("served", path="a")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 2 * (500 + 59) + 1
+    assert max(map(len, lines)) < 1_200
+    assert "served" in lines[-1]
+    assert sum("999" in line and "left_out" in line for line in lines) == 2 * 58
+    now_s += 600.0
+    for _ in range(500):
+        log.info("refused", path="b")
+        log.debug("all of these")
+    assert len(stream.getvalue().splitlines()) == len(lines) + 1_000
+
+
 def test_json():
     stream = io.StringIO()
     logs.configure("info", "json", stream)
