@@ -6,6 +6,7 @@ a TransferError, or counts as missing.
 
 import asyncio
 import errno
+import re
 import socket
 import ssl
 import time
@@ -42,7 +43,12 @@ _MOST_FIELDS: Final = 128
 MOST_INFORMATIONAL: Final = 16
 # What comes between two bytes of a body: sizes of chunks and their extensions.
 _MOST_FRAMING_BYTES: Final = 1 << 16
-_LONGEST_PLACE: Final = 8_192  # each character of a name takes 11 us
+_LONGEST_PLACE: Final = 8_192
+# The limits of a name (RFC 1035, 2.3.4), and of the letters in one that is not ASCII: each takes 11 us.
+_LONGEST_NAME, _LONGEST_LABEL, _MOST_LETTERS = 253, 63, 100
+_AUTHORITY: Final = re.compile(r"[^/?#]*//(?:[^/?#]*@)?([^/?#]*)")
+_LABEL_ENDS: Final = re.compile("[.:\u3002\uff0e\uff61]")
+_LEFT_OUT: Final = str.maketrans("", "", "\t\r\n")  # as yarl leaves them out
 _LARGEST: Final = 1 << 62
 _MOST_REASON: Final = 200
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -246,7 +252,7 @@ class AnswerHead:
         except UnicodeDecodeError:
             text = to
         with suppress(ValueError):  # a host that cannot be a name, say
-            there = self.url.join(URL(text[:_LONGEST_PLACE])).with_fragment(None)
+            there = self.url.join(url_of(text[:_LONGEST_PLACE])).with_fragment(None)
             if there.scheme in ("http", "https") and there.host and len(text) <= _LONGEST_PLACE:
                 return there
         raise TransferError(f"{self.url.host} leads to what is no URL of a web server")
@@ -289,6 +295,21 @@ class AnswerHead:
             if (seconds := date(self.field(name))) is not None:
                 return seconds
         return time.time()
+
+
+def url_of(text: str) -> URL:
+    """Return the URL in a text of others. ValueError: it is none, or its host is no name for its length.
+
+    yarl takes seconds for a host of thousands of letters (punycode).
+    """
+    found = _AUTHORITY.match(text.translate(_LEFT_OUT))
+    host = found[1] if found is not None else ""
+    most = _LONGEST_NAME if host.isascii() else _MOST_LETTERS
+    if len(host) > most + len(".:65535") or any(
+        len(label) > _LONGEST_LABEL for label in _LABEL_ENDS.split(host)
+    ):
+        raise ValueError("its host is longer than a name can be")
+    return URL(text)
 
 
 def strong_validator(fields: Fields) -> str:

@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import hdrs
-from yarl import URL
 
 from cedos import web
 from cedos.apps.files.partial import Partial
@@ -114,7 +113,7 @@ async def _asked(
 ) -> AsyncIterator[tuple[AnswerHead, aiohttp.ClientResponse]]:
     """Ask for a URL, and where it leads to. Errors, also of the block: WebError, TransferError."""
     try:
-        there = URL(url)
+        there = web.url_of(url)
         async with web.client(way.socket, silence_s=_SILENCE_S, limit=1) as client:
             for _ in range(_MOST_REDIRECTS):
                 async with asyncio.timeout(web.SILENCE_S):

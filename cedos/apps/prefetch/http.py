@@ -234,8 +234,19 @@ class HttpFetcher:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BACKGROUND_BUFFER)
             return one
 
-        async def on_redirect(*_: object) -> None:
+        async def on_redirect(
+            _session: object, _context: object, found: aiohttp.TraceRequestRedirectParams
+        ) -> None:
             way.on_answer()
+            # aiohttp reads any place, for seconds if need be.
+            try:
+                there = AnswerHead.of(found.response.url, found.response).redirect()
+            except TransferError as error:
+                found.response.close()
+                raise NotThereError(f"{self.url}: {error}") from error
+            if there is None:
+                found.response.close()
+                raise NotThereError(f"{self.url}: the server leads nowhere")
 
         trace = aiohttp.TraceConfig()
         trace.on_request_redirect.append(on_redirect)

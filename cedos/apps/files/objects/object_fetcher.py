@@ -471,7 +471,7 @@ class ObjectFetcher:
 def object_url(text: str) -> URL:
     """Parse a URL. TransferError: a gateway does not fetch such URLs."""
     try:
-        url = URL(text).with_fragment(None)
+        url = web.url_of(text).with_fragment(None)
     except ValueError:
         url = URL()
     if url.scheme not in ("http", "https") or not url.host:
