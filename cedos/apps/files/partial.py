@@ -245,6 +245,8 @@ class Partial:
 
     `below`: the open folder that the target is in, or in a folder of which: no link of another user is
     followed from there on. The target's own folder stays open, so that it is the same until the end.
+
+    `number`: of the open part.
     """
 
     def __init__(self, target: Path, source: str, below: OpenFolder | None = None) -> None:
@@ -283,13 +285,13 @@ class Partial:
             with suppress(FileNotFoundError):
                 if self._part.lstat().st_nlink > 1:
                     self._part.unlink()
-            self._number = _opened(self._part)
+            self.number = _opened(self._part)
         except OSError as error:
             raise disk_error(self.path, error) from error
         try:
-            fcntl.flock(self._number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.number, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            os.close(self._number)
+            os.close(self.number)
             raise TransferBusyError(
                 f"{self.path}: another program is fetching this file"
             ) from error
@@ -298,7 +300,7 @@ class Partial:
             if not self._still_there():
                 raise TransferError(f"{target} was here a moment ago; run the same command again")
         except TransferError:
-            os.close(self._number)
+            os.close(self.number)
             raise
         # The digest of the received bytes is computed again; nothing of it is stored.
         self._digest = hashlib.sha256()
@@ -306,7 +308,7 @@ class Partial:
 
     def _still_there(self) -> bool:
         try:
-            return os.path.samestat(os.fstat(self._number), self._part.stat())
+            return os.path.samestat(os.fstat(self.number), self._part.stat())
         except OSError:
             return False
 
@@ -315,13 +317,13 @@ class Partial:
         if found is None:
             return
         part_of, noted = found
-        have = os.fstat(self._number).st_size
+        have = os.fstat(self.number).st_size
         self.replaces = have > 0 and part_of.source != self._source
         if part_of.source == self._source and 0 < have <= part_of.size:
             self.have, self.version = have, part_of.version
             self._before, self.by_network = noted, noted.by_network
             at = 0
-            while piece := os.pread(self._number, min(_READ_AT_ONCE, have - at), at):
+            while piece := os.pread(self.number, min(_READ_AT_ONCE, have - at), at):
                 self._digest.update(piece)
                 at += len(piece)
 
@@ -331,7 +333,7 @@ class Partial:
             raise TransferError(f"the server sends from byte {start}, not from {self.have} or 0")
         try:
             if start == 0:
-                os.ftruncate(self._number, 0)
+                os.ftruncate(self.number, 0)
                 self.have, self._digest = 0, hashlib.sha256()
                 self._before, self._noted, self.by_network = NotedBytes(), None, {}
             self.version = version
@@ -356,7 +358,7 @@ class Partial:
         self._digest.update(view)
         while view:
             try:
-                n_bytes = os.pwrite(self._number, view, self.have)
+                n_bytes = os.pwrite(self.number, view, self.have)
             except OSError as error:
                 raise disk_error(self.path, error) from error
             self.have += n_bytes
@@ -372,9 +374,9 @@ class Partial:
         """
         try:
             # The bytes must be on the disk before the name is.
-            own_file.open_to_others(self._number, files_of(self._target)[2])
-            os.utime(self._number, (modified_unix_s, modified_unix_s))
-            os.fsync(self._number)
+            own_file.open_to_others(self.number, files_of(self._target)[2])
+            os.utime(self.number, (modified_unix_s, modified_unix_s))
+            os.fsync(self.number)
             try:
                 os.link(self._part, self._target)  # unlike a rename, never over another file
                 self._part.unlink()
@@ -399,7 +401,7 @@ class Partial:
         if not self.have:
             self._part.unlink(missing_ok=True)
             self._note.remove()
-        os.close(self._number)
+        os.close(self.number)
         os.close(self._folder)
 
 

@@ -63,7 +63,7 @@ class Uploads:
     def __init__(self, tree: Tree, limits: UploadLimits) -> None:
         self._tree, self._limits = tree, limits
         self._of_host: dict[bytes, int] = {}
-        self._reserved = 0
+        self._reserved: Counter[bytes] = Counter()  # by host: bytes that its uploads bring yet
         self._files, self._counted_s = limits.most_files, -_COUNTED_EVERY_S
         self._counting = asyncio.Lock()
 
@@ -102,37 +102,45 @@ class Uploads:
         try:
             source = f"{keys.to_text(peer_key)}/{request.version}"
             partial = await when_free(Path(inside) / parts[-1], source)
-            # Reserve the disk space of all running uploads.
+            # Reserve the disk space of the host's running uploads: from itself, for others may bring
+            # theirs, and this one nothing.
             missing = request.size - (partial.have if partial.version == request.version else 0)
-            disk = os.fstatvfs(folder)
-            free = disk.f_bavail * disk.f_frsize - self._reserved - missing
-            files_left = disk.f_favail >= disk.f_files * _KEEP_FREE_FILES
-            if free < self._limits.keep_free_bytes or not files_left:
-                raise TransferError("not enough room on the server's disk")
+            self._check_room(folder, self._reserved[peer_key] + missing)
             reserved = missing
-            self._reserved += reserved
+            self._reserved[peer_key] += reserved
             yield partial
         except TransferError as error:
             why = str(error).replace(inside, "")
             raise TransferError(why.replace(inside[:-1], "/".join(parts[:-1]))) from error
         finally:
-            self._reserved -= reserved
+            self._reserved[peer_key] -= reserved
             if partial is not None:
                 partial.close()
             os.close(folder)
             self._of_host[peer_key] -= 1
             if not self._of_host[peer_key]:
-                del self._of_host[peer_key]
+                del self._of_host[peer_key], self._reserved[peer_key]
+
+    def write(self, partial: Partial, data: bytes | memoryview) -> None:
+        """Write the next bytes of an upload. TransferError: no room is left for them."""
+        self._check_room(partial.number, len(data))
+        partial.write(data)
+
+    def _check_room(self, number: int, more_bytes: int) -> None:
+        """Refuse bytes for which the disk of an open file has no room. Errors: TransferError."""
+        disk = os.fstatvfs(number)
+        free = disk.f_bavail * disk.f_frsize - more_bytes
+        files_left = disk.f_favail >= disk.f_files * _KEEP_FREE_FILES
+        if free < self._limits.keep_free_bytes or not files_left:
+            raise TransferError("not enough room on the server's disk")
 
     def _parts(self, path: str) -> list[str]:
         """Return the names of a path from the root on. TransferError: it cannot be kept."""
         parts = self._tree.parts(path)
         if parts is not None and len(os.fsencode("/".join(parts))) > _LONGEST_PATH_BYTES:
             raise TransferError(f"the path is longer than {_LONGEST_PATH_BYTES} bytes")
-        if (
-            parts is None
-            or any(part.startswith(".") for part in parts)
-            or PART_NAME.fullmatch(parts[-1])
+        if parts is None or any(
+            part.startswith(".") or PART_NAME.fullmatch(part) for part in parts
         ):
             raise TransferError(
                 f"{path!r} cannot be kept; a path without .., without names that begin with a dot, and "
@@ -424,7 +432,7 @@ class Serving:
                 data = await connection.read(min(_READ_BYTES, request.size - partial.have))
                 if not data:
                     raise SessionError("the client closed the connection within the file")
-                partial.write(data)
+                self._uploads.write(partial, data)
             # The file gets its name only if its digest is the client's.
             if not partial.is_right(await connection.read_exactly(DIGEST_BYTES)):
                 partial.discard()

@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from kit.waiting import until
@@ -428,6 +429,55 @@ async def test_folders_that_nothing_counts_are_refused(tmp_path):
         await uploads.make_folder(30 * ("ä" * 120 + "/"))
     await uploads.make_folder(16 * ("a" * 240 + "/"))
     assert Tree(tmp_path).count(100) == 16
+
+
+def room_of(monkeypatch, n_bytes):
+    """Let all disks have so many free bytes; return the list of that number, to be changed."""
+    free, real = [n_bytes], os.fstatvfs
+
+    def fstatvfs(number):
+        told = {"f_bavail": free[0], "f_frsize": 1}
+        found = {name: getattr(real(number), name) for name in ("f_favail", "f_files")}
+        return SimpleNamespace(**found, **told)
+
+    monkeypatch.setattr(os, "fstatvfs", fstatvfs)
+    return free
+
+
+async def test_what_a_client_announces_takes_no_room_from_others(tmp_path, monkeypatch):
+    """Seven files of 10 GB of which not a byte came kept out all others' uploads."""
+    room_of(monkeypatch, 2_500)
+    uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=500))
+    async with (
+        uploads.begun(b"one", PutRequest("a", 1_000, "v")),
+        uploads.begun(b"one", PutRequest("b", 1_000, "v")),
+    ):
+        with pytest.raises(TransferError, match="not enough room"):
+            async with uploads.begun(b"one", PutRequest("c", 1, "v")):
+                pass
+        async with uploads.begun(b"other", PutRequest("d", 2_000, "v")):
+            pass
+
+
+async def test_no_upload_takes_what_stays_free(tmp_path, monkeypatch):
+    free = room_of(monkeypatch, 2_000)
+    uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=500))
+    async with uploads.begun(b"one", PutRequest("a", 1_000, "v")) as partial:
+        partial.begin(0, "v", 1_000)
+        uploads.write(partial, bytes(400))
+        free[0] = 1_000
+        with pytest.raises(TransferError, match="not enough room on the server's disk"):
+            uploads.write(partial, bytes(600))
+        assert partial.have == 400
+
+
+@pytest.mark.parametrize("end", ["part", "part.json"])
+async def test_no_folder_has_the_name_of_a_part(tmp_path, end):
+    """A folder of that name kept the file's own name from ever being put, or hid a file."""
+    uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=0))
+    with pytest.raises(TransferError, match="without the names of parts"):
+        await uploads.make_folder(f"{files_of(Path('song'))[0].stem}.{end}/inside")
+    assert not list(tmp_path.iterdir())
 
 
 async def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path):
