@@ -12,7 +12,8 @@ A journal may say anything. Only these keys, with values of their kind, are ever
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Final, Protocol
 from zlib import crc32
 
@@ -116,6 +117,25 @@ def is_interface_name(name: str) -> bool:
     return 0 < len(octets) < 16 and name not in {".", ".."} and _NO_NAME.isdisjoint(octets)
 
 
+class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A network namespace, by its inode, of one start of the host."""
+
+    boot: str
+    namespace: int
+
+
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_NAMESPACE: Final = Path("/proc/thread-self/ns/net")
+
+
+def here() -> Place | None:
+    """Return the place of the calling thread; None: the kernel does not say."""
+    try:
+        return Place(_BOOT.read_text().strip(), _NAMESPACE.stat().st_ino)
+    except OSError:
+        return None
+
+
 class _Record(msgspec.Struct, frozen=True, tag_field="undo", forbid_unknown_fields=True):
     """A record of what is to be undone. ValueError: cedos never writes such a record."""
 
@@ -141,9 +161,14 @@ class SharingRecord(_Record, frozen=True, tag="sharing"):
 
 
 class InterfaceForwardingRecord(_Record, frozen=True, tag="interface-forwarding"):
-    """Puts the forwarding of an interface's packets (IPv4) back to off: it is journaled only then."""
+    """Puts the forwarding of an interface's packets (IPv4) back to off: it is journaled only then.
+
+    `index`: of the interface, as a later one may have its name; 0: not known.
+    """
 
     interface: str
+    index: int = 0
+    place: Place | None = None
 
     def __post_init__(self) -> None:
         if not is_interface_name(self.interface):
@@ -154,6 +179,8 @@ class HostRecord(_Record, frozen=True, tag="host"):
     """Each journal's first: what the sysctls that we may change were before we began."""
 
     before: dict[str, str]
+    # Of all records until the next one of these.
+    place: Place | None = None
 
     def __post_init__(self) -> None:
         for key, value in self.before.items():
@@ -227,7 +254,8 @@ def host_record(kernel: Sysctls) -> HostRecord:
     """Return what the host has now."""
     now = {key: kernel.read_sysctl(key) for key in CHANGED}
     return HostRecord(
-        {key: value for key, value in now.items() if value is not None and valid(key, value)}
+        {key: value for key, value in now.items() if value is not None and valid(key, value)},
+        here(),
     )
 
 
@@ -269,6 +297,31 @@ class JournalReading:
     records: Sequence[Record] = ()
     foreign: Sequence[str] = field(default=())
     damaged: bool = False
+
+
+ELSEWHERE: Final = (
+    "the journal tells of another network namespace, whose changes can be undone there alone; if it is no"
+    " more, remove the journal"
+)
+
+
+def of_here(journal: JournalReading) -> tuple[JournalReading, bool]:
+    """Return a journal without the records of other places; whether some are of another namespace.
+
+    Nothing is left of what an earlier start of the host had.
+    """
+    now, place, elsewhere = here(), None, False
+    kept: list[Record] = []
+    for record in journal.records:
+        if isinstance(record, HostRecord | InterfaceForwardingRecord):
+            place = record.place
+        if None in (now, place) or place == now:
+            kept.append(record)
+        else:
+            elsewhere = elsewhere or (
+                now is not None and place is not None and place.boot == now.boot
+            )
+    return replace(journal, records=kept), elsewhere
 
 
 def read_records(data: bytes) -> JournalReading:

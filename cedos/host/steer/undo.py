@@ -18,9 +18,11 @@ from cedos.host.steer.journal import Journal, JournalKeeper
 from cedos.host.steer.journal_records import (
     CHANGED,
     CONNECTIONS,
+    ELSEWHERE,
     HostRecord,
     JournalReading,
     SysctlRecord,
+    of_here,
 )
 from cedos.host.steer.kernel.dry import DryKernel
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
@@ -123,7 +125,8 @@ def undo_all(kernel: SteeringKernel, journal: JournalReading, *, wall: bool = Tr
 
     `wall` False: the second wall of barred networks stays, for a daemon that begins at once.
     """
-    left = list(journal.foreign)
+    journal, elsewhere = of_here(journal)
+    left = [*journal.foreign, *([ELSEWHERE] if elsewhere else [])]
     refused: OSError | None = None
 
     def attempt(what: str, undo: _Undo) -> list[str]:

@@ -6,7 +6,7 @@ from typing import Final
 
 from cedos.errors import HostError, SteeringError
 from cedos.host.steer.journal import JournalKeeper
-from cedos.host.steer.journal_records import SHARING, InterfaceForwardingRecord
+from cedos.host.steer.journal_records import SHARING, InterfaceForwardingRecord, here
 from cedos.host.steer.kernel import forwarding_filter
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor, ForwardingLinks
 from cedos.host.steer.kernel.iptables import Counted
@@ -65,7 +65,8 @@ class Forwarding:
         forwarding_filter.put_quota(limit_bytes)
         forwarding_filter.put_in((), self._links)
         for name in closed:
-            self._journal.append(InterfaceForwardingRecord(name))
+            index = self._shared.index if name == shared else self._way.index
+            self._journal.append(InterfaceForwardingRecord(name, index, here()))
             kernel.forward(name, True)
 
     @property

@@ -8,7 +8,12 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.host.steer.journal import Journal
-from cedos.host.steer.journal_records import InterfaceForwardingRecord, JournalReading
+from cedos.host.steer.journal_records import (
+    ELSEWHERE,
+    InterfaceForwardingRecord,
+    JournalReading,
+    of_here,
+)
 from cedos.host.steer.kernel import forwarding_filter
 from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.undo import Undone
@@ -28,7 +33,8 @@ def undo_sharing(
 ) -> Undone:
     """Undo everything of one side that stands; a dry run only tells."""
     done: list[str] = []
-    left: list[str] = list(read.foreign)
+    read, elsewhere = of_here(read)
+    left: list[str] = [*read.foreign, *([ELSEWHERE] if elsewhere else [])]
     refused: OSError | None = None
 
     def step(what: str, undo: Callable[[], object]) -> None:
@@ -59,9 +65,12 @@ _Step = Callable[[str, Callable[[], object]], None]
 
 def _undo_help(kernel: SharingKernel, read: JournalReading, step: _Step) -> None:
     # Forwarding ends before the filter that bounds it.
+    links = kernel.links()
     for record in read.records:
         if isinstance(record, InterfaceForwardingRecord):
             name = record.interface
+            if record.index and name in links and links[name].index != record.index:
+                continue  # another interface, whose forwarding is another program's
             try:
                 on = kernel.forwards(name)
                 # Another program has made the whole host a router since.

@@ -402,6 +402,23 @@ def test_what_a_killed_side_left_is_undone_by_its_journal(there):
         assert there.state(host) == before[name]
 
 
+def test_what_another_interface_of_that_name_forwards_stays(there):
+    """A phone that is plugged in anew, say; `restore` ended what another program forwards there."""
+    shared = Shared(there)
+    shared.die()
+    there.helper.ip("link", "del", "wlan0")
+    there.helper.ip("link", "add", "wlan0", "type", "bridge")
+    there.helper.sysctl("net.ipv4.conf.wlan0.forwarding", 1)
+    folder = there.directory / "far"
+    with there.requestor.entered():
+        done = restore_sharing(folder, SharingRole.HELP)
+        assert ["another network namespace" in each for each in done.left] == [True]
+    with there.helper.entered():
+        assert not restore_sharing(folder, SharingRole.HELP).left
+    assert there.helper.sysctl("net.ipv4.conf.wlan0.forwarding") == "1"
+    assert there.helper.sysctl("net.ipv4.conf.lte0.forwarding") == "0"
+
+
 def test_forwarding_of_the_host_itself_stays(there):
     """A router stays one, and what it forwards besides goes on."""
     there.helper.sysctl("net.ipv4.ip_forward", 1)

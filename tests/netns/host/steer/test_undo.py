@@ -10,6 +10,7 @@ import pytest
 from kit.steered import steered
 
 from cedos.errors import AlreadyRunningError
+from cedos.host.steer import journal_records
 from cedos.host.steer.journal import FILE_NAME
 from cedos.host.steer.steering import Steering, restore
 from cedos.host.steer.undo import Undone
@@ -71,6 +72,36 @@ def test_kill_9_then_restore(host):
         assert restore(host.directory) == Undone()
     living.sendall(b"still here")
     assert living.recv(100) == b"still here"
+
+
+def test_elsewhere_nothing_is_undone_and_the_journal_stays(host):
+    """It was removed, with "nothing to undo": and then nobody knew what the sysctls had been."""
+    before = host.state()
+    killed_daemon(host)
+    with host.server.entered():
+        undone = restore(host.directory)
+    assert not undone.done
+    assert ["another network namespace" in each for each in undone.left] == [True]
+    with host.client.entered():
+        assert not restore(host.directory).left
+    assert host.state() == before
+
+
+def test_a_restarted_host_has_nothing_of_an_earlier_daemon(host, monkeypatch):
+    """What another program has set meanwhile to the same was taken for ours."""
+    killed_daemon(host)
+    journal = host.directory / FILE_NAME
+    kept = journal.read_bytes()
+    with host.client.entered():
+        assert not restore(host.directory).left
+    journal.write_bytes(kept)
+    host.client.sysctl("net.netfilter.nf_conntrack_acct", 1)
+    place = journal_records.Place("another start", 4026531840)
+    monkeypatch.setattr(journal_records, "here", lambda: place)
+    with host.client.entered():
+        assert restore(host.directory) == Undone()
+    assert host.client.sysctl("net.netfilter.nf_conntrack_acct") == "1"
+    assert not journal.exists()
 
 
 def test_a_dry_restore_only_tells(host):
