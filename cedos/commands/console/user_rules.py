@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,7 @@ from cedos.controller.rule import MOST_ADDRESSES, is_host_name
 from cedos.errors import CedosError, ConfigError, NoDaemonError
 from cedos.host.monitor.resolvers import spellings
 from cedos.model import Address, NetworkKind, address
-from cedos.proxy.local.direct import LookUp, RuleBook
+from cedos.proxy.local.direct import LookUp, RuleBook, UsersTable
 from cedos.session.io.links import Egress, EgressReader
 
 _ASK_S: Final = 2.0
@@ -89,10 +88,10 @@ class RuledHosts(RuleBook):
         self._due = False
         self._telling: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
-        self._names: OrderedDict[str, tuple[tuple[str, ...], float]] = OrderedDict()
+        self._names: UsersTable[str, tuple[tuple[str, ...], float]] = UsersTable(_MOST_NAMES)
         self._looking: dict[tuple[int, str], asyncio.Task[None]] = {}  # by user and name
-        # By address or other name: the name that is meant, and the user whose program was told so.
-        self._meant: OrderedDict[str, tuple[str, int]] = OrderedDict()
+        # By address or other name: the name that is meant.
+        self._meant: UsersTable[str, str] = UsersTable(_MOST_NAMES)
 
     async def follow(self) -> None:
         """Read the rules and follow them in the background."""
@@ -124,14 +123,7 @@ class RuledHosts(RuleBook):
         """Note the addresses and other names that a user's program got for a name."""
         name = self._means(name)
         for each in leads_to:
-            self._meant[str(each)] = name, user
-            self._meant.move_to_end(str(each))
-        held = Counter(asker for _, asker in self._meant.values())
-        while len(self._meant) > _MOST_NAMES:
-            # The oldest one of the user who has most goes.
-            ((most, _),) = held.most_common(1)
-            held[most] -= 1
-            del self._meant[next(each for each, (_, asker) in self._meant.items() if asker == most)]
+            self._meant.put(str(each), name, user)
 
     async def close(self) -> None:
         own = (self._following, self._telling)
@@ -141,11 +133,11 @@ class RuledHosts(RuleBook):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _means(self, host: str) -> str:
-        return self._meant.get(host, (host,))[0]
+        return self._meant.get(host) or host
 
     def _covered(self, host: str, port: int) -> bool:
         def known(name: str) -> Sequence[str]:
-            return self._names.get(name, ((), 0.0))[0]
+            return (self._names.get(name) or ((), 0.0))[0]
 
         if not self._rules:
             return False
@@ -167,7 +159,7 @@ class RuledHosts(RuleBook):
             ip_address(name)
             return None
         loop = asyncio.get_running_loop()
-        if name in self._names and loop.time() < self._names[name][1]:
+        if (known := self._names.get(name)) is not None and loop.time() < known[1]:
             return None
         asked = user, name
         looking = self._looking.get(asked)
@@ -180,10 +172,7 @@ class RuledHosts(RuleBook):
     async def _learn(self, name: str, port: int, user: int, look_up: LookUp) -> None:
         found = tuple(await look_up(name, port, user))
         until_s = asyncio.get_running_loop().time() + (_NAME_S if found else _NOT_FOUND_S)
-        self._names[name] = found, until_s
-        self._names.move_to_end(name)
-        while len(self._names) > _MOST_NAMES:
-            self._names.popitem(last=False)
+        self._names.put(name, (found, until_s), user)
 
     async def _follow(self) -> None:
         while True:

@@ -1,10 +1,13 @@
-"""Destinations that go direct: hosts nearby, names of /etc/hosts, and a user's rules (`cedos rule`)."""
+"""Destinations that go direct: hosts nearby, names of /etc/hosts, and a user's rules (`cedos rule`).
 
-from collections.abc import Awaitable, Callable, Sequence
+What the users' programs learn of destinations is kept in tables in which each user has a share.
+"""
+
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from cedos.model import Address
 
@@ -30,6 +33,49 @@ def is_near(host: str) -> bool:
         name = host.rstrip(".").lower()
         return "." not in name or name.endswith(_LOCAL_NAMES)
     return any(address.version == each.version and address in each for each in NEAR)
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class UsersTable(Generic[Key, Value]):
+    """A table that this host's users fill: beyond `most` entries the user who has most loses the oldest.
+
+    An entry stays that of the user who made it, whoever renews it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._owners: dict[Key, int] = {}
+        self._of_user: dict[int, dict[Key, Value]] = {}  # the oldest first
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._owners
+
+    def __len__(self) -> int:
+        return len(self._owners)
+
+    def get(self, key: Key) -> Value | None:
+        return self._of_user[self._owners[key]][key] if key in self._owners else None
+
+    def put(self, key: Key, value: Value, user: int) -> None:
+        """Add or renew an entry for a user."""
+        owner = self._owners.get(key, user)
+        self.pop(key)
+        self._owners[key] = owner
+        self._of_user.setdefault(owner, {})[key] = value
+        if len(self._owners) > self._most:
+            fullest = max(self._of_user.values(), key=len)
+            self.pop(next(iter(fullest)))
+
+    def pop(self, key: Key) -> None:
+        """Remove an entry, if there is one."""
+        if key in self._owners:
+            owner = self._owners.pop(key)
+            del self._of_user[owner][key]
+            if not self._of_user[owner]:
+                del self._of_user[owner]
 
 
 # Returns the addresses of a host for a port, by this host's own resolver, for a user; empty: it finds

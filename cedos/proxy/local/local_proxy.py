@@ -20,7 +20,7 @@ from cedos.kernel import process_limits
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners, is_of_other_host
 from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
 from cedos.proxy.http import OnlyAnswer, RefusedError
-from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
+from cedos.proxy.local.direct import LocalNames, RuleBook, UsersTable, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
@@ -132,8 +132,8 @@ class LocalProxy:
         self._owners, self._associations = SocketOwners(), Counter[int]()
         self._checking: asyncio.TimerHandle | None = None
         self._names = names or LocalNames()
-        # Origins that refused a user's connections, the oldest first.
-        self._refused: dict[tuple[int, str, int], None] = {}
+        # Origins that refused a user's connections.
+        self._refused: UsersTable[tuple[int, str, int], None] = UsersTable(_MOST_REFUSED)
 
     @property
     def addresses(self) -> list[Listening]:
@@ -503,15 +503,11 @@ class LocalProxy:
                 await refuse(program, request, error)
                 return
             if words.accepted:
-                self._refused[origin] = None
-                if len(self._refused) > _MOST_REFUSED:
-                    # The oldest one of the user who has most goes.
-                    ((most, _),) = Counter(each[0] for each in self._refused).most_common(1)
-                    del self._refused[next(each for each in self._refused if each[0] == most)]
+                self._refused.put(origin, None, user)
             reset_on_close(program)  # the program sees a reset, as from the destination itself
             return
         self._on_spoken(user, asyncio.current_task())
-        self._refused.pop(origin, None)
+        self._refused.pop(origin)
         if not words.accepted:
             with suppress(OSError):
                 await asyncio.get_running_loop().sock_sendall(program, request.accepted)
@@ -559,5 +555,5 @@ class LocalProxy:
 
     def _on_spoken(self, user: int, task: asyncio.Task[None] | None) -> None:
         """Note that a task's connection keeps no large request any more."""
-        if task is not None:
-            self._held[user].silent.pop(task, None)
+        if task is not None and (held := self._held.get(user)) is not None:
+            held.silent.pop(task, None)

@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import socket
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +19,7 @@ from cedos.host.monitor.resolvers import search_domains
 from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.model import Address
-from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
+from cedos.proxy.local.direct import LocalNames, RuleBook, UsersTable, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.names import (
@@ -67,17 +67,14 @@ _log = structlog.get_logger(__name__)
 
 
 class KnownNames:
-    """Names that programs looked up, by address, for `cedos status`: the newest 2,048 addresses."""
+    """Names that users' programs looked up, by address, for `cedos status`: 2,048 addresses."""
 
     def __init__(self) -> None:
-        self._names: OrderedDict[str, str] = OrderedDict()
+        self._names: UsersTable[str, str] = UsersTable(_MOST_KNOWN)
 
-    def learn(self, name: str, addresses: Iterable[Address]) -> None:
+    def learn(self, name: str, addresses: Iterable[Address], user: int) -> None:
         for address in addresses:
-            self._names[str(address)] = name
-            self._names.move_to_end(str(address))
-            if len(self._names) > _MOST_KNOWN:
-                self._names.popitem(last=False)
+            self._names.put(str(address), name, user)
 
     def name_of(self, address: str) -> str | None:
         return self._names.get(address)
@@ -169,7 +166,7 @@ class NameStub:
         """Return a resolver's answer to a user's question, or SERVFAIL if none answers."""
         found = await self._answer(message, question, user)
         if self._known is not None and (reply := parse(found)) is not None:
-            self._known.learn(question.name, reply.addresses)
+            self._known.learn(question.name, reply.addresses, user)
         return found
 
     async def _answer(self, message: bytes, question: AskedName, user: int) -> bytes:

@@ -258,6 +258,12 @@ async def test_a_users_refused_origins_change_nothing_for_others(ends, monkeypat
         await ends.answer(http_connect(closed_port), user=3)
 
 
+async def test_a_connection_that_was_ended_holds_no_place(ends):
+    """A program's task may go on for a moment: it failed with an error of its own in the log."""
+    await ends.start()
+    ends.proxy._on_spoken(12_345, asyncio.current_task())
+
+
 async def test_a_connection_keeps_no_bytes_of_its_request(ends):
     """Forget the heads of requests: 4,096 connections kept 68 kB each for as long as they lasted."""
     await ends.start()

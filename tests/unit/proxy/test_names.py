@@ -325,10 +325,21 @@ def test_of_endlessly_many_names_the_newest_are_known(monkeypatch):
     monkeypatch.setattr(name_stub, "_MOST_KNOWN", 2)
     known = KnownNames()
     one, two, three = map(ip_address, ("192.0.2.1", "2001:db8::2", "192.0.2.3"))
-    known.learn("a.test", [one, two])
-    known.learn("b.test", [one])
-    known.learn("c.test", [three])
+    known.learn("a.test", [one, two], 1000)
+    known.learn("b.test", [one], 1000)
+    known.learn("c.test", [three], 1000)
     assert [known.name_of(str(each)) for each in (one, two, three)] == ["b.test", None, "c.test"]
+
+
+def test_a_user_pushes_out_no_names_of_others():
+    known = KnownNames()
+    known.learn("a.test", [ip_address("192.0.2.1")], 1000)
+    known.learn("b.test", map(ip_address, range(3_000)), 1001)
+    known.learn("c.test", [ip_address("192.0.2.1")], 1001)
+    known.learn("b.test", map(ip_address, range(3_000)), 1001)
+    assert known.name_of("192.0.2.1") == "c.test"
+    assert known.name_of(str(ip_address(2_999))) == "b.test"
+    assert known.name_of(str(ip_address(0))) is None
 
 
 class Ruled(RuleBook):

@@ -198,6 +198,16 @@ async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(ru
     assert made.covers(str(ip_address(999)), 443, USER, resolver)
 
 
+async def test_a_users_names_push_out_no_other_users(ruled, resolver):
+    """Ask for 600 names: another user's connection to a name went without its rule until it was found."""
+    made = await ruled(PREFIX)
+    assert await made.find("inside.example", 22, USER, resolver)
+    for number in range(600):
+        assert not await made.find(f"n{number}.example", 22, OTHER, resolver)
+    assert made.covers("inside.example", 22, USER, resolver)
+    assert not made.covers("n0.example", 22, OTHER, resolver)
+
+
 async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, monkeypatch):
     """Learn it: apt asks for a service's target; a network denies a name, and has its domain searched."""
     made = await ruled(NAMED)
