@@ -79,6 +79,7 @@ def reading_others() -> Iterator[None]:
         ArithmeticError,
         AttributeError,
         LookupError,
+        RecursionError,
         StopIteration,
         TypeError,
         ValueError,

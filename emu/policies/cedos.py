@@ -9,11 +9,13 @@ import threading
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
 from cedos.config import Config
+from cedos.config.sections import PredictorsConfig
 from cedos.errors import ConfigError
 from cedos.model import NetworkKind
 from emu.policies import Stage
@@ -49,7 +51,11 @@ class Cedos:
         )
 
     def wrong_settings(self, settings: Mapping[str, object]) -> dict[str, str]:
-        """Refuse keys that are no sections of the daemon's configuration."""
+        """Refuse keys that are no sections of the daemon's configuration, and names of files.
+
+        A scenario may come from a stranger, and the daemon runs as root: it moved any file aside that was
+        named as its history.
+        """
         table = f"[policy.{self.name}"
         sections = {field.encode_name: field.type for field in msgspec.structs.fields(Config)}
         found = {}
@@ -64,6 +70,10 @@ class Cedos:
             elif key not in sections or not isinstance(value, dict):
                 tables = ", ".join(f"{table}.{each}]" for each in sections)
                 found[key] = f"{table}] holds sections of the daemon's configuration: {tables}"
+            elif named := sorted(_files_of(sections[key]) & value.keys()):
+                found[key] = f"{table}.{key}] {named[0]}: a scenario names no file of this host"
+                if key == "predictors":
+                    found[key] += "; --predictors does"
         return found
 
     def simulated(self, settings: Mapping[str, object]) -> Config:
@@ -79,6 +89,13 @@ class Cedos:
     def stop(self) -> None:
         if self._daemon is not None:
             self._daemon.stop()
+
+
+def _files_of(section: Any) -> set[str]:
+    """Return the settings of a section that name files."""
+    hints = get_type_hints(section) if isinstance(section, type) else {}
+    found = {name for name, hint in hints.items() if Path in (hint, *get_args(hint))}
+    return found | ({"model"} if section is PredictorsConfig else set())
 
 
 def configuration(stage: Stage) -> str:

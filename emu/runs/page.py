@@ -104,7 +104,10 @@ def draw_timeline(run: Recorded, repeat: int = 0) -> Figure:
             for axis in (above, below):
                 axis.axvline(switch["at_s"], color=COLOURS[switch["to"]], lw=0.8, ls=":", zorder=1)
         above.set_title(
-            _headline(policies.title(name), run.summary["policies"][name]), fontsize=9, loc="left"
+            _headline(policies.title(name), run.summary["policies"][name]),
+            fontsize=9,
+            loc="left",
+            parse_math=False,
         )
     axes[-1][0].set_xlabel("seconds into the run")
     axes[-1][0].set_xlim(0, duration_s)
@@ -115,7 +118,8 @@ def draw_timeline(run: Recorded, repeat: int = 0) -> Figure:
         fontsize=8,
         frameon=False,
     )
-    figure.suptitle(run.title, fontsize=11)
+    # (A stranger's names are no formulas.)
+    figure.suptitle(run.title, fontsize=11, parse_math=False)
     return figure
 
 

@@ -18,6 +18,14 @@ from emu.workloads.mixed import TransferClass
 
 _DAY_S = 86_400.0
 _Bytes = Annotated[int, Meta(ge=1, le=100_000_000_000)]
+# It becomes a part of a folder's name.
+_Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}\Z",
+        description="a short name of letters, digits and . _ -",
+    ),
+]
 _Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
 
 
@@ -98,8 +106,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     page: tuple[PageLoad, ...] = ()
     video: tuple[VideoLoad, ...] = ()
     browser: BrowserSettings = BrowserSettings()
-    name: str = "run"
-    place: str = ""  # "": the first one of the collection
+    name: _Name = "run"
+    place: Annotated[str, Meta(max_length=255)] = ""  # "": the first one of the collection
     # Run at each of these, from starts drawn by the seed (`emu.runs.series`).
     places: tuple[str, ...] = ()
     start_s: _Seconds = 0.0

@@ -80,6 +80,32 @@ def read(tmp_path, text):
     return scenario.read(file)
 
 
+@pytest.mark.parametrize(
+    ("section", "setting", "why"),
+    [
+        ("history", 'path = "/etc/passwd"', r"history\] path: a scenario names no file"),
+        ("probes", 'key_file = "/etc/shadow"', r"probes\] key_file: a scenario names no file"),
+        ("energy", 'file = "/dev/zero"', r"energy\] file: a scenario names no file"),
+        ("predictors", 'model = "/dev/zero"', "names no file of this host; --predictors does"),
+        ("providers", 'series = {wlan0 = "/dev/zero"}', "series: a scenario names no file"),
+    ],
+)
+def test_a_strangers_scenario_names_no_file(tmp_path, section, setting, why):
+    """As root's daemon moved /etc/passwd aside, for a history of its own."""
+    for policy in ("cedos", "cedos-told", "cedos-gateway"):
+        with pytest.raises(ConfigError, match=why):
+            read(tmp_path, f"{LOAD}[policy.{policy}.{section}]\n{setting}\n")
+
+
+@pytest.mark.parametrize(
+    "name", ["x/../../../etc/cron.d/x", "..", "", "$\\\\frac{a}{b$", "W" * 1000]
+)
+def test_a_scenarios_name_leads_nowhere(tmp_path, name):
+    """A run's folder was made outside `runs`, wherever the scenario said."""
+    with pytest.raises(ConfigError, match="a short name of letters, digits"):
+        read(tmp_path, f'name = "{name}"\n{LOAD}')
+
+
 def test_a_setting_of_the_daemon_outside_its_section_is_named(tmp_path):
     right = read(tmp_path, LOAD + '[policy.cedos.decision]\nobjective = "max-s"\n')
     assert right.policy == {"cedos": {"decision": {"objective": "max-s"}}}
