@@ -30,7 +30,7 @@ from cedos.apps.files.messages import (
     unix_time,
 )
 from cedos.apps.files.partial import PART_NAME, Partial, when_free
-from cedos.apps.files.tree import Tree, Version, reader
+from cedos.apps.files.tree import FileHash, Tree, Version, reader
 from cedos.errors import SessionError, TransferError
 from cedos.session import keys
 from cedos.session.io.flow import MOST_PATHS
@@ -389,10 +389,18 @@ class Serving:
             return 0
         if length:
             await connection.write_source(reader(number, start), length)
-        async with self._turn(connection):
-            digest = await self._tree.digest(number, version)
-        await connection.write(digest)
+        await connection.write(await self._digest(connection, number, version))
         return length
+
+    async def _digest(self, connection: "Connection", number: int, version: Version) -> bytes:
+        """Return a file's digest, and compute it only while the client is there."""
+        hashing, paths = FileHash(number, version.size), connection.flow.paths
+        while True:
+            async with self._turn(connection):
+                digest = await self._tree.digest(hashing, version, lambda: bool(paths))
+            if digest is not None:
+                return digest
+            await connection.connected()
 
     async def _list(self, connection: "Connection", request: ListRequest) -> None:
         async with self._turn(connection):
@@ -460,8 +468,7 @@ class Serving:
                 return False  # refused with the usual words
             await connection.write(pack(PutAnswer(request.size)))
             theirs = await connection.read_exactly(DIGEST_BYTES)
-            async with self._turn(connection):
-                ours = await self._tree.digest(number, version)
+            ours = await self._digest(connection, number, version)
             if theirs != ours:
                 raise TransferError(
                     f"{request.path} is there already, with another content; it is not overwritten"

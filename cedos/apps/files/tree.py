@@ -159,12 +159,17 @@ class Tree:
                         waiting.append(each.path)
         return min(found, most)
 
-    async def digest(self, number: int, version: Version) -> bytes:
-        """Return SHA-256 of a whole open file, computed in a thread, once per version."""
+    async def digest(
+        self, hashing: "FileHash", version: Version, wanted: Callable[[], bool]
+    ) -> bytes | None:
+        """Return SHA-256 of a whole open file, computed in a thread, once per version.
+
+        None: it was not `wanted` any more before that.
+        """
         digest = self._digests.get(version)
         if digest is None:
-            digest = await asyncio.to_thread(digest_of, number, version.size)
-            if Version.of(os.fstat(number)) == version:
+            digest = await asyncio.to_thread(hashing.go_on, wanted)
+            if digest is not None and Version.of(os.fstat(hashing.number)) == version:
                 self._digests[version] = digest
                 if len(self._digests) > _DIGESTS_KEPT:
                     self._digests.popitem(last=False)
@@ -214,16 +219,30 @@ def reader(number: int, start: int) -> Callable[[int, int], bytes]:
     return fetch
 
 
+class FileHash:
+    """SHA-256 of the first `size` bytes of an open file, computed as long as it is wanted."""
+
+    def __init__(self, number: int, size: int) -> None:
+        self.number, self._size, self._offset = number, size, 0
+        self._digest = hashlib.sha256()
+
+    def go_on(self, wanted: Callable[[], bool]) -> bytes | None:
+        """Return the digest; None: it is not wanted any more. A later call goes on from there."""
+        view = memoryview(bytearray(_HASHED_AT_ONCE))
+        while self._offset < self._size:
+            if not wanted():
+                return None
+            left = self._size - self._offset
+            n_bytes = os.preadv(self.number, [view[: min(len(view), left)]], self._offset)
+            if not n_bytes:
+                break
+            self._digest.update(view[:n_bytes])
+            self._offset += n_bytes
+        return self._digest.digest()
+
+
 def digest_of(number: int, size: int) -> bytes:
     """Return SHA-256 of the first `size` bytes of an open file."""
-    digest = hashlib.sha256()
-    buffer = bytearray(_HASHED_AT_ONCE)
-    view = memoryview(buffer)
-    offset = 0
-    while offset < size:
-        n_bytes = os.preadv(number, [view[: min(len(view), size - offset)]], offset)
-        if not n_bytes:
-            break
-        digest.update(view[:n_bytes])
-        offset += n_bytes
-    return digest.digest()
+    digest = FileHash(number, size).go_on(lambda: True)
+    assert digest is not None
+    return digest

@@ -24,7 +24,7 @@ from cedos.apps.files.messages import (
     unix_time,
 )
 from cedos.apps.files.partial import files_of
-from cedos.apps.files.tree import Tree, Version
+from cedos.apps.files.tree import FileHash, Tree, Version
 from cedos.commands.console import render
 from cedos.errors import TransferError
 
@@ -107,15 +107,19 @@ def test_a_digest_is_of_the_version_that_it_is_asked_for(root):
     tree = Tree(root)
     file = root / "file"
     file.write_bytes(b"one")
+
+    def digest(version):
+        return asyncio.run(tree.digest(FileHash(number, version.size), version, lambda: True))
+
     number = tree.open("file")
     first = Version.of(os.fstat(number))
-    assert asyncio.run(tree.digest(number, first)) == hashlib.sha256(b"one").digest()
+    assert digest(first) == hashlib.sha256(b"one").digest()
     assert list(tree._digests) == [first]
     with file.open("r+b") as writer:
         writer.write(b"two")
     second = Version.of(os.fstat(number))
     assert str(second) != str(first)
-    assert asyncio.run(tree.digest(number, second)) == hashlib.sha256(b"two").digest()
+    assert digest(second) == hashlib.sha256(b"two").digest()
     os.close(number)
 
 

@@ -5,6 +5,7 @@ import hashlib
 import os
 import random
 import threading
+import time
 from contextlib import suppress
 from functools import partial as bound
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from kit.waiting import until
 
 from cedos.apps.files import partial, server_link, serving
+from cedos.apps.files import tree as tree_module
 from cedos.apps.files.getting import MOST_ANEW, Getting
 from cedos.apps.files.messages import (
     Answer,
@@ -88,6 +90,7 @@ class End:
     acknowledged_bytes = 1 << 40
     resumed = False
     ended = False
+    flow = SimpleNamespace(paths={1: "a path"})
 
     def __init__(self, left=None):
         self.inbox = asyncio.Queue()
@@ -371,7 +374,7 @@ def test_what_is_wrong_here_is_fetched_once_more(root, tmp_path):
 
 
 def test_a_file_that_is_wrong_twice_is_given_up(root, tmp_path, monkeypatch):
-    async def lie(self, number, version):
+    async def lie(self, hashing, version, wanted):
         return hashlib.sha256(b"another").digest()
 
     monkeypatch.setattr(Tree, "digest", lie)
@@ -565,6 +568,54 @@ async def test_requests_that_wait_leave_the_event_loop_to_others(root, monkeypat
             await asyncio.sleep(0)
             most_at_once, seen = max(most_at_once, begun - seen), begun
         assert most_at_once == 1
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await server_of_files.close()
+
+
+async def test_no_file_is_hashed_for_a_client_that_is_away(root, monkeypatch):
+    """Ask for a large file and leave: the server hashed all of it, here 10 MB of it a second."""
+    back, asked = asyncio.Event(), 0
+
+    class Leaving(PlacedEnd):
+        def __init__(self):
+            super().__init__("192.0.2.1")
+            self.flow = SimpleNamespace(paths={1: "a path"})
+
+        async def connected(self):
+            assert not self.flow.paths
+            await back.wait()
+            self.flow.paths[1] = "a path"
+
+    def slow(number, views, offset):
+        nonlocal asked
+        asked += 1
+        time.sleep(0.1)
+        return os.preadv(number, views, offset)
+
+    (root / "large").write_bytes(bytes(20 << 20))
+    digest = hashlib.sha256(bytes(20 << 20)).digest()
+    monkeypatch.setattr(tree_module, "os", SimpleNamespace(**{**vars(os), "preadv": slow}))
+    listening = Listening()
+    server_of_files = Serving(Tree(root), listening, {})
+    running = asyncio.create_task(server_of_files.run())
+    client, server = End(), Leaving()
+    client.other, server.other = server, client
+    listening.queue.put_nowait(server)
+    server.inbox.put_nowait(pack(FileRequest("large")))
+    try:
+        answer = await asyncio.wait_for(read(Answer, client.read_exactly), 5)
+        await client.read_exactly(answer.size)
+        await until(lambda: asked)
+        server.flow.paths.clear()
+        await asyncio.sleep(0.3)
+        before = asked
+        await asyncio.sleep(0.5)
+        assert asked == before < 10
+        back.set()
+        assert await asyncio.wait_for(client.read_exactly(32), 5) == digest
+        assert asked == 20
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
