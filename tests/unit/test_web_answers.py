@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from yarl import URL
 
 from cedos import web
+from cedos.apps.files.objects.origin_client import OriginClient
 from cedos.errors import TransferError
 from cedos.web import AnswerHead, date, strong_validator
 
@@ -184,3 +185,30 @@ async def test_a_server_that_only_frames_its_body_is_given_up(more):
         else:
             with pytest.raises(aiohttp.ClientPayloadError, match="frames"):
                 await asyncio.wait_for(answer.read(), 10)
+
+
+@pytest.mark.parametrize("ask", ["client", "origins"])
+async def test_no_server_chooses_numbers_that_take_long_to_compute_with(ask):
+    """One of 10,000 bits (TLS 1.2, DHE) took 0.6 s, in which the gateway served nobody."""
+    hello = asyncio.get_running_loop().create_future()
+
+    async def serve(reader, writer):
+        hello.set_result(
+            await reader.readexactly(int.from_bytes((await reader.readexactly(5))[3:]))
+        )
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    client = web.client(lambda address: socket.socket(*address[:3]))
+    origins = OriginClient(lambda _host, _port: "")
+    asking = client.get(url) if ask == "client" else origins.ask("GET", URL(url), {}, silence_s=9.0)
+    async with server, client:
+        with pytest.raises(aiohttp.ClientConnectionError):
+            await asking
+    await origins.close()
+    said = (await hello)[38:]
+    suites = said[1 + said[0] :]
+    offered = {suites[at : at + 2].hex() for at in range(2, 2 + int.from_bytes(suites[:2]), 2)}
+    assert "c02f" in offered  # ECDHE-RSA-AES128-GCM-SHA256
+    assert not offered & {"009e", "009f", "0067", "006b", "0033", "0039", "ccaa"}

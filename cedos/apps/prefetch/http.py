@@ -251,7 +251,7 @@ class HttpFetcher:
         trace = aiohttp.TraceConfig()
         trace.on_request_redirect.append(on_redirect)
         return web.client(
-            make, silence_s=_SILENCE_S, tls=self._tls if self._tls is not None else True,
+            make, silence_s=_SILENCE_S, tls=self._tls,
             read_bufsize=_BLOCK_BYTES, traces=[trace], limit=1,
         )  # fmt: skip
 

@@ -3,7 +3,6 @@
 import errno
 import re
 import socket
-import ssl
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
@@ -89,7 +88,7 @@ class OriginClient:
             # Each request has a connection of its own. A reused one may have been closed, and nothing
             # would say whether the origin received the request; and idle ones would have no bound.
             self._client = web.client(
-                self._socket, tls=ssl.create_default_context(), agent=None, limit=0,
+                self._socket, tls=web.tls_context(), agent=None, limit=0,
                 force_close=True, resolver=self._resolver,
             )  # fmt: skip
         limits = aiohttp.ClientTimeout(total=None, sock_connect=web.CONNECT_S, sock_read=silence_s)
