@@ -247,6 +247,7 @@ class LeadingNetworks:
     def __init__(self, chooser: Chooser | None = None) -> None:
         self._chooser, self._reader = chooser, EgressReader()
         self._addresses: dict[str, tuple[float, list[str]]] = {}
+        self._looking: dict[str, asyncio.Task[list[str]]] = {}
 
     def close(self) -> None:
         self._reader.close()
@@ -269,13 +270,22 @@ class LeadingNetworks:
         return list(found.values())
 
     async def _look_up(self, host: str) -> list[str]:
-        loop = asyncio.get_running_loop()
-        with suppress(OSError, ValueError):
-            async with asyncio.timeout(_LOOK_UP_S):
-                found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
-                return [str(each[4][0]).partition("%")[0] for each in found]
-        return []
+        # A thread cannot be ended: at most one looks up a name.
+        if (looking := self._looking.get(host)) is None:
+            looking = self._looking[host] = asyncio.create_task(_addresses(host))
+            looking.add_done_callback(lambda _done: self._looking.pop(host))
+        done, _ = await asyncio.wait({looking}, timeout=_LOOK_UP_S)
+        return looking.result() if done else []
 
     def _as_known(self, egress: Egress) -> Egress:
         known = self._chooser.network(egress.interface) if self._chooser is not None else None
         return egress if known is None else replace(egress, kind=known.kind, metered=known.metered)
+
+
+async def _addresses(host: str) -> list[str]:
+    """Return the addresses of a host; none if nobody answers."""
+    loop = asyncio.get_running_loop()
+    with suppress(OSError, ValueError):
+        found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+        return [str(each[4][0]).partition("%")[0] for each in found]
+    return []

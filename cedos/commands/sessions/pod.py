@@ -1,6 +1,7 @@
 """`cedos-pod`: the morning's episodes are on the laptop before the train leaves."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,8 @@ from cedos.session import keys
 
 _AGAIN_S: Final = 1800.0
 _FAILED_S: Final = 60.0
+# Threads that look names up: one that no server answers for keeps its own for a minute.
+_THREADS: Final = 256
 
 
 @click.command(
@@ -108,6 +111,7 @@ async def _bring(
             except ConfigError as error:  # the user is writing it
                 complain(str(error))
 
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
     networks = LeadingNetworks(DaemonChooser(directories().socket))
     fetching = EpisodeFetching(library, networks, tell, complain)
     # With --stay feeds are read beside the transfers, else once before them.

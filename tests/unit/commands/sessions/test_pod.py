@@ -9,14 +9,19 @@ import socket
 import subprocess
 import sys
 import time
+from collections import Counter
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 from kit.nginx import nginx
 from kit.waiting import until, wait_until
 
+from cedos.apps.files import web_getting
 from cedos.apps.files.podcast_library import Library
+from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.commands.sessions import pod
 from cedos.errors import WebError
 
@@ -196,6 +201,48 @@ async def test_a_feed_that_fails_has_all_read_less_and_less_often(tmp_path, monk
     assert all(
         gap_s > least_s for gap_s, least_s in zip(gaps_s, (0.09, 0.19, 0.39, 0.79), strict=True)
     )
+
+
+async def test_feeds_whose_names_are_not_found_keep_no_other_waiting(tmp_path, monkeypatch):
+    """Subscribe to 60 feeds whose names nobody answers for: another feed was read after 95 s."""
+    monkeypatch.setenv("CEDOS_RUNTIME_DIR", str(tmp_path))
+    find, running = socket.getaddrinfo, Counter()
+
+    def getaddrinfo(host, *arguments, **options):
+        if not host.endswith(".dead"):
+            return find(host, *arguments, **options)
+        running[host] += 1
+        time.sleep(2.5)
+        running[host] -= 1
+        raise socket.gaierror(socket.EAI_AGAIN, "nobody answers")
+
+    async def fetched(url, _most_bytes, _way):
+        with suppress(OSError):
+            await asyncio.get_running_loop().getaddrinfo(urlsplit(url).hostname, 80)
+        read_after_s.append(time.monotonic() - began_s)
+        raise WebError("the server says 404 Not Found")
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    monkeypatch.setattr(web_getting, "read", fetched)
+    hosts = [*(f"n{number}.dead" for number in range(60)), "127.0.0.1"]
+    text = "".join(
+        f'[podcasts.n{number}]\nurl = "http://{host}/"\n' for number, host in enumerate(hosts)
+    )
+    (tmp_path / "podcasts.toml").write_text(text)
+    library = Library(tmp_path / "podcasts.toml", tmp_path / "book.json")
+    read_after_s, began_s = [], time.monotonic()
+    bringing = asyncio.create_task(pod._bring(library, tmp_path, [], stay=False, quiet=True))
+    await until(lambda: read_after_s, 60)
+    bringing.cancel()
+    await asyncio.wait({bringing})
+    assert read_after_s[0] < 2.0
+    monkeypatch.setattr(web_getting, "_LOOK_UP_S", 0.2)
+    networks = LeadingNetworks()
+    for _ in range(3):
+        await networks.to("again.dead")
+        networks._addresses.clear()
+    networks.close()
+    assert running["again.dead"] == 1
 
 
 def test_what_is_no_feed_is_reported_and_no_podcast_too(publisher):
