@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Final
 
 MOST_BYTES: Final = 64 << 20
+# Group and others may write.
+_BY_OTHERS: Final = 0o022
 
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
@@ -45,19 +47,35 @@ def create(path: Path) -> int:
 
 
 def take(directory: Path) -> None:
-    """Give a directory of another user, and all in it, to root. Errors: OSError.
+    """Give a directory of another user, and all in it, to root, who alone may change it then.
 
     A daemon that root starts may do little more than root's own files allow. systemd gives the directory
-    back to a service's user when the service starts.
+    back to a service's user when the service starts. Errors: OSError.
     """
     directory = directory.resolve()
     if os.geteuid() != 0 or directory.stat().st_uid == 0:
         return
-    # By open folders: the directory's owner may put links in the way meanwhile.
-    for _, folders, files, folder in os.fwalk(directory, topdown=False):
+    # First, so that nothing is added while the rest is taken.
+    _take(directory)
+    # By open folders: the directory's owner may have put links in the way.
+    for _, folders, files, inside in os.fwalk(directory):
         for name in (*folders, *files):
-            os.chown(name, 0, 0, dir_fd=folder, follow_symlinks=False)
-        os.fchown(folder, 0, 0)
+            _take(name, inside)
+
+
+def _take(name: str | Path, inside: int | None = None) -> None:
+    try:
+        file = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=inside)
+    except FileNotFoundError:
+        return
+    try:
+        # The name of an open file is that file, whatever is put in its place, and be it a link.
+        itself, mode = f"/proc/self/fd/{file}", os.fstat(file).st_mode
+        os.chown(itself, 0, 0)
+        if not stat.S_ISLNK(mode):
+            os.chmod(itself, stat.S_IMODE(mode) & ~_BY_OTHERS)
+    finally:
+        os.close(file)
 
 
 def folder(path: Path) -> None:

@@ -37,8 +37,16 @@ def test_root_takes_a_folder_with_all_in_it_and_follows_no_link(tmp_path):
     for path in [state, others, *state.rglob("*"), others / "file"]:
         os.chown(path, USER, USER, follow_symlinks=False)
     (tmp_path / "name").symlink_to(state)
+    state.chmod(0o777)
+    (state / "inner").chmod(0o2775)
+    (state / "file").chmod(0o666)
+    (others / "file").chmod(0o666)
     own_file.take(tmp_path / "name")
     assert set(owners(state).values()) == {0}
+    # Who had it went on renaming root's files there, its journal among them.
+    modes = {each: each.stat().st_mode & 0o777 for each in (state, state / "inner", state / "file")}
+    assert list(modes.values()) == [0o755, 0o755, 0o644]
+    assert (others / "file").stat().st_mode & 0o777 == 0o666
     assert set(owners(others).values()) == {USER}
     own_file.take(state)  # there is nothing to do
     with pytest.raises(FileNotFoundError):
