@@ -70,10 +70,10 @@ def _take(name: str | Path, inside: int | None = None) -> None:
         return
     try:
         # The name of an open file is that file, whatever is put in its place, and be it a link.
-        itself, mode = f"/proc/self/fd/{file}", os.fstat(file).st_mode
+        itself, mode = Path(f"/proc/self/fd/{file}"), os.fstat(file).st_mode
         os.chown(itself, 0, 0)
         if not stat.S_ISLNK(mode):
-            os.chmod(itself, stat.S_IMODE(mode) & ~_BY_OTHERS)
+            itself.chmod(stat.S_IMODE(mode) & ~_BY_OTHERS)
     finally:
         os.close(file)
 
@@ -90,6 +90,24 @@ def folder(path: Path) -> None:
         raise OSError(errno.ENOTDIR, "is no folder", str(path))
     if found.st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
         raise OSError(errno.EACCES, f"belongs to another user ({found.st_uid})", str(path))
+
+
+def opened_folder(directory: Path, part: str = "") -> int:
+    """Open a directory, or a folder of ours in it, which is made. OSError: it is a link, or not ours."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    outer = os.open(directory, flags)
+    if not part:
+        return outer
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(part, 0o700, dir_fd=outer)
+        inner, owner = os.open(part, flags | os.O_NOFOLLOW, dir_fd=outer), os.fstat(outer).st_uid
+    finally:
+        os.close(outer)
+    if os.fstat(inner).st_uid not in (0, os.geteuid(), owner):
+        os.close(inner)
+        raise OSError(errno.EACCES, "belongs to another user", str(directory / part))
+    return inner
 
 
 def extend(path: Path) -> int:

@@ -50,22 +50,24 @@ _TAKES_NOTHING: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO)
 
 
 class Journal:
-    """The journal of a state directory, which is made; locked while this object is open.
+    """The journal of a state directory, or of a part of it, which is made; locked while this is open.
 
-    Raises AlreadyRunningError while another process has it open, PrivilegeError or SteeringError
-    where the directory cannot be used.
+    The directory's owner may put a link in the way of a part. So all that happens, happens in the folder
+    that was opened. Raises AlreadyRunningError while another process has it open, PrivilegeError or
+    SteeringError where the directory cannot be used.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.path = directory / FILE_NAME
+    def __init__(self, directory: Path, part: str = "") -> None:
+        self.path = directory / part / FILE_NAME
         self._file: int | None = None
         self._appended: list[Record] = []
         try:
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._directory = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._directory = own_file.opened_folder(directory, part)
         except OSError as error:
-            raise _refused(directory, error) from error
-        lock = directory / LOCK_NAME
+            raise _refused(self.path.parent, error) from error
+        inside = Path(f"/proc/self/fd/{self._directory}")
+        self._itself, lock = inside / FILE_NAME, inside / LOCK_NAME
         try:
             # Whom the file is not open to cannot lock it; to lock a folder, one need only read it.
             try:
@@ -77,7 +79,7 @@ class Journal:
                 self._lock = own_file.opened(lock)  # what is there can still be undone
         except OSError as error:
             os.close(self._directory)
-            raise _refused(lock, error) from error
+            raise _refused(self.path.with_name(LOCK_NAME), error) from error
         try:
             _locked(self._lock)
         except BlockingIOError:
@@ -91,7 +93,7 @@ class Journal:
     def read(self) -> JournalReading:
         """Return the content of the file; nothing without a file."""
         try:
-            return read_records(own_file.read(self.path, _MOST_BYTES))
+            return read_records(own_file.read(self._itself, _MOST_BYTES))
         except FileNotFoundError:
             return JournalReading()
         except OSError as error:
@@ -127,9 +129,9 @@ class Journal:
         """Remove the file once everything has been undone."""
         self._close_file()
         try:
-            if self.path.is_dir() and not self.path.is_symlink():
+            if self._itself.is_dir() and not self._itself.is_symlink():
                 self.put_aside()
-            self.path.unlink(missing_ok=True)
+            self._itself.unlink(missing_ok=True)
             os.fsync(self._directory)
         except OSError as error:
             raise _refused(self.path, error) from error
@@ -137,17 +139,15 @@ class Journal:
     def put_aside(self) -> Path | None:
         """Keep what could not be undone beside, and begins anew; where it is kept, None: nowhere."""
         self._close_file()
-        number = 1
-        while os.path.lexists(aside := self.path.with_name(f"{FILE_NAME}.aside-{number}")):
-            number += 1
+        aside = own_file.aside(self._itself)
         try:
-            self.path.rename(aside)
+            self._itself.rename(aside)
             os.fsync(self._directory)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise _refused(self.path, error) from error
-        return aside
+        return self.path.with_name(aside.name)
 
     def close(self) -> None:
         """Give up the lock; the file stays."""
@@ -159,9 +159,9 @@ class Journal:
 
     def _open(self) -> int:
         try:
-            file = own_file.create(self.path)
+            file = own_file.create(self._itself)
         except FileExistsError:
-            file = own_file.extend(self.path)
+            file = own_file.extend(self._itself)
         try:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":

@@ -1,12 +1,13 @@
 """Undoing what sharing changed: by its marks, and by the journal what bears none."""
 
+import os
 from collections.abc import Callable
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-from cedos.errors import HostError
+from cedos.errors import HostError, SteeringError
 from cedos.host.steer.journal import Journal
 from cedos.host.steer.journal_records import (
     ELSEWHERE,
@@ -25,7 +26,7 @@ FOLDERS: Final = {SharingRole.HELP: "share-help", SharingRole.REQUEST: "share-re
 
 def open_journal(state_dir: Path, role: SharingRole) -> Journal:
     """Return the journal of a side; errors as for `Journal`."""
-    return Journal(state_dir / FOLDERS[role])
+    return Journal(state_dir, FOLDERS[role])
 
 
 def undo_sharing(
@@ -99,10 +100,13 @@ def restore_sharing(state_dir: Path, role: SharingRole, *, dry_run: bool = False
     """
     kernel = SharingKernel()
     try:
-        folder = state_dir / FOLDERS[role]
-        if not folder.is_dir():
+        if not os.path.lexists(state_dir / FOLDERS[role]):
             return undo_sharing(kernel, role, JournalReading(), dry_run=dry_run)
-        journal = Journal(folder)
+        try:
+            journal = open_journal(state_dir, role)
+        except SteeringError as error:  # what bears our mark is undone all the same
+            read = JournalReading((), [str(error)], damaged=True)
+            return undo_sharing(kernel, role, read, dry_run=dry_run)
         try:
             undone = undo_sharing(kernel, role, journal.read(), dry_run=dry_run)
             if not dry_run and not undone.left:

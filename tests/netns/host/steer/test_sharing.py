@@ -419,6 +419,22 @@ def test_what_another_interface_of_that_name_forwards_stays(there):
     assert there.helper.sysctl("net.ipv4.conf.lte0.forwarding") == "0"
 
 
+def test_a_journals_folder_is_no_link(there):
+    """The service's user led root's `cedos restore` so to any folder, where it removed and made files."""
+    elsewhere, state = there.directory / "elsewhere", there.directory / "state"
+    for folder in (elsewhere, state):
+        folder.mkdir()
+    os.chown(state, 61_000, 61_000)
+    (elsewhere / "journal.jsonl").write_text("root's\n")
+    (state / "share-help").symlink_to(elsewhere)
+    with there.helper.entered():
+        done = restore_sharing(state, SharingRole.HELP)
+        with pytest.raises(SteeringError):
+            open_journal(state, SharingRole.HELP)
+    assert "share-help" in done.left[0]
+    assert [each.name for each in elsewhere.iterdir()] == ["journal.jsonl"]
+
+
 def test_forwarding_of_the_host_itself_stays(there):
     """A router stays one, and what it forwards besides goes on."""
     there.helper.sysctl("net.ipv4.ip_forward", 1)
