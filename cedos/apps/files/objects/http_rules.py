@@ -33,6 +33,10 @@ _MOST_RULES_BYTES: Final = 1_000
 _MOST_OF_URL: Final = 8
 # Rules of a request that hishel does not know: the object has to be confirmed.
 _STRICT: Final = re.compile("max-age|min-fresh", re.IGNORECASE)
+# Rules by which nothing, or not every field, may be another user's. hishel takes `private="x-token"` for
+# no rule, and does not read a request's `no-store`.
+_ONCE: Final = re.compile(r"\b(?:private|no-store|no-cache\s*=)", re.IGNORECASE)
+_VALIDATORS: Final = frozenset({"etag", "last-modified", "date"})
 _TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
@@ -41,7 +45,7 @@ _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 class Verdict:
     """The use of an answer: `fresh`, the stored object that answers the request, or a new object.
 
-    `store`: the answer's may serve other requests; `replaced` are no good any more; `updated` have
+    `store`: the object may serve other requests; `replaced` are no good any more; `updated` have
     other headers now.
     """
 
@@ -65,8 +69,11 @@ class CacheLookup:
         strict = {"cache-control": f"{rules}, no-cache"} if _STRICT.search(rules) else {}
         request = Request("GET", url, Headers({**headers, **strict}))
         newest = [each for each in kept if each.reusable][-_MOST_OF_URL:]
-        entries = [_entry(each) for each in newest if _is_variant(each, headers)]
-        found = IdleClient(options=_OPTIONS).next(request, entries)
+        variants = [each for each in newest if _is_variant(each, headers)]
+        # hishel asks about the first of several, and may take another one for the confirmed.
+        self._older = [each.id for each in variants[:-1]]
+        self._once = _ONCE.search(rules) is not None
+        found = IdleClient(options=_OPTIONS).next(request, list(map(_entry, variants[-1:])))
         self.fresh = str(found.entry.id) if isinstance(found, FromCache) else None
         self.headers = dict(headers)
         self._state: CacheMiss | NeedRevalidation | None = None
@@ -84,9 +91,16 @@ class CacheLookup:
         assert self._state is not None
         if status == 304:  # its fields are for all who get the object later
             headers = {name: value for name, value in headers.items() if name != "set-cookie"}
+        once = self._once or _is_for_once(headers)
+        if once and status == 304:
+            headers = {name: value for name, value in headers.items() if name in _VALIDATORS}
+        elif once:
+            headers = headers | {"cache-control": ["no-store"], "vary": ["*"]}
         old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []
-        state: AnyState = self._state.next(Response(status, _headers(headers)))
+        state: AnyState = self._state.next(Response(status, Headers(dict(headers))))
         replaced = [str(each.id) for each in old] if status == 200 else []
+        if status in (200, 304):
+            replaced += self._older
         if isinstance(state, InvalidateEntries):
             replaced += [str(each) for each in state.entry_ids]
             state = state.next_state
@@ -97,7 +111,7 @@ class CacheLookup:
             for newer in updated.values():
                 if "age" not in headers:  # how old the answer before this one was says nothing now
                     newer.pop("age", None)
-            return Verdict(fresh=str(state.next().entry.id), replaced=replaced, updated=updated)
+            return Verdict(not once, str(state.next().entry.id), replaced, updated)
         return Verdict(store=isinstance(state, StoreAndUse), replaced=list(dict.fromkeys(replaced)))
 
 
@@ -121,15 +135,11 @@ def _entry(record: ObjectRecord) -> Entry:
     return Entry(UUID(record.id), request, Response(200, Headers(dict(headers))))
 
 
-def _headers(headers: HeaderLists) -> Headers:
-    """Return an answer's fields; one with more rules than are read, or a cookie, is not to be stored."""
-    rules = ("cache-control", "vary")
-    endless = (
-        sum(len(value) for name in rules for value in headers.get(name, ())) > _MOST_RULES_BYTES
-    )
-    if endless or "set-cookie" in headers:
-        headers = headers | {"cache-control": ["no-store"], "vary": ["*"]}
-    return Headers(dict(headers))
+def _is_for_once(headers: HeaderLists) -> bool:
+    """Return whether an answer forbids its storage, by a rule, a cookie, or more rules than are read."""
+    rules = {name: ",".join(headers.get(name, ())) for name in ("cache-control", "vary")}
+    endless = sum(map(len, rules.values())) > _MOST_RULES_BYTES
+    return endless or "set-cookie" in headers or bool(_ONCE.search(rules["cache-control"]))
 
 
 def _dated_s(record: ObjectRecord) -> float:

@@ -362,7 +362,7 @@ class ObjectFetcher:
         verdict = lookup.on_answer(status, headers)
         # The answer confirms stored objects, and replaces others.
         for name, newer in verdict.updated.items():
-            kept[name].record.headers = newer
+            kept[name].record.headers, kept[name].record.reusable = newer, verdict.store
             kept[name].record.received_unix_s = time.time()
             try:
                 self.store.write(client, kept[name])

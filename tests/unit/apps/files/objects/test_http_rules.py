@@ -94,12 +94,52 @@ def test_what_a_request_wants_confirmed_is_asked_about(rule):
         # A client is a host with several users.
         ({"cache_control": "private, max-age=60"}, False),
         ({"cache_control": "max-age=60", "set_cookie": "session=one"}, False),
+        # Fields that are one user's, or must be confirmed, reached the next user.
+        ({"cache_control": 'max-age=60, private="x-token"'}, False),
+        ({"cache_control": 'max-age=60, No-Cache ="x-token"'}, False),
+        ({"cache_control": "max-age=60, private="}, False),
         ({"cache_control": "max-age=60"}, True),
         ({"etag": '"a"', "cache_control": "no-cache"}, True),
     ],
 )
 def test_what_may_be_stored(said, stored):
     assert CacheLookup(URL, ASKED, []).on_answer(200, headers(**said)).store is stored
+
+
+@pytest.mark.parametrize("rule", ["no-store", "max-age=0, No-Store"])
+def test_who_wants_nothing_stored_leaves_nothing_to_others(rule):
+    """The answer was kept, and reached the next user."""
+    lookup = CacheLookup(URL, ASKED | {"cache-control": rule}, [])
+    assert not lookup.on_answer(200, headers(cache_control="max-age=60")).store
+
+
+@pytest.mark.parametrize(
+    "rule", ["private, max-age=600", 'max-age=600, private="x-token"', "no-store"]
+)
+def test_a_confirmation_for_one_user_ends_what_others_may_have(rule):
+    one = record(headers(70, cache_control="max-age=60", etag='"a"'))
+    said = headers(cache_control=rule, etag='"a"', x_token="one's")
+    confirmed = CacheLookup(URL, ASKED, [one]).on_answer(304, said)
+    assert confirmed.fresh == one.id
+    assert not confirmed.store
+    assert "x-token" not in confirmed.updated[one.id]
+
+
+@pytest.mark.parametrize("current", ["first", "second"])
+def test_what_an_origin_confirms_is_what_it_was_asked_about(current):
+    """It confirmed the second one, and the program got the first one's bytes: both had one date."""
+    date = formatdate(1e9, usegmt=True)
+    first, second = (
+        record(headers(age_s, cache_control="no-cache", etag=f'W/"{tag}"', last_modified=date))
+        for tag, age_s in (("first", 2), ("second", 1))
+    )
+    lookup = CacheLookup(URL, ASKED, [first, second])
+    assert lookup.headers["if-none-match"] == 'W/"second"'
+    if current == "first":
+        assert first.id in lookup.on_answer(200, headers(etag='W/"first"')).replaced
+        return
+    confirmed = lookup.on_answer(304, headers(etag='W/"second"', last_modified=date))
+    assert (confirmed.fresh, confirmed.replaced) == (second.id, [first.id])
 
 
 def test_a_cookie_that_comes_with_a_confirmation_is_not_kept_for_others():
