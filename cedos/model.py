@@ -113,7 +113,7 @@ class Strategy:
     networks: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.kind}({', '.join(self.networks)})"
+        return f"{self.kind}({', '.join(self.networks)})" if self.networks else str(self.kind)
 
 
 NO_DEFAULT_ROUTE: Final = "no default route"

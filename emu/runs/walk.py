@@ -101,7 +101,9 @@ def _longest(stalled: NDArray[np.bool_]) -> int:
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
     for place, each in found["places"].items():
         for policy, entry in each["policies"].items():
+            moved_s = entry["moved_s"]
+            moved = "did not move" if moved_s is None else f"moved at {moved_s} s"
             yield (
-                f"{place} {policy}: {entry['mean_mbps']:.1f} Mbit/s, moved at {entry['moved_s']} s,"
+                f"{place} {policy}: {entry['mean_mbps']:.1f} Mbit/s, {moved},"
                 f" longest stall {entry['longest_stall_s']} s"
             )

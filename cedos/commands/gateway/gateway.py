@@ -34,6 +34,7 @@ from cedos.session import keys
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
+from cedos.session.sockets.listener import open_listening
 
 if TYPE_CHECKING:
     pass
@@ -177,6 +178,8 @@ def command(
     if revoke is not None:
         invited.revoke(revoke)
         return
+    if invite is None:
+        open_listening(listen).close()  # a port that is taken is told before a line is printed
     me = keys.own(own_key or keys.own_key_path())
     newcomer = invite or ("" if invited.names else _FIRST)
     given = name is not None or listen != _ANYWHERE

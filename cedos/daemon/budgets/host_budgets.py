@@ -136,7 +136,10 @@ class HostBudgets:
         """Set a budget, or change one. ConfigError: it would be over already."""
         budget = budget_file.begun(budget, wall(self._clock()), self.in_force.get(budget.name))
         if budget.battery and self._battery is None:
-            raise ConfigError("UPower reports no battery over D-Bus")
+            raise ConfigError(
+                "nothing says how full the battery is: UPower tells that over the system bus (D-Bus),"
+                " which does not run here"
+            )
         if not self._settings.take(self._steady()):
             raise ConfigError("budgets were set too often: wait a minute")
         if self._unread:  # never written over

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -155,9 +156,10 @@ class LocalProxy:
                 if where.optional and error.errno in _ABSENT:
                     continue
                 self._stop_listening()
+                # (The error's own words name the address as Python has it.)
+                why = os.strerror(error.errno) if error.errno else str(error)
                 raise HostError(
-                    f"cannot listen at {where}: {error.strerror or error}; give an address of"
-                    " this host and a free port"
+                    f"cannot listen at {where}: {why}; give an address of this host and a free port"
                 ) from error
             one.setblocking(False)
             self._sockets.append((one, where))

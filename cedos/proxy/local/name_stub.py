@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -134,9 +135,9 @@ class NameStub:
         except OSError as error:
             if optional and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
                 return
+            why = os.strerror(error.errno) if error.errno else str(error)
             raise HostError(
-                f"cannot listen at {address} port {port}: {error.strerror or error}; a port that is"
-                " free would be right"
+                f"cannot listen at {address} port {port}: {why}; a port that is free would be right"
             ) from error
         self._sockets.append((udp, tcp))
         loop = asyncio.get_running_loop()

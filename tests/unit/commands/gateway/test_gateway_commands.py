@@ -173,13 +173,16 @@ def test_the_unit_that_redirects_has_two_privileges(cedos):
 
 
 def test_a_port_that_is_taken_is_told(cedos):
-    cedos("join", "--no-check", invited(cedos))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
-        for command in (("forward", "-D"), ("gateway", "--listen")):
+        result = cedos("gateway", "--listen", where)
+        assert (result.exit_code, result.stdout) == (4, ""), "no line to join is printed"
+        cedos("join", "--no-check", invited(cedos))
+        for command in (("forward", "-D"), ("forward", "--dns"), ("gateway", "--listen")):
             result = cedos(*command, where)
             assert result.exit_code == 4
             assert "cannot listen at 127.0.0.1" in result.stderr
+            assert ": Address already in use; " in result.stderr
 
 
 def test_the_units_have_no_privilege(cedos):

@@ -10,6 +10,7 @@ import pytest
 
 from cedos.budget_kinds import Resource
 from cedos.controller.events import BatteryRead
+from cedos.errors import ConfigError
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Every, Network, NetworkKind
 from cedos.storage.usage import Usage
@@ -127,6 +128,12 @@ async def test_a_battery_that_tells_nothing_has_no_price(host):
     assert host.known.prices.energy_rate() == 0.0
     assert host.messages()[0].suspended == "battery charge unknown"
     assert any('"battery" counts nothing' in problem for problem in host.budgets.problems)
+
+
+async def test_a_battery_needs_the_system_bus(host):
+    host.budgets._battery = None
+    with pytest.raises(ConfigError, match="UPower tells that over the system bus"):
+        await host.budgets.set(BATTERY)
 
 
 ONCE = Budget("once", Resource.DATA, 1e9, "2026-11-24T11:00:00")

@@ -80,3 +80,10 @@ async def test_the_log_has_changes_at_the_usual_level(make_decision):
         for decision, _ in subjects:
             log.record(decision)
     assert [entry["log_level"] for entry in entries] == [level for _, level in subjects]
+
+
+def test_the_log_names_what_waits(make_decision):
+    log = DecisionLog(None)
+    with capture_logs() as lines:
+        log.record(replace(make_decision(1), choice=Strategy(StrategyKind.DEFER, ())))
+    assert [line["choice"] for line in lines] == ["defer"]

@@ -150,7 +150,12 @@ def test_a_walk_says_when_it_moved_and_how_long_nothing_came():
             {"network": "cellular", "at_s": 0.0, "rate_bps": 4e6},
         ],
     )
-    place = walk.figures([run])["places"]["stairs"]
+    found = walk.figures([run])
+    place = found["places"]["stairs"]
+    assert list(walk.lines(found)) == [
+        "stairs wifi-first: 4.0 Mbit/s, did not move, longest stall 1.5 s",
+        "stairs cedos: 5.0 Mbit/s, moved at 2.0 s, longest stall 0.5 s",
+    ]
     stays, moves = (place["policies"][policy] for policy in POLICIES)
     assert (stays["moved_s"], stays["longest_stall_s"], stays["mean_mbps"]) == (None, 1.5, 4.0)
     assert (moves["moved_s"], moves["longest_stall_s"], moves["mean_mbps"]) == (2.0, 0.5, 5.0)
