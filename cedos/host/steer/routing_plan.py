@@ -219,8 +219,9 @@ def plan(
                 routes.add(_default_route(network, version, metrics or {}))
                 rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
             elif network.carries(version) and (translator := network.translator) is not None:
-                routes.add(Route(table, EVERYWHERE[version], translator.index))
                 own = [each.ip for each in translator.addresses if each.version == version]
+                source = own[0] if own else None
+                routes.add(Route(table, EVERYWHERE[version], translator.index, source=source))
                 if not tunnelled:
                     rules |= {_source_rule(each, table, shared) for each in own}
             waits = not network.carries(version) and (version, network.index) in lost
@@ -289,9 +290,15 @@ def _default_route(
     network: Network, version: int, metrics: Mapping[tuple[int, int], bytes]
 ) -> Route:
     hop = next((each for each in network.next_hops if each.version == version), NextHop(version))
-    own = metrics.get((version, network.index), b"")
+    source = hop.source
+    if version == 4:
+        # The kernel would choose this one, and removes the route with it. Else a socket would get another
+        # network's address, and the rule for that address would lead the connection there.
+        own = [each for each in network.addresses if each.version == 4]
+        near = [each for each in own if hop.gateway is not None and hop.gateway in each.network]
+        source = next((each.ip for each in (*near, *own)), None)
     where = table_of(network), EVERYWHERE[version], network.index
-    return Route(*where, hop.gateway, own, hop.source)
+    return Route(*where, hop.gateway, metrics.get((version, network.index), b""), source)
 
 
 def _source_rule(own: Address, table: int, shared: Collection[Address]) -> Rule:

@@ -154,3 +154,23 @@ async def test_an_address_that_a_network_gives_draws_no_ruled_destination(
     assert device(host, version, server, "ipproto", "tcp", "dport", "8000") == "lte0"
     if port is not None:
         assert device(host, version, server, "ipproto", "tcp", "dport", "80") == "wlan0"
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@steered(default="wlan0")
+async def test_a_network_that_lost_its_address_leads_nothing_ruled_elsewhere(host, steering, keeps):
+    """The kernel took Wi-Fi's address for what was ruled, and so led it over Wi-Fi.
+
+    With an address of the link alone the routes stay; else the daemon put them in again.
+    """
+    steering.set_ruled({(SERVER[4], None): "lte0"})
+    if keeps:
+        host.client.ip("address", "add", "169.254.7.7/16", "dev", "lte0", "scope", "link")
+    host.client.ip(*f"address del {host.address('lte0', 4)}/24 dev lte0".split())
+    if not keeps:
+        await steering.networks_changed(host.networks())  # as they were an instant ago
+    with pytest.raises(OSError, match=r"unreachable|timed out"):
+        host.seen_tcp(4)
+    host.client.ip(*f"address add {host.address('lte0', 4)}/24 dev lte0".split())
+    await steering.networks_changed(host.networks())
+    assert host.seen_tcp(4) == host.address("lte0", 4)

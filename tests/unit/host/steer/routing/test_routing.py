@@ -236,7 +236,7 @@ def test_what_ipv6_refuses_is_found_with_loopbacks_address_and_only_that(world, 
         assert world.carrier(6, remote=remote, local=OWN["lte0", 6]) == "lte0"
         assert world.carrier(6, remote=remote, interface="lte0") == "lte0"
     assert world.kernel.way(ip_address("198.51.100.1")) is None
-    (route,) = [r for r in world.kernel.all_routes if r.source]
+    (route,) = [r for r in world.kernel.all_routes if r.source and r.destination.version == 6]
     assert (route.table, str(route.destination)) == (REFUSING_TABLE, "::/0")
     refusing = {rule for rule in world.kernel.own if rule.table == REFUSING_TABLE}
     assert {(rule.version, rule.local) for rule in refusing} == {(6, True)}
