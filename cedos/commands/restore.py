@@ -2,14 +2,14 @@
 
 import importlib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cedos.api.lock import running_pid
+from cedos.api.lock import namespace_held, running_pid
 from cedos.commands.console.manual import STATE, Manual, json_option
 from cedos.commands.console.render import echo, print_json
 from cedos.config.directories import directories
@@ -51,9 +51,11 @@ def command(dry_run: bool, as_json: bool) -> None:
             )
         privileges.require("cedos restore")
     steering = importlib.import_module("cedos.host.steer.steering")
-    undone = steering.restore(where.state, dry_run)
-    for each in _sharing(where.state, dry_run):
-        undone = replace(undone, done=undone.done + each.done, left=undone.left + each.left)
+    # (A daemon with other folders than these lives, too.)
+    with nullcontext() if dry_run else namespace_held():
+        undone = steering.restore(where.state, dry_run)
+        for each in _sharing(where.state, dry_run):
+            undone = replace(undone, done=undone.done + each.done, left=undone.left + each.left)
     if as_json:
         print_json({"dry_run": dry_run, "undone": undone.done, "left": undone.left})
     else:

@@ -254,3 +254,18 @@ def test_a_dry_run_changes_nothing(host, manager):
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=30)
     assert process.returncode == 0
+
+
+def test_restore_with_other_folders_leaves_a_living_daemon_alone(tethered, install, tmp_path):
+    """`sudo` drops the daemon's variables: its rules, sysctls and walls were gone for up to a second."""
+    cedos = install(tethered.laptop)
+    others = [f"CEDOS_{what}_DIR={tmp_path}/other" for what in ("STATE", "RUNTIME")]
+    command = ("env", *others, *CEDOS, "restore")
+    with cedos.up() as process:
+        before = tethered.laptop.ip("rule")
+        refused = tethered.laptop.run(*command, check=False)
+        assert refused.returncode == 5
+        assert f"(process {process.pid}) runs already" in refused.stderr
+        assert tethered.laptop.ip("rule") == before
+        assert "set by another program" not in cedos.ends(process)
+    assert tethered.laptop.run(*command).returncode == 0
