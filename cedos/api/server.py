@@ -56,6 +56,7 @@ from cedos.errors import (
     NotFoundError,
     PrivilegeError,
 )
+from cedos.kernel import own_file
 from cedos.model import Budget, PhoneUse
 
 IDLE_S: Final = 30.0
@@ -520,7 +521,7 @@ def _listening_socket(path: Path) -> socket.socket:
         try:
             listening.bind(str(path))
             # No client can connect before `listen`, so the mode is set in time.
-            path.chmod(MODE)
+            own_file.change_mode(path, MODE)
         except BaseException:
             listening.close()
             raise

@@ -92,6 +92,18 @@ def folder(path: Path) -> None:
         raise OSError(errno.EACCES, f"belongs to another user ({found.st_uid})", str(path))
 
 
+def change_mode(path: Path, mode: int) -> None:
+    """Change the mode of what was just made. OSError: there is a link instead, or another user's."""
+    file = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(file)
+        if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
+            raise OSError(errno.EACCES, "was replaced", str(path))
+        Path(f"/proc/self/fd/{file}").chmod(mode)
+    finally:
+        os.close(file)
+
+
 def opened_folder(directory: Path, part: str = "") -> int:
     """Open a directory, or a folder of ours in it, which is made. OSError: it is a link, or not ours."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC

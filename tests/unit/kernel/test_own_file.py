@@ -51,3 +51,17 @@ def test_root_takes_a_folder_with_all_in_it_and_follows_no_link(tmp_path):
     own_file.take(state)  # there is nothing to do
     with pytest.raises(FileNotFoundError):
         own_file.take(tmp_path / "absent")
+
+
+def test_the_mode_of_what_was_put_in_its_place_stays(tmp_path):
+    mine, others, link = tmp_path / "mine", tmp_path / "others", tmp_path / "link"
+    for path in (mine, others):
+        path.touch(0o600)
+    os.chown(others, USER, USER)
+    link.symlink_to(mine)
+    for path in (others, link):
+        with pytest.raises(OSError, match="was replaced"):
+            own_file.change_mode(path, 0o666)
+    assert {path.stat().st_mode & 0o777 for path in (mine, others)} == {0o600}
+    own_file.change_mode(mine, 0o660)
+    assert mine.stat().st_mode & 0o777 == 0o660
