@@ -152,6 +152,14 @@ def ensure(path: Path) -> None:
             os.close(file)
 
 
+def database(path: Path) -> str:
+    """Return the URI of an SQLite file of ours that is there (`ensure`).
+
+    SQLite follows links: one that has come meanwhile makes no file elsewhere.
+    """
+    return f"{path.absolute().as_uri()}?mode=rw"
+
+
 def check(file: int, path: Path) -> None:
     """Raise OSError if an open file is no plain file, has a second name, or is another user's.
 

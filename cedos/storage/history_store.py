@@ -391,7 +391,11 @@ class Store:
         # Readable by its owner only: it tells where one went.
         own_file.ensure(self.path)
         connection = sqlite3.connect(
-            self.path, timeout=2.0, isolation_level=None, check_same_thread=False
+            own_file.database(self.path),
+            uri=True,
+            timeout=2.0,
+            isolation_level=None,
+            check_same_thread=False,
         )
         try:
             foreign = _prepare(connection)

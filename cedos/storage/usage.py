@@ -234,7 +234,11 @@ class Usage:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         own_file.ensure(self.path)
         return sqlite3.connect(
-            self.path, timeout=2.0, isolation_level=None, check_same_thread=False
+            own_file.database(self.path),
+            uri=True,
+            timeout=2.0,
+            isolation_level=None,
+            check_same_thread=False,
         )
 
     def _move_aside(self, why: str) -> None:

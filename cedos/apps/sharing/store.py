@@ -88,7 +88,11 @@ class SharingStore:
             path.parent.mkdir(parents=True, exist_ok=True)
             own_file.ensure(path)
             self._connection = sqlite3.connect(
-                path, timeout=2.0, isolation_level=None, check_same_thread=False
+                own_file.database(path),
+                uri=True,
+                timeout=2.0,
+                isolation_level=None,
+                check_same_thread=False,
             )
         except (OSError, sqlite3.Error) as error:
             raise SharingError(f"{path}: {error}") from error

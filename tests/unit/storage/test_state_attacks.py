@@ -7,9 +7,10 @@ from datetime import datetime
 import pytest
 from structlog.testing import capture_logs
 
+from cedos.apps.sharing.store import SharingStore
 from cedos.config import Config
 from cedos.daemon import startup, state_file
-from cedos.errors import HistoryError
+from cedos.errors import HistoryError, SharingError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import own_file
 from cedos.storage import budget_file
@@ -156,3 +157,21 @@ def test_a_link_to_nothing_makes_nothing(state, tmp_path):
     with pytest.raises(Exception, match=r"usage\.sqlite"):
         Usage(state / "usage.sqlite", "boot")
     assert not (tmp_path / "cron.d").exists()
+
+
+def test_a_link_that_comes_after_the_look_makes_no_database_elsewhere(state, tmp_path, monkeypatch):
+    """SQLite follows links, and root's programs open files in the service's folder."""
+    elsewhere, ensure = tmp_path / "elsewhere", own_file.ensure
+
+    def ensure_and_lose(path):
+        ensure(path)
+        path.unlink()
+        path.symlink_to(elsewhere)
+
+    monkeypatch.setattr(own_file, "ensure", ensure_and_lose)
+    with pytest.raises(SharingError):
+        SharingStore(state / "sharing.sqlite")
+    with pytest.raises(HistoryError):
+        Usage(state / "usage.sqlite", "boot")
+    History(state / "history.sqlite").close()
+    assert not os.path.lexists(elsewhere)
