@@ -6,11 +6,13 @@ the server (43 characters; `cedos-serve` prints it). All of this is files; nothi
 
 import base64
 import binascii
+import fcntl
 import json
 import os
 import secrets
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +21,7 @@ import msgspec
 from cedos.config import toml_file
 from cedos.config.directories import user_folder
 from cedos.errors import ConfigError
+from cedos.kernel import own_file
 from cedos.session.protocol.crypto import KEY_BYTES, KeyPair
 
 _TEXT_LENGTH: Final = 43  # of 32 bytes in base64 for URLs, without padding
@@ -132,15 +135,21 @@ def read_names(path: Path) -> dict[str, bytes]:
     return names
 
 
-def pin(path: Path, name: str, key: bytes) -> None:
-    """Add a name with its key.
-
-    ConfigError: it has another key already, or the file cannot be written.
-    """
-    names = read_names(path)
-    if names.setdefault(name, key) != key:
-        raise ConfigError(f"{path} has another key for {name}; remove that line first")
-    write_names(path, names)
+@contextmanager
+def changed_alone(path: Path) -> Iterator[None]:
+    """Have other programs that change a file wait: they write what they read before. ConfigError."""
+    lock = path.with_name(f".{path.name}.lock")
+    with ExitStack() as held:
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                os.close(own_file.create(lock))
+            file = own_file.opened(lock)
+            held.callback(os.close, file)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror or error}") from error
+        yield
 
 
 def write_names(path: Path, names: Mapping[str, bytes]) -> None:

@@ -13,6 +13,7 @@ from cedos.errors import CedosError, SessionError
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.joined_gateway import JoinedGateway
+from cedos.session import keys
 from cedos.session.sockets.sockets import connect
 
 _PATIENCE_S = 5.0
@@ -43,9 +44,8 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
     `cedos forward` then carries programs' connections through it. Several gateways may be joined;
     a connection goes through the first one that answers.
     """
-    file = joined_gateway.own_path()
     if leave:
-        _leave(file, line)
+        _leave(joined_gateway.own_path(), line)
         return
     if line is None:
         raise click.UsageError("either a LINE, or --leave")
@@ -59,8 +59,7 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
     if not no_check:
         took_s, networks = asyncio.run(_try(joined))
         echo(f"{joined} answers over {networks} ({1e3 * took_s:.0f} ms).")
-    known = joined_gateway.read(file) if file.exists() else []
-    joined_gateway.write(file, joined_gateway.add(known, joined))
+    add(joined)
     echo(
         f"Joined {joined}. `cedos forward` is a proxy for programs (SOCKS 5 and HTTP) at 127.0.0.1"
         " port 1080; a program uses it with https_proxy=http://127.0.0.1:1080, say. `sudo cedos"
@@ -68,15 +67,24 @@ def command(line: str | None, leave: bool, no_check: bool) -> None:
     )
 
 
+def add(joined: JoinedGateway) -> None:
+    """Add a gateway to this user's file, or replace the entry with its key. ConfigError."""
+    file = joined_gateway.own_path()
+    with keys.changed_alone(file):
+        known = joined_gateway.read(file) if file.exists() else []
+        joined_gateway.write(file, joined_gateway.add(known, joined))
+
+
 def _leave(file: Path, host: str | None) -> None:
-    known = joined_gateway.read(file) if host is not None else []
-    left = [each for each in known if host not in (each.host, str(each))]
-    if host is not None and left == known:
-        raise CedosError(f"{host} is not joined; there are {', '.join(map(str, known))}")
-    if left:
-        joined_gateway.write(file, left)
-    else:
-        file.unlink(missing_ok=True)
+    with keys.changed_alone(file):
+        known = joined_gateway.read(file) if host is not None else []
+        left = [each for each in known if host not in (each.host, str(each))]
+        if host is not None and left == known:
+            raise CedosError(f"{host} is not joined; there are {', '.join(map(str, known))}")
+        if left:
+            joined_gateway.write(file, left)
+        else:
+            file.unlink(missing_ok=True)
 
 
 async def _try(joined: JoinedGateway) -> tuple[float, str]:

@@ -111,22 +111,25 @@ class InvitedClients:
                 f'"{name}" cannot be the name of a client: use 1 to 31 letters and digits, and'
                 " after the first also . _ -"
             )
-        if name in self.names:
-            raise ConfigError(
-                f"{name} is invited already; `cedos gateway --revoke {name}` makes room for a new line"
-            )
         secret = secrets.token_bytes(KEY_BYTES)
-        keys.pin(self._file, name, KeyPair(secret).public)
+        with keys.changed_alone(self._file):
+            known = keys.read_names(self._file)
+            if name in known:
+                raise ConfigError(
+                    f"{name} is invited already; `cedos gateway --revoke {name}` makes room for a new one"
+                )
+            keys.write_names(self._file, known | {name: KeyPair(secret).public})
         return secret
 
     def revoke(self, name: str) -> None:
         """Remove a client. NotFoundError: there is none of that name; ConfigError."""
-        known = keys.read_names(self._file)
-        if known.pop(name, None) is None:
-            raise NotFoundError(
-                f"no client called {name} is invited; there are {', '.join(sorted(known)) or 'none'}"
-            )
-        keys.write_names(self._file, known)
+        with keys.changed_alone(self._file):
+            known = keys.read_names(self._file)
+            if known.pop(name, None) is None:
+                raise NotFoundError(
+                    f"no client called {name} is invited; there are {', '.join(sorted(known)) or 'none'}"
+                )
+            keys.write_names(self._file, known)
 
     def _read(self) -> None:
         try:

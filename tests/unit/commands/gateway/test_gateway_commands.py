@@ -5,14 +5,17 @@ import configparser
 import os
 import socket
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from kit.waiting import until
 from structlog.testing import capture_logs
 
-from cedos.commands.gateway import forward, gateway
+from cedos.commands.gateway import forward, gateway, join
 from cedos.errors import DaemonUnreachableError, PrivilegeError
+from cedos.proxy.gateway.gateway import InvitedClients
 from cedos.proxy.local import joined_gateway
+from cedos.session import keys
 from cedos.session.protocol.crypto import KeyPair
 
 
@@ -97,6 +100,43 @@ def test_who_is_invited_is_known_by_name(cedos):
     unknown = cedos("gateway", "--revoke", "phone")
     assert unknown.exit_code == 1
     assert "there are laptop" in unknown.stderr
+
+
+def meanwhile(monkeypatch, module, name, do):
+    """Have another thread `do` something before a module's function is called the first time."""
+    call, other = getattr(module, name), Thread(target=do)
+
+    def late(*arguments):
+        monkeypatch.setattr(module, name, call)
+        other.start()
+        other.join(0.3)  # where nothing keeps it waiting, it is done
+        return call(*arguments)
+
+    monkeypatch.setattr(module, name, late)
+    return other
+
+
+def test_who_is_revoked_beside_an_invitation_stays_so(config_home, monkeypatch):
+    """In 141 of 200 such pairs of commands the revoked client was invited again."""
+    file = config_home / "clients.toml"
+    InvitedClients(file).invite("phone")
+    other = meanwhile(
+        monkeypatch, keys, "write_names", lambda: InvitedClients(file).revoke("phone")
+    )
+    InvitedClients(file).invite("tablet")
+    other.join()
+    assert InvitedClients(file).names == ["tablet"]
+
+
+def test_two_gateways_that_are_joined_at_once_are_both_joined(cedos, config_home, monkeypatch):
+    first, second = other_gateway("gw1.example:7100"), other_gateway("gw2.example:7100")
+    other = meanwhile(
+        monkeypatch, joined_gateway, "write", lambda: join.add(joined_gateway.parse(second))
+    )
+    assert cedos("join", "--no-check", first).exit_code == 0
+    other.join()
+    both = joined_gateway.read(config_home / "cedos" / "gateway.toml")
+    assert {each.host for each in both} == {"gw1.example", "gw2.example"}
 
 
 def test_a_further_line_has_the_name_and_port_of_the_last(cedos):
