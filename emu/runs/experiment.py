@@ -64,8 +64,8 @@ def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterat
 # For the progress bar: the time to build and remove one policy's emulation, and to end its last
 # transfers.
 _OVERHEAD_S = 4.0
-# A policy that is not ready after `warm_up_s` gets this many times as long.
-_PATIENCE = 3.0
+# A policy that is not ready after `warm_up_s` gets so many times as long, in one try after the other.
+_PATIENCE = (3.0, 9.0)
 # The least speed of the simulator, in seconds of a place per second.
 _SIMULATED_SPEED = 50.0
 # The time to start a browser with all its tabs.
@@ -93,8 +93,9 @@ def resolve(scenario: Scenario, places: Places) -> Scenario:
 def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
     """Run a resolved scenario and return its folder, complete but for the page.
 
-    EmulationError: the testbed or a policy failed; what ran so far stays in the folder. DataSetError:
-    the folder is no run's, or another run writes to it.
+    A repetition in which a policy was not ready in time is left out, of all policies. EmulationError:
+    all were, or the testbed or a policy failed; what ran so far stays in the folder. DataSetError: the
+    folder is no run's, or another run writes to it.
     """
     refuse_foreign(directory)
     with claimed(directory):
@@ -116,23 +117,33 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         name: [] for name in tables_of(scenario) if name != "capacity"
     }
     progress = _Progress(scenario, report)
+    left_out: dict[int, tuple[str, _StartedLateError]] = {}
     with _simulations(scenario, place) as simulated:
         for repeat in range(scenario.repeats):
+            of_repeat: dict[str, _Result] = {}
             # All policies of a repeat get the same transfers and visits.
             plan = _plan(scenario, repeat)
             wanted = browsing.plan(scenario, scenario.seed + repeat)
-            for name in scenario.policies:
-                with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
-                    if simulated:
-                        result = simulated[name, repeat].result()
-                    else:
-                        result = _run_ready_policy(
-                            name, repeat, plan, wanted, scenario, place, folder
-                        )
+            try:
+                for name in scenario.policies:
+                    with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
+                        if simulated:
+                            of_repeat[name] = simulated[name, repeat].result()
+                        else:
+                            of_repeat[name] = _run_ready_policy(
+                                name, repeat, plan, wanted, scenario, place, folder
+                            )
+            except _StartedLateError as error:
+                left_out[repeat] = name, error
+                continue
+            number = repeat - len(left_out)  # no number is missing in the folder
+            for name, result in of_repeat.items():
                 results[name].append(result)
                 for table, rows in result.tables().items():
                     if table in tables:
-                        tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
+                        tables[table] += [{"policy": name, "repeat": number, **row} for row in rows]
+    if left_out:
+        folder.write_scenario(_without(scenario, left_out))
     # Write tables once, at the end: a Parquet file cannot be appended to.
     for table, rows in tables.items():
         folder.write_table(table, rows)
@@ -144,7 +155,13 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         held = by_network_and_size(row for result in each for row in result.predictions)
         if held:
             figures["policies"][name]["calibration"] = held
-        if disturbed := list(dict.fromkeys(why for result in each for why in result.disturbed)):
+        disturbed = list(dict.fromkeys(why for result in each for why in result.disturbed))
+        disturbed += [
+            f"repetition {repeat + 1} of {scenario.repeats} is left out, of all policies: {error}"
+            for repeat, (late, error) in left_out.items()
+            if late == name
+        ]
+        if disturbed:
             figures["policies"][name]["disturbed"] = disturbed
     folder.write_json("summary.json", figures)
     return folder
@@ -227,13 +244,22 @@ def _run_ready_policy(
     place: Place,
     folder: RunFolder,
 ) -> _Result:
-    """Run a policy; on a busy machine once more, with a longer time to start before the same load."""
-    try:
-        return _run_policy(name, repeat, plan, wanted, scenario, place, folder)
-    except _StartedLateError:
-        shutil.rmtree(folder.logs / f"{name}-{repeat}")
-        patient = msgspec.structs.replace(scenario, warm_up_s=_PATIENCE * scenario.warm_up_s)
-        return _run_policy(name, repeat, plan, wanted, patient, place, folder)
+    """Run a policy; on a busy machine again, with a longer time to start before the same load."""
+    warm_up_s = scenario.warm_up_s
+    for longer in _PATIENCE:
+        try:
+            return _run_policy(name, repeat, plan, wanted, scenario, place, folder)
+        except _StartedLateError:
+            shutil.rmtree(folder.logs / f"{name}-{repeat}")
+            scenario = msgspec.structs.replace(scenario, warm_up_s=longer * warm_up_s)
+    return _run_policy(name, repeat, plan, wanted, scenario, place, folder)
+
+
+def _without(scenario: Scenario, left_out: Mapping[int, tuple[str, _StartedLateError]]) -> Scenario:
+    """Return a scenario with the repetitions that were not left out. _StartedLateError: all were."""
+    if len(left_out) == scenario.repeats:
+        raise next(iter(left_out.values()))[1]
+    return msgspec.structs.replace(scenario, repeats=scenario.repeats - len(left_out))
 
 
 def _plan(scenario: Scenario, repeat: int) -> list[PlannedTransfer]:

@@ -194,9 +194,12 @@ class RunFolder:
             folder.logs.mkdir(parents=True)
         except OSError as error:
             raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
-        (directory / "config.toml").write_bytes(msgspec.toml.encode(scenario))
+        folder.write_scenario(scenario)
         folder.write_json("environment.json", environment)
         return folder
+
+    def write_scenario(self, scenario: Scenario) -> None:
+        (self.directory / "config.toml").write_bytes(msgspec.toml.encode(scenario))
 
     def write_json(self, name: str, content: Any) -> None:
         (self.directory / name).write_text(json.dumps(content, indent=2) + "\n")

@@ -16,7 +16,9 @@ from emu.runs.browsing import Browsed
 from emu.runs.experiment import _Result, disturbances
 from emu.runs.scenario import Load, Scenario, decisive_s
 from emu.runs.summary import PolicyRun, summarise
-from emu.testbed.counters import CarriedBytes
+from emu.runs.table import disturbed
+from emu.testbed.access import INTERFACES
+from emu.testbed.counters import CarriedBytes, Sample
 from emu.workloads.mixed import Completed, PlannedTransfer
 
 
@@ -36,7 +38,7 @@ def test_a_transfer_that_was_cut_received_what_its_connection_carried(censored, 
     assert result.received_bytes(done) == received
 
 
-def test_a_policy_that_starts_late_gets_longer_once(tmp_path, monkeypatch):
+def test_a_policy_that_starts_late_gets_longer(tmp_path, monkeypatch):
     late = experiment._StartedLateError("slow took longer than warm_up_s = 4 to start")
     warm_ups_s = []
 
@@ -60,7 +62,45 @@ def test_a_policy_that_starts_late_gets_longer_once(tmp_path, monkeypatch):
     assert warm_ups_s == [4.0, 12.0]
     with pytest.raises(EmulationError, match="took longer"):
         run("always-late")
-    assert len(warm_ups_s) == 4
+    assert warm_ups_s[2:] == [4.0, 12.0, 36.0]
+
+
+def test_a_repetition_in_which_a_policy_is_never_ready_is_left_out(tmp_path, monkeypatch):
+    """All of the run was lost, hours of it, where one policy was late twice."""
+    known = load(ROOT / "traces")
+    (load_,) = (Load("a", "198.51.100.2", "down", 1, 2, per_minute=60.0),)
+    wanted = Scenario(
+        load=(load_,), places=(), place=next(iter(known)), duration_s=5.0, repeats=3,
+        policies=("wifi-first", "cedos"), warm_up_s=2.0,
+    )  # fmt: skip
+    late = {("cedos", 1)}
+
+    def run_policy(name, repeat, plan, wanted, of, place, folder):
+        (folder.logs / f"{name}-{repeat}").mkdir()
+        if (name, repeat) in late:
+            raise experiment._StartedLateError(f"{name} took longer than {of.warm_up_s:g} s")
+        done = [Completed(each, each.at_s, 0.5, False, "192.0.2.1", 5000, None) for each in plan]
+        samples = [Sample(0.0, each, 0, 0) for each in INTERFACES.values()]
+        return _Result(0.0, done, {}, samples, Browsed())
+
+    monkeypatch.setattr(experiment, "_run_policy", run_policy)
+
+    def ran(out):
+        wanted_here = experiment.resolve(wanted, known)
+        experiment.run(wanted_here, known, out, lambda share, what: None)
+        return runs.read(out)
+
+    run = ran(tmp_path / "one")
+    assert run.scenario.repeats == 2
+    assert {(row["policy"], row["repeat"]) for row in run.flows} == {
+        (name, repeat) for name in wanted.policies for repeat in range(2)
+    }
+    assert disturbed(run) == [
+        "DISTURBED, cedos: repetition 2 of 3 is left out, of all policies: cedos took longer than 18 s"
+    ]
+    late.update(("wifi-first", repeat) for repeat in range(3))
+    with pytest.raises(EmulationError, match="wifi-first took longer"):
+        ran(tmp_path / "two")
 
 
 LOAD = """
