@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,10 @@ _SERVICE = "org.freedesktop.resolve1"
 _PATH = "/org/freedesktop/resolve1"
 _MANAGER = "org.freedesktop.resolve1.Manager"
 _PROPERTIES = "org.freedesktop.DBus.Properties"
+
+# The search domains that were named so far, those that were named last at the end.
+_MOST_DOMAINS: Final = 4096
+_named: Final = OrderedDict[str, None]()
 
 _IN_CLOSE_WRITE, _IN_MOVED_TO, _IN_CREATE = 0x08, 0x80, 0x100
 
@@ -95,13 +100,22 @@ def search_domains(file: Path = RESOLV_CONF) -> frozenset[str]:
 
 
 def spellings(name: str) -> tuple[str, ...]:
-    """Return a name, and what stands of it before a search domain.
+    """Return a name, and what stands of it before a search domain, present or earlier.
 
     A resolver that denies the name which was asked for has programs ask for it in the domains that its
-    network names.
+    network names. Some programs read these once, and a network may name others before it answers.
     """
-    endings = (f".{domain}" for domain in search_domains())
-    return (name, *(name.removesuffix(each) for each in endings if name.endswith(each)))
+    _remember(search_domains())
+    dots = (at for at, letter in enumerate(name) if letter == "." and name[at + 1 :] in _named)
+    return (name, *(name[:at] for at in dots))
+
+
+def _remember(domains: Iterable[str]) -> None:
+    for domain in domains:
+        _named[domain] = None
+        _named.move_to_end(domain)
+    while len(_named) > _MOST_DOMAINS:
+        _named.popitem(last=False)
 
 
 def parse_hosts(content: str) -> dict[str, tuple[Address, ...]]:
@@ -143,7 +157,12 @@ class HostResolvers:
         self._watch: FileWatch | None = None
 
     async def start(self, changed: Callable[[], None]) -> None:
-        self._watch = FileWatch(self._file, changed)
+        def rewritten() -> None:
+            _remember(resolv_conf(self._file).domains)
+            changed()
+
+        _remember(resolv_conf(self._file).domains)
+        self._watch = FileWatch(self._file, rewritten)
         if self._bus is not None:
             # Without a bus resolv.conf it is, until a bus appears.
             with contextlib.suppress(BusError):

@@ -17,7 +17,7 @@ from cedos.host.lookups.answers import AnswerWatch
 from cedos.host.lookups.watch import datagram
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor import flow_source, resolvers
-from cedos.host.monitor.resolvers import search_domains
+from cedos.host.monitor.resolvers import HostResolvers, search_domains
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.kernel.socket_owners import SocketOwner, SocketOwners
@@ -178,6 +178,22 @@ async def test_a_name_in_a_search_domain_counts_for_what_was_asked_for(
     told = watch.comes(1, answer(f"{HOST}.evil.example", "203.0.113.1"))
     assert [each.name for each in told.believed] == [f"{HOST}.evil.example", HOST]
     assert told.believed[0].addresses == told.believed[1].addresses
+
+
+async def test_a_search_domain_of_an_earlier_lease_counts_too(watch, monkeypatch, tmp_path):
+    """Count it: a network holds an answer back until its next lease has named another domain."""
+    file = tmp_path / "resolv.conf"
+    monkeypatch.setattr(resolvers, "search_domains", lambda: search_domains(file))
+    host = HostResolvers(None, file)
+    noticed = []
+    await host.start(lambda: noticed.append(file.read_text()))
+    for content in ("search one.lease\n", "search two.lease\n", ""):
+        file.write_text(content)
+        await until(lambda content=content: content in noticed)
+    await host.close()
+    watch.asks(f"{HOST}.one.lease")
+    told = watch.comes(1, answer(f"{HOST}.one.lease", "203.0.113.1"))
+    assert [each.name for each in told.believed] == [f"{HOST}.one.lease", HOST]
 
 
 async def test_what_a_stub_on_loopback_asks_itself_is_judged_when_it_answers(
