@@ -61,6 +61,8 @@ class ProgramPackets:
         self._user = user
         self._loop = asyncio.get_running_loop()
         self._ways: OrderedDict[_Destination, _Way] = OrderedDict()
+        # Likewise of hosts in whose name the gateway sent something.
+        self._heard: OrderedDict[_Destination, _Way] = OrderedDict()
         self._direct = PacketRelay(permitted, self._answered, self._not_direct)
         self._association: ProxiedAssociation | None = None  # the gateway has accepted it
         self._begun: ProxiedAssociation | None = (
@@ -77,9 +79,7 @@ class ProgramPackets:
         # Choose a way for a new destination, or for one that has not answered for a while.
         way = self._ways.get((host, port))
         if way is None or way.until_s < now:
-            way = self._ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
-            while len(self._ways) > MOST_DESTINATIONS:
-                self._ways.popitem(last=False)
+            way = self._chosen(self._ways, host, port, now)
         self._ways.move_to_end((host, port))
         if way.direct:
             self._direct.send(host, port, data)
@@ -140,10 +140,31 @@ class ProgramPackets:
         """Forget the association; the next packet opens another one."""
         self._association = None
 
+    def _chosen(
+        self, ways: OrderedDict[_Destination, _Way], host: str, port: int, now: float
+    ) -> _Way:
+        """Choose a way for a moment, and keep it."""
+        way = ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
+        while len(ways) > MOST_DESTINATIONS:
+            ways.popitem(last=False)
+        return way
+
+    def _is_direct(self, host: str, port: int) -> bool:
+        """Tell whether a host is reached without the gateway, which then says nothing in its name."""
+        now = self._loop.time()
+        for ways in (self._ways, self._heard):
+            way = ways.get((host, port))
+            if way is not None and way.until_s >= now:
+                return way.direct
+        return self._chosen(self._heard, host, port, now).direct
+
     def _received(self, packet: ProgramPacket) -> None:
-        self._came(packet.host, packet.port, packet.data)
+        if not self._is_direct(packet.host, packet.port):
+            self._came(packet.host, packet.port, packet.data)
 
     def _undelivered(self, packet: UndeliveredPacket) -> None:
+        if self._is_direct(packet.host, packet.port):
+            return
         way = self._ways.get((packet.host, packet.port))
         if packet.why is Obstacle.NO_WAY and self._fails_open:
             # The gateway has no way there (no IPv6, say), but this host may have one.

@@ -7,7 +7,7 @@ import pytest
 from cedos.proxy.local import program_packets
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.program_packets import ProgramPackets
-from cedos.proxy.streams.frames import Obstacle, UndeliveredPacket
+from cedos.proxy.streams.frames import Obstacle, ProgramPacket, UndeliveredPacket
 
 HOST, OTHER = "203.0.113.9", "203.0.113.10"
 
@@ -40,14 +40,14 @@ class Program:
     def __init__(self, monkeypatch, *, fails_open=True):
         self.link = Link()
         self.direct = []
-        self.refused = []
+        self.refused, self.came = [], []
         monkeypatch.setattr(program_packets, "AGAIN_S", 0.05)
         monkeypatch.setattr(program_packets, "_TRIED_S", 0.1)
         self.packets = ProgramPackets(
             self.link,
             lambda host, _port: host.startswith("192.168."),
             self._permitted,
-            lambda *_answer: None,
+            lambda host, _port, data: self.came.append((host, data)),
             lambda *place: self.refused.append(place),
             1000,
             fails_open=fails_open,
@@ -112,8 +112,30 @@ async def test_where_the_gateway_has_no_way_this_host_may_have_one(programs):
         await program.says(b"b")
         assert program.direct == ([b"b"] if fails_open else [])
         assert program.refused == ([] if fails_open else [(HOST, 4000)])
-        program.link.undelivered(UndeliveredPacket(1, HOST, 4000, Obstacle.REFUSED))
-        assert program.refused[-1] == (HOST, 4000)
+        program.link.undelivered(UndeliveredPacket(1, OTHER, 4000, Obstacle.REFUSED))
+        assert program.refused[-1] == (OTHER, 4000)
+
+
+async def test_a_gateway_speaks_in_no_name_of_a_host_that_is_reached_without_it(programs):
+    """A program got a gateway's datagrams as from this place's resolver."""
+    program, near = programs(), "192.168.1.1"
+    await program.says(b"a")
+    for host in (near, HOST, "192.168.1.2"):
+        program.link.received(ProgramPacket(1, host, 4000, b"answer"))
+        program.link.undelivered(UndeliveredPacket(1, host, 4000, Obstacle.REFUSED))
+    assert (program.came, program.refused) == ([(HOST, b"answer")], [(HOST, 4000)])
+    # What has answered directly, while the gateway was away, goes on to do so.
+    program.link.away = True
+    program.link.ended()
+    await program.says(b"b", OTHER)
+    program.packets._answered(OTHER, 4000, b"direct")
+    program.packets._received(ProgramPacket(1, OTHER, 4000, b"forged"))
+    assert program.came[1:] == [(OTHER, b"direct")]
+    # A name's answers come from addresses that the program may not have sent to.
+    for number in range(program_packets.MOST_DESTINATIONS + 9):
+        program.packets._received(ProgramPacket(1, "203.0.113.11", number, b""))
+    assert len(program.came) == program_packets.MOST_DESTINATIONS + 11
+    assert len(program.packets._heard) == program_packets.MOST_DESTINATIONS
 
 
 async def test_without_the_gateway_nothing_goes_where_that_is_wanted(programs):
