@@ -36,10 +36,12 @@ def key_of(name: str) -> SigningKey:
     return SigningKey(sha256(name.encode()).digest())
 
 
-def identity(name: str, *, gateway: SigningKey = GATEWAY, now_s: float = START_S) -> HostIdentity:
-    """Return a host that the gateway has registered."""
+def identity(
+    name: str, *, gateway: SigningKey = GATEWAY, now_s: float = START_S, client: str = ""
+) -> HostIdentity:
+    """Return a host that the gateway has registered; `client`: one that may have several names."""
     key = key_of(name)
-    session = sha256(key.public).digest()
+    session = sha256(client.encode() or key.public).digest()
     wish = request_certificate(key, session, name, gateway.public, now_s)
     serial = int.from_bytes(name.encode()[:6], "big")
     return HostIdentity(key, CertificateAuthority(gateway).issue(wish, session, serial, now_s))

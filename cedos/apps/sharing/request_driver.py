@@ -212,6 +212,13 @@ class RequestDriver(SideDriver[RequestorMachine]):
                     self._obey()
             await asyncio.sleep(_LOOK_S)
 
+    def _on_answer(self) -> None:
+        self._machine.on_answer(self._now_s())
+
+    def _on_no_answer(self) -> None:
+        self._machine.on_no_answer(self._now_s())
+        self._obey()
+
     async def _prefer(self, helper: bytes, preferred: bool) -> None:
         """Let sessions send new data by a helper, or what they have begun alone."""
         if (address := self._taken.get(helper)) is not None:

@@ -50,6 +50,7 @@ T = TypeVar("T")
 Command = HelperCommand | RequestorCommand
 _LONGEST_S: Final = 1.0
 _RECEIPTS_S: Final = 5.0
+_AGAIN_S: Final = 1.0
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 Machine = TypeVar("Machine", RequestorMachine, HelperMachine)
 
@@ -269,24 +270,37 @@ class SideDriver(ABC, Generic[Machine]):
         self._machine.handle_timer(self._now_s())
         self._obey()
 
+    def _on_answer(self) -> None:
+        """Take it that the gateway answers."""
+
+    def _on_no_answer(self) -> None:
+        """Take it that the gateway has not answered a question in time."""
+
     async def _follow_gateway(self) -> None:
         """Fetch withdrawn certificates and this host's receipts, again and again."""
-        side = self._side
         while True:
-            with suppress(CedosError):
-                facts = await asked(side.ask, AskFacts(), GatewayFacts)
-                try:
-                    self._machine.on_revocations(facts.revocations, self._now_s())
-                except UntrustedError as error:
-                    _log.warning("revocations are not accepted", why=str(error))
-                after = side.store.highest_serial(side.identity.gateway)
-                given = await asked(side.ask, AskReceipts(after), GivenReceipts)
-                for each in given.receipts:
-                    try:
-                        self._on_receipt(each)
-                    except UntrustedError as error:
-                        _log.warning("a receipt is not accepted", why=str(error))
-            await asyncio.sleep(_RECEIPTS_S)
+            try:
+                await self._ask_gateway()
+                await asyncio.sleep(_RECEIPTS_S)
+            except CedosError:
+                self._on_no_answer()
+                await asyncio.sleep(_AGAIN_S)
+
+    async def _ask_gateway(self) -> None:
+        side = self._side
+        facts = await asked(side.ask, AskFacts(), GatewayFacts)
+        self._on_answer()
+        try:
+            self._machine.on_revocations(facts.revocations, self._now_s())
+        except UntrustedError as error:
+            _log.warning("revocations are not accepted", why=str(error))
+        after = side.store.highest_serial(side.identity.gateway)
+        given = await asked(side.ask, AskReceipts(after), GivenReceipts)
+        for each in given.receipts:
+            try:
+                self._on_receipt(each)
+            except UntrustedError as error:
+                _log.warning("a receipt is not accepted", why=str(error))
 
     def _on_receipt(self, data: bytes) -> None:
         receipt = read_receipt(data, self._side.identity.gateway)

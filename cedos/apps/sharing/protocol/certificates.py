@@ -6,6 +6,7 @@ gateway knows whose bytes a session carries. A certificate ends by its time, or 
 `Revocations` name its number.
 """
 
+import math
 from collections import OrderedDict
 from dataclasses import dataclass
 from hashlib import sha256
@@ -214,3 +215,33 @@ class Trust:
             raise UntrustedError("a list of revocations that the gateway did not sign")
         if told.made_s > self._revoked_made_s:
             self._revoked, self._revoked_made_s = frozenset(told.serials), told.made_s
+
+
+class AvoidedClients:
+    """The clients that failed a host, for a time that doubles with each failure soon after another one.
+
+    A client of the gateway may have several certificates, with as many keys. Its session's key is one.
+    """
+
+    _MOST: Final = 256
+
+    def __init__(self, first_s: float, most_s: float) -> None:
+        self._first_s, self._most_s = first_s, most_s
+        # until when, for how long
+        self._clients: OrderedDict[bytes, tuple[float, float]] = OrderedDict()
+
+    def holds(self, certificate: Certificate, now_s: float) -> bool:
+        """Return whether the client of a certificate is avoided now."""
+        return self._clients.get(certificate.session, (-math.inf, 0.0))[0] > now_s
+
+    def add(self, certificate: Certificate, now_s: float, *, once_free: bool = False) -> None:
+        """Avoid a client; `once_free`: not yet at its first failure."""
+        until_s, pause_s = self._clients.get(certificate.session, (-math.inf, 0.0))
+        # One that has done well for long begins anew.
+        again = now_s - until_s < self._most_s
+        pause_s = min(2 * pause_s, self._most_s) if again else self._first_s
+        until_s = now_s + (pause_s if again or not once_free else 0.0)
+        self._clients[certificate.session] = until_s, pause_s
+        self._clients.move_to_end(certificate.session)
+        if len(self._clients) > self._MOST:
+            self._clients.popitem(last=False)

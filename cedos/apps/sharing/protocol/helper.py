@@ -18,6 +18,9 @@ Each requestor has a state:
 | FORWARDING | silence, or the end of limit, uplink or pay | none; Leave, StopForwarding |
 | none | Hello or Confirm without a Join | Leave, so that the requestor knows |
 
+One client of the gateway has one place, with whatever certificate it came last. One whose receipts did
+not come is helped no more for 30 s, and for twice as long each further time.
+
 Work for strangers is bounded: a verification costs 0.25 ms, of which Invites get 20 a second, each
 address of the link one. 5 a second are answered.
 """
@@ -29,6 +32,7 @@ from enum import Enum
 from typing import Final
 
 from cedos.apps.sharing.protocol.certificates import (
+    AvoidedClients,
     Certificate,
     HostIdentity,
     Trust,
@@ -65,6 +69,8 @@ from cedos.session.protocol.crypto import Random
 from cedos.token_bucket import TokenBucket
 
 _MOST_JOINED: Final = 64
+_UNPAID_S, _MOST_UNPAID_S = 30.0, 320.0
+_MOST_JOINED_OF_ONE: Final = 2  # a Confirm may cross the next Invite
 INVITES_VERIFIED_PER_S: Final = 20
 INVITES_ANSWERED_PER_S: Final = 5
 
@@ -147,8 +153,8 @@ class RequestorView:
 
 @dataclass(slots=True)
 class _Joined:
+    requestor: bytes
     join: ShareDatagram
-    nonce: bytes
     until_s: float
 
 
@@ -189,7 +195,8 @@ class HelperMachine:
         self._confirms = TokenBucket(100, 200, now_s)
         self._strangers = TokenBucket(20, 40, now_s)
         self._commands: list[HelperCommand] = []
-        self._joined: OrderedDict[bytes, _Joined] = OrderedDict()
+        self._unpaid = AvoidedClients(_UNPAID_S, _MOST_UNPAID_S)
+        self._joined: OrderedDict[bytes, _Joined] = OrderedDict()  # by the Join's nonce
         self._invited_s: OrderedDict[tuple[str, int], float] = OrderedDict()
         self._served: dict[bytes, _Served] = {}
         self._carried_before = 0
@@ -235,7 +242,7 @@ class HelperMachine:
         elif isinstance(message, HelloMessage):
             self._on_hello(requestor, message.nonce, source, now_s)
         else:
-            self._joined.pop(requestor, None)
+            self._forget_joins(requestor)
             self._stop(requestor, message.reason, by_requestor=True)
 
     def on_forwarding(self, requestor: bytes, now_s: float) -> None:
@@ -266,6 +273,8 @@ class HelperMachine:
 
     def on_unpaid(self, requestor: bytes, now_s: float) -> None:
         """Leave a requestor whose receipts do not come, or say less than was carried."""
+        if (served := self._served.get(requestor)) is not None:
+            self._unpaid.add(served.certificate, now_s)
         self._leave(requestor, LeaveReason.UNPAID, now_s)
 
     def on_revocations(self, data: bytes, now_s: float) -> None:
@@ -281,9 +290,9 @@ class HelperMachine:
 
     def handle_timer(self, now_s: float) -> None:
         """Do what is due; call it at `next_timer`, or at any other time."""
-        for requestor, joined in list(self._joined.items()):
+        for nonce, joined in list(self._joined.items()):
             if now_s >= joined.until_s:
-                del self._joined[requestor]
+                del self._joined[nonce]
         for requestor, served in list(self._served.items()):
             if not self._trust.holds(served.certificate, now_s):
                 self._leave(requestor, LeaveReason.UNTRUSTED, now_s)
@@ -334,10 +343,8 @@ class HelperMachine:
     ) -> None:
         requestor, uplink = certificate.host, self._uplink
         assert uplink is not None
-        full = len(self._served) >= self._terms.most_requestors
-        if full and requestor not in self._served:
-            return
-        if not self._answers.take(now_s):
+        full = len(self._others(certificate)) >= self._terms.most_requestors
+        if full or self._unpaid.holds(certificate, now_s) or not self._answers.take(now_s):
             return
         nonce = self._nonce()
         join = JoinMessage(
@@ -358,8 +365,8 @@ class HelperMachine:
             reaches=uplink.reaches,
         )
         data = pack(self._identity, join)
-        self._joined[requestor] = _Joined(unpack(data), nonce, now_s + self._timing.join_s)
-        self._joined.move_to_end(requestor)
+        self._forget_joins(requestor, keep=_MOST_JOINED_OF_ONE - 1)
+        self._joined[nonce] = _Joined(requestor, unpack(data), now_s + self._timing.join_s)
         if len(self._joined) > _MOST_JOINED:
             self._joined.popitem(last=False)
         self._commands.append(SendDatagram(data, link))
@@ -383,15 +390,16 @@ class HelperMachine:
                 if served.state is ServingState.FORWARDING:
                     self._acknowledge(requestor, confirm.nonce, link, now_s)
             return
-        joined = self._joined.get(requestor)
-        if joined is None or (joined.nonce, joined.join.digest) != (confirm.answers, confirm.join):
+        joined = self._joined.get(confirm.answers)
+        if joined is None or (joined.requestor, joined.join.digest) != (requestor, confirm.join):
             self._send_leave(requestor, LeaveReason.UNKNOWN, link, now_s)
             return
-        if not self._may_serve(requestor, confirm.source):
+        if not self._may_serve(certificate, confirm.source, now_s):
             self._send_leave(requestor, LeaveReason.REFUSED, link, now_s)
             return
-        del self._joined[requestor]
-        self._stop(requestor, LeaveReason.UNKNOWN, by_requestor=True)
+        self._forget_joins(requestor)
+        for each in self._served.keys() - self._others(certificate).keys():
+            self._stop(each, LeaveReason.UNKNOWN, by_requestor=True)
         uplink = self._uplink
         assert uplink is not None
         assert isinstance(joined.join.message, JoinMessage)
@@ -493,11 +501,25 @@ class HelperMachine:
         buckets = (each.messages for each in self._served.values() if each.link == source)
         return next(buckets, self._strangers)
 
-    def _may_serve(self, requestor: bytes, source: bytes) -> bool:
+    def _others(self, certificate: Certificate) -> dict[bytes, _Served]:
+        """Return the requestors of other clients than a certificate's, and with other keys."""
+        return {
+            key: each
+            for key, each in self._served.items()
+            if key != certificate.host and each.certificate.session != certificate.session
+        }
+
+    def _forget_joins(self, requestor: bytes, *, keep: int = 0) -> None:
+        """Forget the Joins that a requestor has not confirmed, but for the `keep` newest."""
+        theirs = [nonce for nonce, each in self._joined.items() if each.requestor == requestor]
+        for nonce in theirs[: len(theirs) - keep]:
+            del self._joined[nonce]
+
+    def _may_serve(self, certificate: Certificate, source: bytes, now_s: float) -> bool:
         """Return whether a requestor may send from an address; that of another one it may not take."""
-        if not self._may_help() or self._uplink is None:
+        if not self._may_help() or self._uplink is None or self._unpaid.holds(certificate, now_s):
             return False
-        others = {key: each for key, each in self._served.items() if key != requestor}
+        others = self._others(certificate)
         families = {len(each) for each in self._uplink.via}
         taken = {each.source for each in others.values()} | set(self._uplink.via)
         room = len(others) < self._terms.most_requestors

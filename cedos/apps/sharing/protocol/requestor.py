@@ -17,13 +17,15 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 | SILENT | Hello-ACK, or data carried | ACTIVE; ResumePath |
 | SILENT | timer | Hello again, and SuspendPath; after the last one none; RemovePath |
 | ACTIVE, SILENT | data waits, and too little of it arrives | none; Leave, RemovePath |
+| ACTIVE, SILENT | the gateway does not answer, and there is another helper | none; Leave, RemovePath |
 | ACTIVE, SILENT | Leave of the helper, which forwards for a while yet | LEAVING; SuspendPath |
 | LEAVING | nothing more comes, or the while is over | none; Leave, RemovePath |
 | any | any other Leave, its certificate ends, the requestor stops | none; RemovePath |
 
 A helper that failed or refused, or for the second time left before it had carried a byte, is not chosen
-again for 5 s, and for twice as long each further time: the link or the gateway may have failed. A helper
-that drops data yet answers each Hello is left by the last but one row, which does not ask the helper.
+again for 5 s, and for twice as long each further time: the link or the gateway may have failed. Nor are
+others of the same client of the gateway, which has one place. A helper that drops data yet answers each
+Hello is left by the last but two rows, which do not ask the helper.
 """
 
 import math
@@ -34,6 +36,7 @@ from enum import Enum
 from typing import Final
 
 from cedos.apps.sharing.protocol.certificates import (
+    AvoidedClients,
     Certificate,
     HostIdentity,
     Trust,
@@ -66,14 +69,18 @@ from cedos.apps.sharing.protocol.messages import (
     pack,
     unpack,
 )
-from cedos.apps.sharing.protocol.receipts import Contract, by_volume, contract_of
-from cedos.apps.sharing.protocol.signing import Freshness, SendTimes
+from cedos.apps.sharing.protocol.receipts import GIGABYTE, Contract, by_volume, contract_of
+from cedos.apps.sharing.protocol.signing import AddressBuckets, Freshness, SendTimes
 from cedos.selector.sharing import HelperOffer, HelperStrategy, Relative, by_price, encounter_s
 from cedos.session.protocol.crypto import Random
 from cedos.token_bucket import TokenBucket
 
 _MOST_OFFERS: Final = 64
-_MOST_AVOIDED: Final = 256
+_MOST_RATES: Final = 256
+# The gateway does not answer for so long, then another helper is looked for.
+_ANSWER_S: Final = 9.0
+# The budget must last for so long at a helper's price and the rate wanted.
+_AFFORD_S: Final = 10.0
 _RECENT_INVITES: Final = 2
 _METRES_PER_DEGREE: Final = 111_320.0
 _FAULTS: Final = {
@@ -181,6 +188,8 @@ class _Helper:
     confirm: bytes = b""
     asked: tuple[bytes, ...] = ()  # nonces of Confirms or Hellos that were not answered
     suspended: bool = False
+    active_s: float = math.inf
+    doubted: bool = False  # the gateway has not answered since long
     heard_s: float = 0.0
     carried_bytes: int = 0
     carried_when_told_bytes: int = 0
@@ -216,15 +225,15 @@ class RequestorMachine:
         self._me = identity.key.public
         self._times, self._freshness = SendTimes(), Freshness()
         self._joins = TokenBucket(50, 100, now_s)
+        self._of_address = AddressBuckets()
         self._answers = TokenBucket(200, 400, now_s)
         # Anyone can forge a Leave, and an answer only who hears the question.
         self._leaves = TokenBucket(20, 40, now_s)
         self._motion: Motion | None = None
         self._commands: list[RequestorCommand] = []
         self._helpers: OrderedDict[bytes, _Helper] = OrderedDict()
-        self._avoided: OrderedDict[bytes, tuple[float, float]] = (
-            OrderedDict()
-        )  # until, for how long
+        self._avoided = AvoidedClients(self._timing.avoid_s, self._timing.most_avoid_s)
+        self._answered_s = -math.inf
         self._history: OrderedDict[bytes, float] = OrderedDict()
         self._refused: OrderedDict[bytes, OfferRefused] = OrderedDict()
         self._invites: deque[bytes] = deque(maxlen=_RECENT_INVITES)
@@ -255,7 +264,7 @@ class RequestorMachine:
             message = datagram.message
             if isinstance(message, InviteMessage | ConfirmMessage | HelloMessage):
                 return
-            if message.to != self._me or not self._is_expected(message, now_s):
+            if message.to != self._me or not self._is_expected(message, source, now_s):
                 return
             certificate = datagram.verified(self._trust, now_s)
         except UntrustedError:
@@ -317,6 +326,24 @@ class RequestorMachine:
         self._check_budget(now_s)
         self.handle_timer(now_s)
 
+    def on_answer(self, now_s: float) -> None:
+        """Take it that the gateway has answered a question, by whatever way."""
+        self._answered_s = now_s
+        for found in self._helpers.values():
+            found.doubted = False
+
+    def on_no_answer(self, now_s: float) -> None:
+        """Look for other helpers if the gateway does not answer by those that are in use.
+
+        A helper can acknowledge what it does not pass on. Without another one it stays: the gateway may
+        be away.
+        """
+        until_s = now_s - _ANSWER_S
+        for found in self._used():
+            if max(found.active_s, self._answered_s) <= until_s:
+                found.doubted = True
+        self._check_rate(now_s)
+
     def on_history(self, helper: bytes, rate_bps: float, now_s: float) -> None:
         """Take a helper's rate as the gateway's map has it, or as the session has measured it under load.
 
@@ -324,7 +351,7 @@ class RequestorMachine:
         """
         self._history[helper] = rate_bps
         self._history.move_to_end(helper)
-        if len(self._history) > _MOST_AVOIDED:
+        if len(self._history) > _MOST_RATES:
             self._history.popitem(last=False)
         if found := self._helpers.get(helper):
             found.offer = self._offer(found.certificate.host, found.terms)
@@ -427,10 +454,11 @@ class RequestorMachine:
         known = self._helpers.get(helper)
         if known is not None and known.state is not HelperState.OFFERED:
             return
-        if not self._running or self._avoided.get(helper, (-math.inf, 0.0))[0] > now_s:
+        if not self._running or self._avoided.holds(certificate, now_s):
             return
-        dear = wish.most_price is not None and terms.price > wish.most_price
-        if terms.currency != wish.currency or dear:
+        if not self._is_only_one(certificate):
+            return
+        if terms.currency != wish.currency or self._is_too_dear(terms.price):
             self._refuse(certificate, terms)
             return
         if not terms.limit_bytes:
@@ -451,6 +479,23 @@ class RequestorMachine:
             self._take(self._helpers[helper], now_s)
         elif self._choose_s == math.inf:
             self._choose(now_s)
+
+    def _is_only_one(self, certificate: Certificate) -> bool:
+        """Return whether no other helper of this client is in use; an offer makes room for a new one."""
+        for helper, each in list(self._helpers.items()):
+            if each.certificate.session == certificate.session and helper != certificate.host:
+                if each.state is not HelperState.OFFERED:
+                    return False
+                del self._helpers[helper]
+        return True
+
+    def _is_too_dear(self, price: int) -> bool:
+        """Return whether a price is above the person's, or so high that the budget is gone in seconds."""
+        wish = self._wish
+        if wish.most_price is not None and price > wish.most_price:
+            return True
+        soon = price * wish.rate_bps / 8 * _AFFORD_S / GIGABYTE
+        return wish.budget is not None and soon > max(wish.budget - self.spent, 0)
 
     def _refuse(self, certificate: Certificate, terms: JoinMessage) -> None:
         offer = OfferRefused(certificate.name, terms.price, terms.currency)
@@ -502,10 +547,12 @@ class RequestorMachine:
         return (it for it in self._helpers.values() if it.state not in unused)
 
     def _missing_bps(self) -> float:
-        return self._wish.rate_bps - sum(each.offer.rate_bps for each in self._used())
+        sure = (each for each in self._used() if not each.doubted)
+        return self._wish.rate_bps - sum(each.offer.rate_bps for each in sure)
 
     def _offered_bps(self) -> float:
-        staying = (it for it in self._helpers.values() if it.state is not HelperState.LEAVING)
+        helpers = self._helpers.values()
+        staying = (it for it in helpers if it.state is not HelperState.LEAVING and not it.doubted)
         return sum(each.offer.rate_bps for each in staying)
 
     def _check_rate(self, now_s: float) -> None:
@@ -573,7 +620,8 @@ class RequestorMachine:
         if found.state is HelperState.CONFIRMING:
             assert found.contract is not None
             found.state, found.asked = HelperState.ACTIVE, ()
-            found.heard_s = now_s
+            found.heard_s = found.active_s = now_s
+            self._leave_doubted(now_s)
             self._commands.append(
                 AddPath(
                     helper,
@@ -588,6 +636,12 @@ class RequestorMachine:
             )
         else:
             self._heard(found, now_s)
+
+    def _leave_doubted(self, now_s: float) -> None:
+        """Leave the helpers by which the gateway does not answer: another one is there now."""
+        for helper, each in list(self._helpers.items()):
+            if each.doubted:
+                self._leave(helper, LeaveReason.CARRIES_NOTHING, now_s)
 
     def _on_leave(self, helper: bytes, reason: LeaveReason, now_s: float) -> None:
         """Drop a helper; one that gives notice first delivers what is on its way."""
@@ -661,23 +715,12 @@ class RequestorMachine:
         if found.state is not HelperState.OFFERED:
             self._commands.append(RemovePath(helper, reason, by_helper))
         if reason in _FAULTS:
-            self._avoid(helper, now_s)
+            self._avoided.add(found.certificate, now_s)
         elif by_helper and not found.carried_bytes and found.state is not HelperState.OFFERED:
             # It was restarted. One that comes and goes would take all of the driver's time, which needs
             # 0.3 s for each address.
-            self._avoid(helper, now_s, once_free=True)
+            self._avoided.add(found.certificate, now_s, once_free=True)
         self._check_rate(now_s)
-
-    def _avoid(self, helper: bytes, now_s: float, *, once_free: bool = False) -> None:
-        timing = self._timing
-        until_s, pause_s = self._avoided.get(helper, (-math.inf, 0.0))
-        # One that has done well for long begins anew.
-        again = now_s - until_s < timing.most_avoid_s
-        pause_s = min(2 * pause_s, timing.most_avoid_s) if again else timing.avoid_s
-        self._avoided[helper] = now_s + (pause_s if again or not once_free else 0.0), pause_s
-        self._avoided.move_to_end(helper)
-        if len(self._avoided) > _MOST_AVOIDED:
-            self._avoided.popitem(last=False)
 
     def _check_certificates(self, now_s: float) -> None:
         for helper, found in list(self._helpers.items()):
@@ -690,10 +733,11 @@ class RequestorMachine:
 
     # Datagrams.
 
-    def _is_expected(self, message: ShareMessage, now_s: float) -> bool:
+    def _is_expected(self, message: ShareMessage, source: LinkAddress, now_s: float) -> bool:
         """Judge a message before its signature is checked, which costs more."""
         if isinstance(message, JoinMessage):
-            return message.answers in self._invites and self._joins.take(now_s)
+            mine = message.answers in self._invites and self._of_address.take(source, now_s)
+            return mine and self._joins.take(now_s)
         if isinstance(message, HelloAckMessage):
             asked = any(message.answers in each.asked for each in self._helpers.values())
             return asked and self._answers.take(now_s)

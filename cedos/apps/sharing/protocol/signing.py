@@ -13,6 +13,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
+from cedos.token_bucket import TokenBucket
+
 PUBLIC_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 # The largest accepted difference between the clocks of two hosts.
@@ -54,6 +56,29 @@ class SendTimes:
     def next(self, now_s: float) -> int:
         self._last_us = max(self._last_us + 1, int(now_s * 1e6))
         return self._last_us
+
+
+class AddressBuckets:
+    """The datagrams that each address of the link may have verified: a few, and then two a second.
+
+    Anyone can send forgeries, from an address or a few.
+    """
+
+    _MOST: Final = 64
+
+    def __init__(self) -> None:
+        self._buckets: OrderedDict[tuple[str, int], TokenBucket] = OrderedDict()
+
+    def take(self, source: tuple[str, int, int], now_s: float) -> bool:
+        """Return whether a datagram of a socket (address, port, interface) may be verified."""
+        address, _, interface = source
+        host = address, interface
+        if host not in self._buckets:
+            self._buckets[host] = TokenBucket(2, 4, now_s)
+            if len(self._buckets) > self._MOST:
+                self._buckets.popitem(last=False)
+        self._buckets.move_to_end(host)
+        return self._buckets[host].take(now_s)
 
 
 class Freshness:

@@ -1,16 +1,20 @@
 """The requestor's driver: which helpers it asks the gateway about, and which it leaves at once."""
 
+import asyncio
 import errno
 from ipaddress import IPv4Address
 
-from kit.neighbours import START_S, helper, identity, trust
+from kit.neighbours import GATEWAY, START_S, helper, identity, trust
 from kit.waiting import until
 
 from cedos.apps.sharing import side_driver
+from cedos.apps.sharing.protocol.certificates import CertificateAuthority
 from cedos.apps.sharing.protocol.requestor import RequestorWish
+from cedos.apps.sharing.questions import GatewayFacts, pack_answer
 from cedos.apps.sharing.request_driver import RequestDriver, idle_beside
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
+from cedos.errors import CedosError
 
 
 def test_the_gateway_is_asked_about_helpers_that_carry_nothing_beside_a_busy_one():
@@ -72,4 +76,29 @@ async def test_a_helper_whose_path_cannot_be_made_is_left(tmp_path, monkeypatch)
     made._obey()
     await until(lambda: made._paths.removed is not None)
     assert made._machine.helpers() == []
+    await made._calls.close()
+
+
+async def test_the_machine_hears_whether_the_gateway_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr(side_driver, "LinkSocket", _Link)
+    monkeypatch.setattr(side_driver, "_AGAIN_S", 0.0)
+    told = []
+
+    async def ask(_question):
+        if len(told) < 2:
+            raise CedosError("no answer in time")
+        return pack_answer(
+            GatewayFacts(GATEWAY.public, CertificateAuthority(GATEWAY).revocations((), START_S))
+        )
+
+    store = SharingStore(tmp_path / "sharing")
+    side = Side(identity("ann"), trust(), "wlan0", ask, store, tmp_path / "status")
+    made = RequestDriver(side, RequestorWish(1_000_000), _Paths(), lambda: "")
+    monkeypatch.setattr(made._machine, "on_no_answer", lambda _now: told.append("none"))
+    monkeypatch.setattr(made._machine, "on_answer", lambda _now: told.append("answer"))
+    following = asyncio.create_task(made._follow_gateway())
+    await until(lambda: "answer" in told)
+    following.cancel()
+    await asyncio.wait({following})
+    assert told[:3] == ["none", "none", "answer"]
     await made._calls.close()

@@ -72,6 +72,70 @@ def test_the_cheapest_that_suffice_become_paths():
     assert added.contract.price == 100_000
 
 
+def test_an_invite_at_the_instant_of_the_choice_changes_nothing():
+    """The helper's next Join made its last one void, and the first Confirm was refused for 20 s."""
+    link = Link(requestor(own_network=True), {"bob": helper("bob", 1)})
+    receive, late = link.asker.receive_datagram, []
+
+    def delayed(data, source, now):
+        late.append((now + 0.003, data, source))
+
+    link.asker.receive_datagram = delayed
+    link.asker.start(link.now)
+    for _ in range(2000):
+        link.run(0.001)
+        while late and late[0][0] <= link.now:
+            _, data, source = late.pop(0)
+            receive(data, source, link.now)
+    assert link.paths() == ["bob"]
+
+
+class TestNoAnswerOfTheGateway:
+    """A helper that acknowledges all itself, and passes nothing on, is not seen by what it carries."""
+
+    def taken(self, **others):
+        link = Link(requestor(rate_bps=4_000_000), {"bob": helper("bob", 1)})
+        link.asker.start(link.now)
+        link.run(0.1)
+        link.asker.on_answer(link.now)
+        link.helpers |= others
+        assert link.paths() == ["bob"]
+        return link
+
+    def go_on(self, link, seconds):
+        for _ in range(seconds):
+            link.run(1.0)
+            carried = int(link.now - START_S) * 1000
+            link.helpers["bob"].on_counted(key_of("ann").public, carried, link.now)
+            link.asker.on_traffic(BOB, carried, 0, link.now)
+            link.asker.on_no_answer(link.now)
+            link.settle()
+
+    def test_another_helper_takes_its_place(self):
+        link = self.taken(cyd=helper("cyd", 2))
+        self.go_on(link, 8)
+        assert link.paths() == ["bob"]
+        self.go_on(link, 5)
+        assert link.paths() == ["bob", "cyd"]
+        assert [each.name for each in link.asker.helpers()] == ["cyd"]
+        removed = next(each for each in link.asked if isinstance(each, RemovePath))
+        assert (removed.helper, removed.reason) == (BOB, LeaveReason.CARRIES_NOTHING)
+
+    def test_without_another_one_it_stays(self):
+        link = self.taken()
+        self.go_on(link, 60)
+        assert [each.name for each in link.asker.helpers()] == ["bob"]
+        assert not of(link, RemovePath)
+
+    def test_an_answer_ends_the_doubt(self):
+        link = self.taken()
+        self.go_on(link, 20)
+        link.asker.on_answer(link.now)
+        link.helpers["cyd"] = helper("cyd", 2)
+        self.go_on(link, 8)
+        assert link.paths() == ["bob"]
+
+
 def test_another_strategy_chooses_others():
     link = three(strategy=high_bandwidth_first)
     link.helpers["bob"].on_uplink(uplink(1, rate_bps=9_000_000), link.now)
