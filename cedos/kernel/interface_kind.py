@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cedos.errors import ConfigError
+from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.kernel.rtnetlink import Link
 from cedos.model import Address, NetworkKind, NetworkOverride, is_helper_name
 
@@ -21,13 +22,17 @@ ANNOUNCEMENT: Final = b"ANDROID_METERED"
 NETWORKD: Final = Path("/run/systemd/netif/leases")
 DHCLIENT: Final = Path("/var/lib/dhcp")
 _MOST_BYTES: Final = 1 << 20
+_MOST_KNOWN: Final = 4096
 _OPTION: Final = "option vendor-encapsulated-options "
 
 
 def announced_metered(
     interface: str, index: int, *, networkd: Path = NETWORKD, dhclient: Path = DHCLIENT
 ) -> bool:
-    """Return whether the interface's latest DHCP lease announces a metered network."""
+    """Return whether the interface's latest DHCP lease announces a metered network.
+
+    OSError: no descriptor is left to find it out.
+    """
     if (lease := _read(networkd / str(index))) and _networkd_announces(lease):
         return True
     texts = map(_read, _dhclient_files(dhclient))
@@ -74,10 +79,13 @@ def _dhclient_files(folder: Path) -> Iterable[Path]:
 
 
 def _read(path: Path) -> str:
+    """Return a file's beginning; "": there is none. OSError: no descriptor is left to read it."""
     try:
         with path.open("rb") as file:
             return file.read(_MOST_BYTES).decode("utf-8", "replace")
-    except OSError:
+    except OSError as error:
+        if error.errno in OUT_OF_FILES:
+            raise
         return ""
 
 
@@ -151,20 +159,37 @@ class Sysfs:
 
     def __init__(self, root: Path = Path("/sys/class/net")) -> None:
         self._root = root
+        self._known: dict[tuple[str, int], Hardware] = {}
 
     def look_up(self, link: Link) -> Hardware:
-        """Return the facts of a link; an empty Hardware if sysfs shows another interface."""
+        """Return the facts of a link; an empty Hardware if sysfs shows another interface.
+
+        As they were, where no descriptor is left: a modem is to stay one. OSError: they were not known.
+        """
+        key = link.name, link.index
+        try:
+            found = self._look_up(link)
+        except OSError:
+            if key not in self._known:
+                raise
+            return self._known[key]
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._known[key] = found
+        return found
+
+    def _look_up(self, link: Link) -> Hardware:
         entry = self._root / link.name
         if (
             not link.name
             or "/" in link.name
-            or self._read(entry / "ifindex") != str(link.index)
-            or self._read(entry / "address") != link.hardware_address.hex(":")
+            or _read(entry / "ifindex").strip() != str(link.index)
+            or _read(entry / "address").strip() != link.hardware_address.hex(":")
         ):
             return Hardware()
         # `uevent` has lines KEY=value. DEVTYPE names wlan, wwan and bluetooth devices.
         uevent = dict(
-            line.split("=", 1) for line in self._read(entry / "uevent").splitlines() if "=" in line
+            line.split("=", 1) for line in _read(entry / "uevent").splitlines() if "=" in line
         )
         try:
             driver = (entry / "device" / "driver").resolve(strict=True).name
@@ -176,13 +201,6 @@ class Sysfs:
             device_type=uevent.get("DEVTYPE", ""),
             driver=driver,
         )
-
-    @staticmethod
-    def _read(path: Path) -> str:
-        try:
-            return path.read_text(encoding="utf-8", errors="replace").strip()
-        except OSError:
-            return ""
 
 
 # The interfaces that finally send another interface's packets, with their hardware.

@@ -1,7 +1,9 @@
 """Leases of phones that announce themselves as metered, and of others."""
 
+import errno
 from dataclasses import replace
 from ipaddress import ip_address
+from pathlib import Path
 
 import pytest
 
@@ -226,6 +228,24 @@ def test_sysfs_of_another_namespace_is_not_believed(tmp_path):
     (other / "wireless").mkdir()
     assert Sysfs(tmp_path).look_up(link("lte0")) == Hardware()
     assert Sysfs(tmp_path).look_up(link("absent")) == Hardware()
+
+
+def test_without_a_descriptor_the_hardware_is_as_it_was(tmp_path, monkeypatch):
+    """A tethered phone was a wire then, and nothing that it carried was metered."""
+    phone = sysfs(tmp_path, "enx1")
+    (phone / "device").mkdir()
+    (tmp_path / "cdc_ether").mkdir()
+    (phone / "device" / "driver").symlink_to(tmp_path / "cdc_ether")
+    facts, known = Sysfs(tmp_path), Hardware(genuine=True, driver="cdc_ether")
+    assert facts.look_up(link("enx1")) == known
+
+    def none_left(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Path, "open", none_left)
+    assert facts.look_up(link("enx1")) == known
+    with pytest.raises(OSError, match="Too many"):
+        facts.look_up(link("enx1", index=4))
 
 
 NETWORKD = """# This is private data. Do not parse.

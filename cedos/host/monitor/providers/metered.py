@@ -14,6 +14,7 @@ from cedos.host.monitor.providers import access_points, cellular
 from cedos.host.monitor.providers.access_points import ScanList
 from cedos.host.monitor.providers.networkmanager import DEVICE, DEVICES, PATH, SERVICE
 from cedos.kernel.interface_kind import MeteredWord, announced_metered
+from cedos.kernel.process_limits import OUT_OF_FILES
 
 _MOST_DEVICES: Final = 64
 _OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
@@ -58,6 +59,8 @@ class HostMetered:
         self._seen: set[_Interface] = set()
         self._words: dict[_Interface, MeteredWord] = {}
         self._modems: set[_Interface] = set()
+        self._told: set[_Interface] = set()
+        self._judged: set[_Interface] = set()
         self._again: asyncio.TimerHandle | None = None
 
     async def start(self, changed: Callable[[], None]) -> None:
@@ -82,23 +85,26 @@ class HostMetered:
         }
         self._modems &= self._seen
         words = {name: word for (name, _), word in self._words.items()}
-        for name, index in interfaces.items():
-            if name in words:
-                continue
-            if (
-                (name, index) in self._modems
-                or await asyncio.to_thread(announced_metered, name, index)
-                or await self._says(index)
-            ):
-                words[name] = MeteredWord.GUESSED_YES
-        return words
+        told = self._modems.copy()
+        for each in self._seen - told:
+            if each[0] not in words and await self._is_told(each):
+                told.add(each)
+        self._told, self._judged = told, self._seen.copy()
+        return {**{name: MeteredWord.GUESSED_YES for name, _ in told}, **words}
 
-    async def _says(self, index: int) -> bool:
-        """Return whether the interface is at an access point that says it is metered."""
+    async def _is_told(self, interface: _Interface) -> bool:
+        """Return whether a lease or an access point tells that an interface is metered."""
         try:
-            return (await self._scanned(index)).metered
-        except (OSError, LookupError, HostError):  # no radio of nl80211's
-            return False
+            if await asyncio.to_thread(announced_metered, *interface):
+                return True
+            return (await self._scanned(interface[1])).metered
+        except (OSError, LookupError, HostError) as error:
+            cause = error.__cause__ if isinstance(error, HostError) else error
+            if isinstance(cause, OSError) and cause.errno in OUT_OF_FILES:
+                if interface not in self._judged:
+                    raise cause from error
+                return interface in self._told  # as it was: no descriptor is left to find it out
+            return False  # no radio of nl80211's
 
     async def _ask_modems(self, bus: SystemBus) -> None:
         """Note the interfaces that ModemManager has modems behind, whatever they are called."""

@@ -1,6 +1,7 @@
 """The system's word on metered networks."""
 
 import asyncio
+import errno
 
 import pytest
 from dbus_fast import Variant
@@ -82,6 +83,30 @@ async def test_a_modem_stays_behind_its_interface():
     bus.answers = {}
     assert await source.read({"enp0s20u3": 2}) == word
     assert await source.read({"enp0s20u3": 3}) == {}
+
+
+async def test_without_a_descriptor_all_is_as_it_was(monkeypatch):
+    """Who uses them up makes no hotspot free of charge; of a new network it is found out later."""
+    leases = {"wlan0": True, "eth0": False}
+    monkeypatch.setattr(metered, "announced_metered", lambda name, _: leases[name])
+
+    async def scanned(index):
+        raise LookupError("no nl80211")
+
+    source, interfaces = HostMetered(None, scanned), {"wlan0": 2, "eth0": 3}
+    words = {"wlan0": MeteredWord.GUESSED_YES}
+    assert await source.read(interfaces) == words
+
+    def none_left(name, index):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(metered, "announced_metered", none_left)
+    assert await source.read(interfaces) == words
+    for _ in range(2):
+        with pytest.raises(OSError, match="Too many"):
+            await source.read({"wlan0": 2, "eth0": 4})
+    monkeypatch.setattr(metered, "announced_metered", lambda name, _: False)
+    assert await source.read(interfaces) == {}
 
 
 async def test_a_slow_network_manager_delays_nothing_for_long(address, make_service):
