@@ -141,6 +141,7 @@ KEPT_S: Final = 1.0
 MOST_ASSOCIATIONS: Final = 64
 MOST_OF_ONE: Final = 16
 MOST_BYTES: Final = 1 << 20
+_PACKET_BYTES: Final = 512  # of memory, beside its data
 
 
 class EarlyPackets:
@@ -151,23 +152,27 @@ class EarlyPackets:
 
     def __init__(self) -> None:
         self._kept: OrderedDict[int, list[tuple[float, ProgramPacket]]] = OrderedDict()
-        self._bytes = 0
+        self.held_bytes = 0
 
     def __len__(self) -> int:
         return len(self._kept)
 
     def keep(self, packet: ProgramPacket, now: float) -> None:
         """Keep a packet, if there is room."""
-        # Drop what has expired, the oldest association first.
-        while self._kept and next(iter(self._kept.values()))[0][0] <= now - KEPT_S:
-            self._drop(next(iter(self._kept)))
+        self.forget_until(now - KEPT_S)
+        size = len(packet.data) + _PACKET_BYTES
         many = packet.stream not in self._kept and len(self._kept) >= MOST_ASSOCIATIONS
-        if many or self._bytes + len(packet.data) > MOST_BYTES:
+        if many or self.held_bytes + size > MOST_BYTES:
             return
         waiting = self._kept.setdefault(packet.stream, [])
         if len(waiting) < MOST_OF_ONE:
             waiting.append((now, packet))
-            self._bytes += len(packet.data)
+            self.held_bytes += size
+
+    def forget_until(self, at_s: float) -> None:
+        """Drop associations whose first packet came by then; the oldest one is the first."""
+        while self._kept and next(iter(self._kept.values()))[0][0] <= at_s:
+            self._drop(next(iter(self._kept)))
 
     def take(self, number: int, now: float) -> list[ProgramPacket]:
         """Return the packets of an association that is opened now."""
@@ -175,5 +180,5 @@ class EarlyPackets:
 
     def _drop(self, number: int) -> list[tuple[float, ProgramPacket]]:
         gone = self._kept.pop(number, [])
-        self._bytes -= sum(len(packet.data) for _, packet in gone)
+        self.held_bytes -= sum(len(packet.data) + _PACKET_BYTES for _, packet in gone)
         return gone

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
+from math import inf
 from typing import Final
 
 import structlog
@@ -12,7 +13,7 @@ import structlog
 from cedos.errors import SessionError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Direction, Label
-from cedos.proxy.streams.association import EarlyPackets, ProxiedAssociation
+from cedos.proxy.streams.association import KEPT_S, EarlyPackets, ProxiedAssociation
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (
     Frame,
@@ -94,6 +95,7 @@ class Multiplexer:
         self._associations: dict[int, ProxiedAssociation] = {}
         self._shares: dict[int, Share | None] = {}  # whose they are, of those that this end opened
         self._early = EarlyPackets()
+        self._forgetting: asyncio.TimerHandle | None = None
         connection.on_datagrams(self._datagrams)
         self._numbers = count(1)
         self._all_opened_to = 0
@@ -157,9 +159,7 @@ class Multiplexer:
             why = await self._over
         finally:
             self.connection.on_change(None)
-            self._waiting.clear()
-            self._opened_ahead.clear()
-            self._account()
+            self._let_go()
             for stream in list(self._streams.values()):
                 stream.broke(StreamBrokenError(why))
                 stream.on_change()
@@ -173,9 +173,7 @@ class Multiplexer:
 
     def drop(self) -> None:
         """End the session, whose other end takes no answers."""
-        self._waiting.clear()
-        self._opened_ahead.clear()
-        self._account()
+        self._let_go()
         self.connection.abort("the other end takes no answers")
 
     # Called by streams
@@ -222,8 +220,30 @@ class Multiplexer:
 
     def _account(self) -> None:
         if self._unread is not None:
-            numbers = _NUMBER_BYTES * len(self._opened_ahead)
-            self._unread.waits(self, _FRAME_BYTES * len(self._waiting) + numbers)
+            more = _NUMBER_BYTES * len(self._opened_ahead) + self._early.held_bytes
+            self._unread.waits(self, _FRAME_BYTES * len(self._waiting) + more)
+
+    def _let_go(self) -> None:
+        """Give up all that counts in `_account`."""
+        self._waiting.clear()
+        self._opened_ahead.clear()
+        self._early.forget_until(inf)
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._account()
+
+    def _keep(self, packet: ProgramPacket) -> None:
+        """Keep a packet whose association may still be opened, for a moment."""
+        self._early.keep(packet, self._loop.time())
+        if self._forgetting is None:
+            self._forgetting = self._loop.call_later(KEPT_S, self._forget_early)
+        self._account()
+
+    def _forget_early(self) -> None:
+        self._early.forget_until(self._loop.time() - KEPT_S)
+        again = self._loop.call_later(KEPT_S, self._forget_early) if len(self._early) else None
+        self._forgetting = again
+        self._account()
 
     def _readers(self) -> Readers:
         rank, now_s, streams = rank_of(LARGE), self._loop.time(), self._streams.values()
@@ -355,7 +375,7 @@ class Multiplexer:
                     and isinstance(packet, ProgramPacket)
                     and self._new(packet.stream)
                 ):
-                    self._early.keep(packet, self._loop.time())
+                    self._keep(packet)
                 # Else it is over at this end.
             case GatewayAnswer():
                 self.answered(packet)

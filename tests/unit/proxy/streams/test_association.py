@@ -32,9 +32,12 @@ def test_nobody_fills_the_gateway_with_them():
     assert len(early) == MOST_ASSOCIATIONS
     assert len(early.take(1, 0.0)) == MOST_OF_ONE
     for number in range(2_000, 2_000 + MOST_ASSOCIATIONS):
-        early.keep(packet(number, bytes(MOST_BYTES // 4)), 2 * KEPT_S)  # those before are dropped
+        early.keep(packet(number, bytes(MOST_BYTES // 5)), 2 * KEPT_S)  # those before are dropped
     assert len(early) == 4
+    assert 0.8 * MOST_BYTES < early.held_bytes <= MOST_BYTES
     for number in range(2_000, 2_004):
         early.take(number, 2 * KEPT_S)
-    early.keep(packet(3_000, bytes(MOST_BYTES)), 2 * KEPT_S)
+    early.keep(packet(3_000, bytes(MOST_BYTES // 2)), 2 * KEPT_S)
     assert len(early) == 1
+    early.forget_until(2 * KEPT_S)
+    assert early.held_bytes == len(early) == 0

@@ -1,10 +1,14 @@
 """Streams of one session share it: whose bytes go next."""
 
+import asyncio
 from http import HTTPStatus
+
+import pytest
 
 from cedos.model import Direction
 from cedos.proxy.http import RefusedError
-from cedos.proxy.streams.frames import OpenStream, StreamBytes, parse
+from cedos.proxy.streams.association import KEPT_S
+from cedos.proxy.streams.frames import OpenStream, ProgramPacket, StreamBytes, parse
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import LARGE, SMALL_BYTES, WINDOW_BYTES, ProxiedStream
 from cedos.proxy.streams.unread import Unread
@@ -206,6 +210,28 @@ async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
     for session, streams in made:
         session.ended = True
         await streams.run()
+    assert share.total_bytes == 0
+
+
+@pytest.mark.jumping
+async def test_packets_before_their_association_count_over_all_sessions_of_a_client():
+    """Each of 128 sessions kept a megabyte of them, for as long as it lived; none counted."""
+    share = Unread(1 << 30, 1 << 20).share("client")
+    made = []
+    for count in (5, 11, 4):
+        session = ClosedSession()
+        streams = Multiplexer(session, None, lambda _one: None, unread=share)
+        for number in range(count):
+            streams._datagrams([ProgramPacket(number + 1, "a", 9, bytes(60_000)).pack()])
+        made.append((session, streams))
+    assert [bool(session.why) for session, _ in made] == [False, True, False]
+    assert share.total_bytes > 9 * 60_000
+    await asyncio.sleep(2 * KEPT_S)
+    assert share.total_bytes == 0
+    session, streams = made[0]
+    streams._datagrams([ProgramPacket(9, "a", 9, bytes(60_000)).pack()])
+    session.ended = True
+    await streams.run()
     assert share.total_bytes == 0
 
 
