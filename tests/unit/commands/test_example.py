@@ -1,6 +1,7 @@
 """The files that `cedos example` prints can be used as they are."""
 
 import configparser
+import shlex
 import shutil
 import subprocess
 import sys
@@ -51,6 +52,33 @@ def test_systemd_accepts_the_units(cedos, tmp_path, name):
     )
     complaints = [line for line in done.stderr.splitlines() if "cedos.service" in line]
     assert (done.returncode, complaints) == (0, [])
+
+
+@pytest.mark.parametrize(("before", "meanwhile", "after"), [(1, None, 1), (0, None, 0), (0, 1, 1)])
+def test_the_gateways_unit_gives_back_what_it_has_taken(cedos, tmp_path, before, meanwhile, after):
+    """The daemon, if it began before and ended first, has given it back by then: it became 0 for good."""
+    setting = tmp_path / "proc/sys/net/ipv4/tcp_slow_start_after_idle"
+    setting.parent.mkdir(parents=True)
+    (tmp_path / "run").mkdir()
+    setting.write_text(f"{before}\n")
+    unit = cedos("example", "gateway-unit").stdout
+    lines = dict(line.split("=-+", 1) for line in unit.splitlines() if "=-+" in line)
+
+    def run(name):
+        line = (
+            lines[name].replace("/proc/", f"{tmp_path}/proc/").replace("/run/", f"{tmp_path}/run/")
+        )
+        subprocess.run(shlex.split(line), check=False, timeout=10)
+
+    run("ExecStartPre")
+    assert setting.read_text() == "0\n"
+    if meanwhile is not None:
+        setting.write_text(f"{meanwhile}\n")
+    kept = setting.read_text()
+    run("ExecStopPost")
+    # (In the kernel a write of nothing changes nothing.)
+    assert (setting.read_text() or kept) == f"{after}\n"
+    assert not list((tmp_path / "run").iterdir())
 
 
 def installed(folder, monkeypatch):
