@@ -528,7 +528,8 @@ class AnswersRead:
     """Answers to look-ups were read, before programs have them or on their way.
 
     `number`: under which the packet waits for `ReleaseAnswer`; None: it does not wait. `believed` are of
-    resolvers that this host is set up to ask, and to what a program has asked; `claimed` all others.
+    resolvers that this host is set up to ask, and to what a program has asked; `claimed` all others, but
+    for `relayed`: what other servers say to a resolver on loopback, which has asked them.
     `mistaken`: what is no answer to its question, though programs may take it for one, as an answer to
     that question, and as what it says.
     """
@@ -537,6 +538,7 @@ class AnswersRead:
     believed: tuple[DnsReply, ...]
     claimed: tuple[DnsReply, ...] = ()
     mistaken: tuple[DnsReply, ...] = ()
+    relayed: tuple[DnsReply, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ kernel until the routes of its addresses stand:
                                            addresses, then it passes
     any other answer                       our own look-up of that name first; it passes if that
                                            confirms all of its addresses
-    one to a resolver on loopback          passes: what that resolver answers is held
+    one to a resolver on loopback          as the first, where the rule is for what it asked: programs
+                                           may ask it by other means than packets
     what is no answer to its question      is dropped if either is about a ruled name, else passes
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
@@ -18,7 +19,7 @@ not covered.
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from cedos.controller.commands import HoldAnswers, LookUpName, ReleaseAnswer, Tell
@@ -118,6 +119,11 @@ class HeldAnswers:
         learnt = False
         for reply in replies:
             learnt = self._ruled.rules.on_answer(reply) or learnt
+        for reply in event.relayed if isinstance(event, AnswersRead) else ():
+            # Any server may call a ruled name an alias of its own one.
+            bare = replace(reply, aliases=())
+            told = reply if self._ruled.rules.about(bare) else bare
+            learnt = self._ruled.rules.on_answer(told) or learnt
         return learnt
 
     def on_read(self, event: AnswersRead, now_s: float) -> None:
@@ -128,7 +134,7 @@ class HeldAnswers:
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
         claims = [reply for reply in event.claimed if self._tells_more(reply)]
-        replies = (*event.believed, *event.claimed)
+        replies = (*event.believed, *event.claimed, *event.relayed)
         addresses = tuple(each for reply in replies for each in reply.addresses)
         if not claims and self._ruled.stand(addresses):
             self._outbox.give(ReleaseAnswer(event.number, passes=True))

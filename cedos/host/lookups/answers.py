@@ -7,6 +7,7 @@ loopback answers.
 import asyncio
 import secrets
 import socket
+import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
@@ -34,6 +35,7 @@ from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.model import Address, FlowKey, Network
+from cedos.token_bucket import TokenBucket
 
 HOSTS: Final = Path("/etc/hosts")
 # Packets that are parsed in a turn of the event loop, of all that are taken from the queue; those of one
@@ -45,6 +47,7 @@ _MOST_MESSAGES: Final = 64
 _PORT: Final = 53
 # The most questions that are remembered, to know the answers that programs have asked for.
 _MOST_QUESTIONS: Final = 1024
+_LOOKS_PER_S: Final = 100
 _KINDS: Final = {4: dns.A, 6: dns.AAAA}
 # Where the header of a message says how many answers it has.
 _COUNTS: Final = slice(6, 8)
@@ -113,6 +116,8 @@ class AnswerWatch:
         self._questions: OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None] = (
             OrderedDict()
         )
+        # The looks whether it is a stub's, at answers that do not wait.
+        self._looks = TokenBucket(_LOOKS_PER_S, _LOOKS_PER_S, time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -175,7 +180,8 @@ class AnswerWatch:
         if packet.outgoing:
             self._note_questions(packet)
             return
-        if self._opened is not None or not self.trusted(key.remote):
+        trusted = self.trusted(key.remote)
+        if self._opened is not None or not (trusted or self._stubs()):
             return
         if tcp and (key, None) not in self._questions:
             return
@@ -183,8 +189,11 @@ class AnswerWatch:
         if tcp:
             messages = self._seen.messages(key, packet.segment, packet.payload) or []
         replies = filter(None, map(dns.parse, messages))
-        if believed := [each for each in replies if self._asked_for(key, each)]:
-            self._post(AnswersRead(None, _with_short_names(believed)))
+        told = _with_short_names([each for each in replies if self._asked_for(key, each)])
+        if told and trusted:
+            self._post(AnswersRead(None, told))
+        elif told and self._looks.take(time.monotonic()) and self._is_for_a_stub(key):
+            self._post(AnswersRead(None, (), relayed=told))
 
     def trusted(self, resolver: Address) -> bool:
         """Return whether this host is set up to ask a resolver: programs may ask any other one, too."""
@@ -242,9 +251,14 @@ class AnswerWatch:
 
         It is known by its user. Many programs are root's: an answer to one of these is no stub's.
         """
-        stubs = [each for each in resolv_conf(RESOLV_CONF).addresses if each.is_loopback]
-        users = {self._user_of(FlowKey(each, _PORT, each, key.local_port, "udp")) for each in stubs}
+        users = {
+            self._user_of(FlowKey(each, _PORT, each, key.local_port, "udp"))
+            for each in self._stubs()
+        }
         return self._user_of(key) in users - {UNKNOWN.user, 0}
+
+    def _stubs(self) -> list[Address]:
+        return [each for each in resolv_conf(RESOLV_CONF).addresses if each.is_loopback]
 
     def _let_go(self) -> None:
         self._tell_verdicts()
@@ -340,17 +354,22 @@ class AnswerWatch:
         if not replies and not mistaken:
             self._decide(number, passes=True)
             return
-        if not mistaken and not self.trusted(key.remote) and self._is_for_a_stub(key):
-            # What the stub makes of it is judged when it answers.
-            self._decide(number, passes=True)
-            return
         asked = not mistaken and all(self._asked_for(key, each) for each in replies)
-        replies = _with_short_names(replies)
-        believed, claimed = (replies, ()) if asked and self.trusted(key.remote) else ((), replies)
+        trusted = self.trusted(key.remote)
+        relayed = asked and not trusted and self._is_for_a_stub(key)
+        told = _with_short_names(replies)
         known = self._queues << 32 | number
         self._waiting[known] = key, before
         self._pending[key] += 1
-        self._post(AnswersRead(known, believed, claimed, _with_short_names(mistaken)))
+        self._post(
+            AnswersRead(
+                known,
+                believed=told if asked and trusted else (),
+                claimed=() if asked and (trusted or relayed) else told,
+                mistaken=_with_short_names(mistaken),
+                relayed=told if relayed else (),
+            )
+        )
 
     async def _look_up(self, command: LookUpName) -> None:
         replies = await asyncio.gather(*(self._reply(command, kind) for kind in _KINDS.values()))

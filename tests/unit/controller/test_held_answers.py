@@ -276,3 +276,27 @@ def test_a_true_claim_is_confirmed_by_a_look_up(script):
     script.happens(NameLookedUp(asked.name, script.told(asked.name)))
     assert script.addresses == ("203.0.113.5",)
     assert of_kind(LookUpName, script.named("img." + HOST, "203.0.113.5")) == [], "it is ruled"
+
+
+def test_what_a_stub_is_told_by_other_servers_is_under_the_rule_for_what_it_asked(script):
+    reply = answer(HOST, "203.0.113.1", aliases=("cdn.example",))
+    script.happens(AnswersRead(1, (), relayed=(reply,)))
+    assert script.passed == {1: True}
+    assert script.addresses == ("203.0.113.1",)
+    # Whose name leads to the ruled one leads others nowhere by that.
+    reply = answer("evil.example", "203.0.113.2", aliases=(HOST,))
+    script.happens(AnswersRead(2, (), relayed=(reply,)))
+    assert script.passed.pop(2)
+    assert script.addresses == ("203.0.113.1",)
+    script.happens(AnswersRead(3, (), relayed=(answer("cdn.example", "203.0.113.3"),)))
+    assert script.addresses == ("203.0.113.1", "203.0.113.3")
+    script.may_lead = False
+    script.happens(AnswersRead(4, (), relayed=(answer(HOST, "203.0.113.4"),)))
+    assert 4 not in script.passed, "its route does not stand"
+
+
+def test_what_a_stub_was_told_before_the_rule_is_under_it():
+    script = Held()
+    script.happens(RuleSet(1, None), AnswersRead(None, (), relayed=(answer(HOST, "203.0.113.1"),)))
+    script.happens(RuleSet(1, RULE))
+    assert script.addresses == ("203.0.113.1",)

@@ -196,10 +196,11 @@ async def test_a_search_domain_of_an_earlier_lease_counts_too(watch, monkeypatch
     assert [each.name for each in told.believed] == [f"{HOST}.one.lease", HOST]
 
 
-async def test_what_a_stub_on_loopback_asks_itself_is_judged_when_it_answers(
-    watch, monkeypatch, tmp_path
-):
-    """Let pass what it asks: servers' own answers have addresses that no look-up of ours confirms."""
+async def test_what_a_stub_on_loopback_asks_itself_is_told_as_such(watch, monkeypatch, tmp_path):
+    """Have it wait: programs may ask a stub by other means than packets (nss-resolve).
+
+    Servers' own answers have addresses that no look-up of ours confirms.
+    """
     file = tmp_path / "resolv.conf"
     file.write_text("nameserver 127.0.0.53\n")
     monkeypatch.setattr(answers, "RESOLV_CONF", file)
@@ -207,11 +208,18 @@ async def test_what_a_stub_on_loopback_asks_itself_is_judged_when_it_answers(
     monkeypatch.setattr(
         SocketOwners, "find", lambda _, __, program, ___: SocketOwner(1, users[program[1]])
     )
-    content = answer(HOST, "203.0.113.1")
-    assert watch.comes(1, content, STRANGER) is None
-    assert watch.passed == {1: True}
+    content, key = answer(HOST, "203.0.113.1"), FlowKey(LOCAL, 4000, STRANGER, 53, "udp")
+    assert watch.comes(5, content, STRANGER).claimed, "it has not asked"
+    watch.asks(key=key)
+    told = watch.comes(1, content, STRANGER)
+    assert told == AnswersRead(1, (), relayed=(dns.parse(content),))
+    watch.on_captured(CapturedPacket(key, False, content))
+    assert watch.posted[-1].relayed, "before there is a rule"
     users[4000] = 1000
     assert watch.comes(2, content, STRANGER).claimed
+    count = len(watch.posted)
+    watch.on_captured(CapturedPacket(key, False, content))
+    assert len(watch.posted) == count
     users |= {53: 0, 4000: 0}
     assert watch.comes(4, content, STRANGER).claimed, "any program of root's"
     users |= {53: 101, 4000: 101}
