@@ -19,7 +19,7 @@ Each requestor has a state:
 | none | Hello or Confirm without a Join | Leave, so that the requestor knows |
 
 One client of the gateway has one place, with whatever certificate it came last. One whose receipts did
-not come is helped no more for 30 s, and for twice as long each further time.
+not come for the second time is not helped for a minute, and for twice as long each further time.
 
 Work for strangers is bounded: a verification costs 0.25 ms, of which Invites get 20 a second, each
 address of the link one. 5 a second are answered.
@@ -63,7 +63,7 @@ from cedos.apps.sharing.protocol.messages import (
     unpack,
 )
 from cedos.apps.sharing.protocol.receipts import Contract, by_volume, contract_of
-from cedos.apps.sharing.protocol.signing import Freshness, SendTimes
+from cedos.apps.sharing.protocol.signing import AddressBuckets, Freshness, SendTimes
 from cedos.selector.sharing import NetworkType
 from cedos.session.protocol.crypto import Random
 from cedos.token_bucket import TokenBucket
@@ -193,6 +193,7 @@ class HelperMachine:
         self._invites = TokenBucket(INVITES_VERIFIED_PER_S, 2 * INVITES_VERIFIED_PER_S, now_s)
         self._answers = TokenBucket(INVITES_ANSWERED_PER_S, INVITES_ANSWERED_PER_S, now_s)
         self._confirms = TokenBucket(100, 200, now_s)
+        self._of_address = AddressBuckets()  # of these
         self._strangers = TokenBucket(20, 40, now_s)
         self._commands: list[HelperCommand] = []
         self._unpaid = AvoidedClients(_UNPAID_S, _MOST_UNPAID_S)
@@ -227,7 +228,7 @@ class HelperMachine:
             if isinstance(message, InviteMessage):
                 if not self._may_help() or not self._may_invite(source, now_s):
                     return
-            elif message.to != self._me or not self._bucket(message, source).take(now_s):
+            elif message.to != self._me or not self._may_be_verified(message, source, now_s):
                 return
             certificate = datagram.verified(self._trust, now_s)
         except UntrustedError:
@@ -274,7 +275,8 @@ class HelperMachine:
     def on_unpaid(self, requestor: bytes, now_s: float) -> None:
         """Leave a requestor whose receipts do not come, or say less than was carried."""
         if (served := self._served.get(requestor)) is not None:
-            self._unpaid.add(served.certificate, now_s)
+            # The first time it may be the gateway's fault: a killed one loses the counts of a period.
+            self._unpaid.add(served.certificate, now_s, once_free=True)
         self._leave(requestor, LeaveReason.UNPAID, now_s)
 
     def on_revocations(self, data: bytes, now_s: float) -> None:
@@ -491,15 +493,16 @@ class HelperMachine:
             self._invited_s.popitem(last=False)
         return True
 
-    def _bucket(self, message: ShareMessage, source: LinkAddress) -> TokenBucket:
-        """Return what bounds such messages before their signatures are checked, which costs more."""
+    def _may_be_verified(self, message: ShareMessage, source: LinkAddress, now_s: float) -> bool:
+        """Judge a message before its signature is checked, which costs more."""
         if isinstance(message, ConfirmMessage):
             joins = [each.join for each in self._joined.values()]
             joins += [each.join for each in self._served.values()]
-            expected = any(each.digest == message.join for each in joins)
-            return self._confirms if expected else self._strangers
+            if any(each.digest == message.join for each in joins):
+                return self._of_address.take(source, now_s) and self._confirms.take(now_s)
+            return self._strangers.take(now_s)
         buckets = (each.messages for each in self._served.values() if each.link == source)
-        return next(buckets, self._strangers)
+        return next(buckets, self._strangers).take(now_s)
 
     def _others(self, certificate: Certificate) -> dict[bytes, _Served]:
         """Return the requestors of other clients than a certificate's, and with other keys."""

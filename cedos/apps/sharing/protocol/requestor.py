@@ -741,7 +741,8 @@ class RequestorMachine:
         if isinstance(message, HelloAckMessage):
             asked = any(message.answers in each.asked for each in self._helpers.values())
             return asked and self._answers.take(now_s)
-        return bool(self._helpers) and self._leaves.take(now_s)
+        heard = bool(self._helpers) and self._of_address.take(source, now_s)
+        return heard and self._leaves.take(now_s)
 
     def _nonce(self) -> bytes:
         return self._random(NONCE_BYTES)

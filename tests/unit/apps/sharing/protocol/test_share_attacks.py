@@ -525,9 +525,39 @@ def test_who_does_not_pay_is_not_helped_at_once_again():
             if forwarded_s % 30 == 0:
                 bob.on_unpaid(ANN, link.now)
                 link.settle()
-    assert 30 <= forwarded_s <= 150
+    assert 60 <= forwarded_s <= 180
     link.run(400.0)
     assert bob.requestors(), "it is tried again in the end"
+
+
+def test_a_gateway_that_lost_its_counts_keeps_no_requestor_from_its_helper():
+    """Receipts of one period are lost with a gateway that is killed."""
+    link = conversation()
+    link.helpers["bob"].on_unpaid(ANN, link.now)
+    link.run(3.0)
+    assert len(link.helpers["bob"].requestors()) == 1
+
+
+def test_a_flood_of_forged_confirms_keeps_no_requestor_away():
+    """A neighbour that hears the Join can name it; its flood took all verifications."""
+    bob, lost = helper("bob", 1), True
+    link = Link(requestor(rate_bps=4_000_000), {"bob": bob})
+    link.lose = lambda sender, data: lost and isinstance(unpack(data).message, ConfirmMessage)
+    link.asker.start(link.now)
+    link.run(0.0137)
+    join = unpack(datagram(link, JoinMessage))
+    forged = pack(
+        self_made("eve"),
+        ConfirmMessage(
+            int(link.now * 1e6), b"n" * 16, BOB, join.message.nonce, join.digest, b"\xa9\xfe\7\7"
+        ),
+    )
+    for step in range(1000):
+        for _ in range(2):
+            bob.receive_datagram(forged, WHERE, link.now)
+        lost = step < 500
+        link.run(0.001)
+    assert link.paths() == ["bob"]
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
