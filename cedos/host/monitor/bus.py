@@ -33,6 +33,8 @@ MOST_BYTES: Final = {
 }
 # The bytes that are read before other tasks have their turn.
 _AT_ONCE: Final = 1 << 18
+# A bus keeps up to 128 calls of a connection that wait for an answer, which some services never give.
+_MOST_UNANSWERED: Final = 48
 _START: Final = 16
 _MOST_OF_A_HEAD: Final = 4096
 _SIGNAL, _DESTINATION = MessageType.SIGNAL.value, 6
@@ -153,6 +155,7 @@ class SystemBus:
         self._timeout_s = timeout_s
         self._retry_s = retry_s
         self._bus: BoundedBus | None = None
+        self._unanswered = 0
         self._connecting = asyncio.Lock()
         self._not_before_s = 0.0
         self._absence = ""
@@ -218,6 +221,10 @@ class SystemBus:
             async with asyncio.timeout(self._timeout_s):
                 reply = await bus.call(request)
         except TimeoutError as error:
+            self._unanswered += 1
+            if self._unanswered >= _MOST_UNANSWERED and bus is self._bus:
+                self._bus = None  # the next call connects anew, and nothing waits there
+                bus.disconnect()
             raise BusError(f"{what}: no answer within {self._timeout_s:g} s") from error
         except Exception as error:  # of the transport, or for a path of the service's that is none
             raise BusError(f"{what}: {error or type(error).__name__}") from error
@@ -272,7 +279,7 @@ class SystemBus:
                 self.problem = _refusal(str(why)) if _is_there(error) else None
                 raise BusError(self._absence) from error
             bus.add_message_handler(self._signalled)
-            self._bus, self.problem = bus, None
+            self._bus, self.problem, self._unanswered = bus, None, 0
         for service, path, interface, _ in self._watches:
             await self._add_match(service, path, interface)
         return bus

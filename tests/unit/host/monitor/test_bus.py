@@ -142,6 +142,29 @@ async def test_a_strangers_signals_are_not_a_services_and_their_files_are_closed
             await each.wait_for_disconnect()
 
 
+async def test_who_never_answers_keeps_no_other_service_from_it(address, make_service):
+    """After 128 calls that ModemManager left unanswered the bus passed on no call to anybody."""
+    hung, other = await make_service("org.hung"), await make_service("org.other")
+    other.objects = {"/x": {"org.other": {"A": Variant("u", 1)}}}
+    hung.silent = True
+    bus, told = SystemBus(address, timeout_s=0.01), []
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    try:
+        for _ in range(200):
+            with pytest.raises(BusError, match="no answer within"):
+                await bus.properties("org.hung", "/x", "org.hung")
+        bus._timeout_s = 2.0
+        await bus.watch("org.other", "/x", "org.other", told.append)
+        assert await bus.properties("org.other", "/x", "org.other") == {"A": 1}
+        other.set("/x", "org.other", A=Variant("u", 2))
+        await bus.properties("org.other", "/x", "org.other")
+        assert told == ["/x"]
+    finally:
+        await bus.close()
+    await asyncio.sleep(0.1)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before
+
+
 async def test_one_watch_hears_all_objects_below_a_path(address):
     """Each device that NetworkManager ever had took one of the 512 watches; then nothing was heard."""
     service, told = await MessageBus(address).connect(), []
