@@ -6,6 +6,7 @@ Refusals say why (Proxy-Status, RFC 9209).
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv6Address
@@ -66,6 +67,8 @@ _LINES = re.compile(rb"[^\n]*\n")
 # Python's programs end a line at a bare CR, which counts as a space (RFC 9112, 2.2).
 _CONTROL = re.compile(rb"\r(?!\n)|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 _FOLD = re.compile(rb"\r?\n[ \t]+")  # a line that goes on with the next one (RFC 9112, 5.2)
+_CHUNK = re.compile(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\x00-\x08\x0a-\x1f\x7f]*)?\r\n")
+_LONGEST_CHUNK_LINE: Final = 4_096
 _PERSISTENCE = frozenset((b"connection", b"proxy-connection", b"keep-alive"))
 # Fields that `Connection` may not remove. Otherwise two readers could find different body lengths.
 _KEPT = frozenset((b"content-length", b"transfer-encoding", b"host"))
@@ -79,9 +82,9 @@ class ProxyRequest:
     host: str
     port: int
     head: bytes  # the head that the origin gets, empty for a tunnel
-    # How many bytes behind the head are this request's; None: all (a tunnel, or a chunked body, whose
-    # end the origin knows).
-    body_bytes: int | None
+    body_bytes: (
+        int | None
+    )  # the length of the body behind the head; None: it is chunked, or a tunnel
     credentials: str | None  # the value of `Proxy-Authorization`
     rest: bytes  # the bytes behind the client's own head
 
@@ -240,6 +243,62 @@ def authority(text: str) -> tuple[str, int | None]:
 def ipv6_text(address: IPv6Address) -> str:
     """Return an address as text; one that embeds an IPv4 address for sockets is that one (RFC 4291)."""
     return str(address.ipv4_mapped or address)
+
+
+class RequestBody:
+    """The body of the only request of a connection; `length`: None: it is chunked (RFC 9112, 7.1).
+
+    What a program sends behind it, for another host perhaps, is not for this origin.
+    """
+
+    def __init__(self, length: int | None) -> None:
+        self._left = length or 0  # bytes of the body, or of its chunk
+        self._line, self._lines_bytes = bytearray(), 0
+        # What a line of its frame is: a chunk's size, its end, or a field behind all; None: nothing.
+        self._next: Callable[[bytes], None] | None = self._size if length is None else None
+
+    @property
+    def over(self) -> bool:
+        return not self._left and self._next is None
+
+    def take(self, data: bytes) -> int:
+        """Return how many of the next bytes are the body's. ValueError: it is not chunked as it says."""
+        at = 0
+        while at < len(data) and not self.over:
+            if self._left:
+                step = min(self._left, len(data) - at)
+                self._left -= step
+            else:
+                end = data.find(b"\n", at) + 1
+                step = (end or len(data)) - at
+                self._line += data[at : at + step]
+                if len(self._line) > _LONGEST_CHUNK_LINE:
+                    raise ValueError("a chunk of its body has an endless line")
+                if end and self._next is not None:
+                    self._next(bytes(self._line))
+                    self._line.clear()
+            at += step
+        return at
+
+    def _size(self, line: bytes) -> None:
+        if (found := _CHUNK.fullmatch(line)) is None:
+            raise ValueError("a chunk of its body has no size")
+        self._left = int(found[1], 16)
+        self._next = self._end if self._left else self._field
+
+    def _end(self, line: bytes) -> None:
+        if line != b"\r\n":
+            raise ValueError("a chunk of its body does not end where it says")
+        self._next = self._size
+
+    def _field(self, line: bytes) -> None:
+        self._lines_bytes += len(line)
+        if self._lines_bytes > LONGEST_HEAD or not line.endswith(b"\r\n"):
+            raise ValueError("the chunks of its body have no end")
+        if line == b"\r\n":
+            self._next = None
+        elif _FIELD.fullmatch(line[:-2]) is None:
+            raise ValueError("behind the chunks of its body comes what is no field")
 
 
 class OnlyAnswer:

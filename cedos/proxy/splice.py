@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.proxy.http import OnlyAnswer
+from cedos.proxy.http import OnlyAnswer, RequestBody
 
 _SMALLEST: Final = 1 << 16
 _LARGEST: Final = 1 << 20
@@ -60,7 +60,7 @@ class Tunnel:
 
     The end of one side's data is passed on to the other side, whose own data goes on (half-close). If
     one side breaks, the other is reset. `first_up` goes to the origin first; of the bytes behind it the
-    origin gets at most `up_limit`, the rest is read and dropped. `answer`: passes on the origin's.
+    origin gets those of `up_limit`, the rest is read and dropped. `answer`: passes on the origin's.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Tunnel:
         *,
         idle_s: float,
         first_up: bytes = b"",
-        up_limit: int | None = None,
+        up_limit: RequestBody | None = None,
         answer: OnlyAnswer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -132,7 +132,7 @@ class _OneWay:
         on_end: Callable[[], None],
         on_break: Callable[[str], None],
         first: bytes = b"",
-        limit: int | None = None,
+        limit: RequestBody | None = None,
         answer: OnlyAnswer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class _OneWay:
         self.moved_at_s = self._loop.time()
         self._kept_bytes = 0
         self._keep(first)
-        self._left = limit
+        self._limit = limit
         self._answer = answer
         self._chunk = _SMALLEST
         self.moved_bytes = 0
@@ -152,7 +152,7 @@ class _OneWay:
 
     @property
     def satisfied(self) -> bool:
-        return self._left == 0 and not self._waiting
+        return self._limit is not None and self._limit.over and not self._waiting
 
     def begin(self) -> None:
         if self._waiting:
@@ -197,23 +197,19 @@ class _OneWay:
             return
         # Drop what is beyond the limit: the origin gets one request only.
         self.moved_at_s = self._loop.time()
-        if self._left is not None:
-            taken = min(count, self._left)
-            self._left -= taken
-            if taken == 0:
+        taken = count
+        try:
+            if self._limit is not None and not (taken := self._limit.take(bytes(view[:count]))):
                 return
-        else:
-            taken = count
-        if self._answer is not None:
-            try:
+            if self._answer is not None:
                 view = memoryview(self._answer.feed(bytes(view[:taken])))
-            except ValueError as error:
-                self.stop()
-                self._on_break(f"{self._source_name}: {error}")
-                return
-            taken = len(view)
-            if self._answer.head_passed:
-                self._answer = None
+                taken = len(view)
+        except ValueError as error:
+            self.stop()
+            self._on_break(f"{self._source_name}: {error}")
+            return
+        if self._answer is not None and self._answer.head_passed:
+            self._answer = None
         try:
             sent = self.sink.send(view[:taken]) if taken else 0
         except (BlockingIOError, InterruptedError):

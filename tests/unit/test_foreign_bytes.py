@@ -71,7 +71,7 @@ from cedos.kernel.privileges import EventSocket
 from cedos.kernel.tcp_info import read_info
 from cedos.model import FlowKey
 from cedos.proxy import names
-from cedos.proxy.http import RefusedError, RequestParser, authority, forwarded
+from cedos.proxy.http import RefusedError, RequestBody, RequestParser, authority, forwarded
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
 from cedos.proxy.streams import frames as streams
@@ -164,6 +164,8 @@ def profiled(data):
 
 
 def proxied(data):
+    with contextlib.suppress(ValueError):
+        RequestBody(None).take(data)
     RequestParser().feed(data)
     forwarded(data)
 

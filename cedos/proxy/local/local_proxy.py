@@ -20,7 +20,7 @@ from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners, is_of_other_host
 from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
-from cedos.proxy.http import OnlyAnswer, RefusedError
+from cedos.proxy.http import OnlyAnswer, RefusedError, RequestBody
 from cedos.proxy.local.direct import LocalNames, RuleBook, UsersTable, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
@@ -283,12 +283,12 @@ class LocalProxy:
         program: socket.socket,
         upstream: ProxiedStream | socket.socket,
         first: bytes = b"",
-        limit: int | None = None,
+        limit: RequestBody | None = None,
         answer: OnlyAnswer | None = None,
     ) -> TunnelBytes:
         """Carry data both ways until both sides have ended, or one broke.
 
-        `first`: bytes that go upstream first. `limit`: the most bytes of the program after these.
+        `first`: bytes that go upstream first. `limit`: what of the program follows these.
         `answer`: passes on what comes back.
         """
         if isinstance(upstream, ProxiedStream):

@@ -11,10 +11,18 @@ import asyncio
 import socket
 from contextlib import suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 from cedos.kernel.interface_socket import receive
-from cedos.proxy.http import ESTABLISHED, ProxyRequest, RefusedError, RequestParser, answer
+from cedos.proxy.http import (
+    ESTABLISHED,
+    ProxyRequest,
+    RefusedError,
+    RequestBody,
+    RequestParser,
+    answer,
+)
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
 from cedos.proxy.streams.stream import ProxiedStream
 
@@ -35,8 +43,8 @@ class ProgramRequest:
     port: int
     accepted: bytes = b""  # the bytes for the program once it is connected
     first: bytes = b""  # the bytes that go to the origin first
-    # How many bytes after `first` the program may send to the origin; None: any number.
-    limit: int | None = None
+    # The body of a request, whose end ends what the program may send after `first`; None: nothing does.
+    limit: RequestBody | None = None
     associates: bool = False  # the program wants to send datagrams (SOCKS 5), from `port`
     fetch: bool = False  # `first` is the head of a GET without a body
     only: bool = False  # it is one request of HTTP, and its answer ends the connection
@@ -82,17 +90,21 @@ async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
             request = parser.feed(data)
             if request is None and not (data := await receive(program, _BLOCK)):
                 return None
+        limit = None if request.tunnel else RequestBody(request.body_bytes)
+        rest = request.rest if limit is None else request.rest[: limit.take(request.rest)]
     except RefusedError as error:
         await _say(program, answer(error))
         return None
-    limit = request.body_bytes
-    rest = request.rest if limit is None else request.rest[:limit]
+    except ValueError as error:
+        refused = RefusedError(HTTPStatus.BAD_REQUEST, "http_request_error", str(error))
+        await _say(program, answer(refused))
+        return None
     return ProgramRequest(
         request.host,
         request.port,
         ESTABLISHED if request.tunnel else b"",
         request.head + rest,
-        None if limit is None else limit - len(rest),
+        limit,
         fetch=request.fetches,
         only=not request.tunnel,
     )

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Final
 
 from cedos.kernel import tcp_info
-from cedos.proxy.http import OnlyAnswer
+from cedos.proxy.http import OnlyAnswer, RequestBody
 from cedos.proxy.splice import TunnelBytes, reset_on_close
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
@@ -41,8 +41,8 @@ class Carry:
         stream: ProxiedStream,
         *,
         first: bytes = b"",  # goes to the stream before anything that the program sends
-        # Number of the program's bytes behind `first` that are carried; the rest is left unread.
-        limit: int | None = None,
+        # What of the program follows `first`; the rest is left unread, or dropped.
+        limit: RequestBody | None = None,
         idle_s: float | None = None,  # the longest time without a byte
         answer: OnlyAnswer | None = None,  # passes on what the stream brings
     ) -> None:
@@ -81,6 +81,11 @@ class Carry:
                 reset_on_close(self.program)
                 stream.drop()
         return TunnelBytes(stream.sent_bytes, stream.received_bytes, ended)
+
+    @property
+    def _asked(self) -> bool:
+        """Tell whether the only request has gone."""
+        return self._limit is not None and self._limit.over and not self._up
 
     def _end(self, how: str) -> None:
         if not self._ended.done():
@@ -122,7 +127,7 @@ class Carry:
         if self._up:
             # (An empty view would keep its block.)
             self._up = self._up[self.stream.write(self._up) :] or b""
-        if self._limit == 0 and not self._up:
+        if self._asked:
             self._up_done = True  # one request was all; its end follows with the answer's
             self._read(on=False)
         else:
@@ -132,9 +137,7 @@ class Carry:
         program, stream = self.program, self.stream
         for _ in range(_READS):
             most = min(_BLOCK, stream.room_bytes)
-            if self._limit is not None:
-                most = min(most, self._limit)
-            if most <= 0:
+            if most <= 0 or (self._limit is not None and self._limit.over):
                 break
             try:
                 data = program.recv(most)
@@ -150,13 +153,18 @@ class Carry:
                 if self._down_done:
                     self._end("complete")
                 return
+            come = len(data)
             if self._limit is not None:
-                self._limit -= len(data)
+                try:
+                    data = data[: self._limit.take(data)]
+                except ValueError as error:
+                    self._end(f"program: {error}")
+                    return
             taken = stream.write(data)
             if taken < len(data):
                 self._up = memoryview(data)[taken:]
                 break
-            if len(data) < most:
+            if come < most:
                 break
         self._go_up()
 
@@ -199,7 +207,7 @@ class Carry:
             self._down_done = True
             with suppress(OSError):
                 self.program.shutdown(socket.SHUT_WR)
-            if self._limit == 0 and not self._up:
+            if self._asked:
                 stream.finish()
 
     def _writable(self) -> None:

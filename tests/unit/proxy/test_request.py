@@ -12,6 +12,7 @@ from cedos.proxy.http import (
     OnlyAnswer,
     ProxyRequest,
     RefusedError,
+    RequestBody,
     RequestParser,
     answer,
     authority,
@@ -71,6 +72,35 @@ def test_a_chunked_body_ends_by_itself():
     got = parse(b"PUT http://a.example/ HTTP/1.1\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\n")
     assert got.body_bytes is None
     assert b"\r\nTransfer-Encoding: Chunked\r\n" in got.head
+
+
+CHUNKS = b"3;a=b\r\nabc\r\n0A\r\n" + b"0\r\n\r\n\r\n123" + b"\r\n0\r\nX: y\r\n\r\n"
+
+
+@pytest.mark.parametrize("cut", [1, 2, 7, len(CHUNKS) + 1])
+@pytest.mark.parametrize(("body", "length"), [(CHUNKS, None), (b"hello", 5), (b"", 0)])
+def test_a_request_ends_where_its_body_does(body, length, cut):
+    """What a program had sent behind a chunked body, for another host perhaps, went along."""
+    said, one = (
+        body + b"GET http://b.example/ HTTP/1.1\r\nCookie: secret\r\n\r\n",
+        RequestBody(length),
+    )
+    pieces = [said[at : at + cut] for at in range(0, len(said), cut)]
+    assert b"".join(each[: one.take(each)] for each in pieces) == body
+    assert one.over
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        b"3\nabc\n0\n\n", b"x\r\n", b"\r\n", b"-1\r\n", b"3 x\r\n", b"3\r\nabcd\r\n", b"3\r\nabc\n",
+        b"0\r\nX y\r\n", b"1;" + b"a" * 5_000, b"0\r\n" + b"a: b\r\n" * 20_000, b"1" * 17 + b"\r\n",
+        b"3;\ra\r\n", b"0\r\n\n",
+    ],
+)  # fmt: skip
+def test_chunks_that_could_be_read_in_two_ways_are_none(chunks):
+    with pytest.raises(ValueError, match="chunk"):
+        RequestBody(None).take(chunks)
 
 
 GET = b"GET http://a.example/ HTTP/1.1\r\n"

@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from cedos.proxy import splice
+from cedos.proxy.http import RequestBody
 from cedos.proxy.splice import Tunnel, TunnelBuffer, TunnelBytes
 
 BUFFER = TunnelBuffer()
@@ -148,7 +149,7 @@ async def test_a_client_that_breaks_breaks_the_origin():
 
 
 async def test_what_came_before_is_sent_first_and_no_more_than_wanted():
-    async with Ends(first_up=b"head", up_limit=3) as ends:
+    async with Ends(first_up=b"head", up_limit=RequestBody(3)) as ends:
         await asyncio.get_running_loop().sock_sendall(ends.user, b"bodyGET /next")
         assert await asyncio.get_running_loop().sock_recv(ends.server, 4) == b"head"
         assert await asyncio.get_running_loop().sock_recv(ends.server, 99) == b"bod"
