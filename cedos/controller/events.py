@@ -531,7 +531,7 @@ class AnswersRead:
     resolvers that this host is set up to ask, and to what a program has asked; `claimed` all others, but
     for `relayed`: what other servers say to a resolver on loopback, which has asked them.
     `mistaken`: what is no answer to its question, though programs may take it for one, as an answer to
-    that question, and as what it says.
+    that question, and as what it says. `user`: whose socket it is for; -1: unknown.
     """
 
     number: int | None
@@ -539,6 +539,7 @@ class AnswersRead:
     claimed: tuple[DnsReply, ...] = ()
     mistaken: tuple[DnsReply, ...] = ()
     relayed: tuple[DnsReply, ...] = ()
+    user: int = -1
 
 
 @dataclass(frozen=True, slots=True)

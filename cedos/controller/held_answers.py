@@ -33,14 +33,19 @@ from cedos.model import Address
 from cedos.token_bucket import TokenBucket
 
 _MOST_HELD, _MOST_ASKED = 128, 256
-# The most answers that wait for a look-up of ours: they leave room for those that are believed.
-_MOST_CLAIMS: Final = 64
+# The most answers that wait for a look-up of ours, of all users and of each: they leave room for those
+# that are believed.
+_MOST_CLAIMS, _MOST_CLAIMS_OF_ONE = 64, 16
 # The longest time for which an answer is held. Then it is dropped, and programs ask again.
 LONGEST_S: Final = 2.0
 # A look-up of ours that began in this time counts for further claims of its name.
 _ASKED_S: Final = 10.0
-# The rate at which names that are claimed are looked up.
+# The rate at which names that are claimed are looked up: of each user's claims, and of all. Those in TLS
+# hellos and requests together are one more user's.
 _PER_S, _BURST = 5.0, 32
+_PER_S_OF_ALL, _BURST_OF_ALL = 20.0, 128
+_MOST_USERS: Final = 256
+_NAMED: Final = -2
 
 
 @dataclass(slots=True)
@@ -57,6 +62,7 @@ class _HeldAnswer:
 
     until_s: float
     addresses: tuple[Address, ...]
+    user: int
     claims: list[tuple[_Confirmation, DnsReply]] = field(default_factory=list)
 
 
@@ -79,6 +85,7 @@ class HeldAnswers:
         self._held: OrderedDict[int, _HeldAnswer] = OrderedDict()
         self._confirmations: OrderedDict[str, _Confirmation] = OrderedDict()
         self._bucket: TokenBucket | None = None
+        self._buckets: OrderedDict[int, TokenBucket] = OrderedDict()
 
     @property
     def problems(self) -> list[str]:
@@ -139,24 +146,25 @@ class HeldAnswers:
         if not claims and self._ruled.stand(addresses):
             self._outbox.give(ReleaseAnswer(event.number, passes=True))
             return
-        claiming = sum(bool(each.claims) for each in self._held.values())
-        if len(self._held) >= _MOST_HELD or (claims and claiming >= _MOST_CLAIMS):
+        claiming = [each.user for each in self._held.values() if each.claims]
+        full = len(claiming) >= _MOST_CLAIMS or claiming.count(event.user) >= _MOST_CLAIMS_OF_ONE
+        if len(self._held) >= _MOST_HELD or (claims and full):
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
         confirmed = []
         for reply in claims:
-            if (confirmation := self._confirmation(reply.name, now_s)) is None:
+            if (confirmation := self._confirmation(reply.name, event.user, now_s)) is None:
                 self._outbox.give(ReleaseAnswer(event.number, passes=False))
                 return
             confirmed.append((confirmation, reply))
-        self._held[event.number] = _HeldAnswer(now_s + LONGEST_S, addresses, confirmed)
+        self._held[event.number] = _HeldAnswer(now_s + LONGEST_S, addresses, event.user, confirmed)
 
     def on_named(self, name: str, address: Address, now_s: float) -> None:
         """Take the server that a connection names: a look-up of ours shows whether it is true."""
         number = self._ruled.rules.named(name)
         if number is None or number in self._ruled.rules.at(address) or self._config.dry_run:
             return
-        self._confirmation(name, now_s)
+        self._confirmation(name, _NAMED, now_s)
 
     def on_looked_up(self, event: NameLookedUp) -> None:
         """Take the end of a look-up of ours."""
@@ -199,7 +207,7 @@ class HeldAnswers:
         about = rules.about(reply)
         return all(about.issubset(rules.at(each)) for each in reply.addresses)
 
-    def _confirmation(self, name: str, now_s: float) -> _Confirmation | None:
+    def _confirmation(self, name: str, user: int, now_s: float) -> _Confirmation | None:
         """Return the look-up of a claimed name that began in the last 10 s, else begin one.
 
         None: too many were begun of late. A sender of answers that were not asked for can claim new names
@@ -209,8 +217,13 @@ class HeldAnswers:
         if known is not None and now_s - known.begun_at_s < _ASKED_S:
             return known
         if self._bucket is None:
-            self._bucket = TokenBucket(_PER_S, _BURST, now_s)
-        if not self._bucket.take(now_s):
+            self._bucket = TokenBucket(_PER_S_OF_ALL, _BURST_OF_ALL, now_s)
+        own = self._buckets.get(user) or TokenBucket(_PER_S, _BURST, now_s)
+        self._buckets[user] = own
+        self._buckets.move_to_end(user)
+        while len(self._buckets) > _MOST_USERS:
+            self._buckets.popitem(last=False)
+        if not own.take(now_s) or not self._bucket.take(now_s):
             return None
         begun = self._confirmations[name] = _Confirmation(now_s)
         self._confirmations.move_to_end(name)

@@ -45,8 +45,8 @@ _AT_ONCE, _MOST_TAKEN, _MOST_OF_USER = 8, 512, 64
 # again in smaller ones.
 _MOST_MESSAGES: Final = 64
 _PORT: Final = 53
-# The most questions that are remembered, to know the answers that programs have asked for.
-_MOST_QUESTIONS: Final = 1024
+# The most questions by each protocol that are remembered, to know the answers that were asked for.
+_MOST_QUESTIONS: Final = 4096
 _LOOKS_PER_S: Final = 100
 _KINDS: Final = {4: dns.A, 6: dns.AAAA}
 # Where the header of a message says how many answers it has.
@@ -113,9 +113,9 @@ class AnswerWatch:
         self._pending: Counter[FlowKey] = Counter()
         self._queues = 0
         # By flow and number, what was asked for; of TCP also the flow, with number None.
-        self._questions: OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None] = (
-            OrderedDict()
-        )
+        self._questions: dict[
+            str, OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None]
+        ] = {"udp": OrderedDict(), "tcp": OrderedDict()}
         # The looks whether it is a stub's, at answers that do not wait.
         self._looks = TokenBucket(_LOOKS_PER_S, _LOOKS_PER_S, time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()
@@ -183,7 +183,7 @@ class AnswerWatch:
         trusted = self.trusted(key.remote)
         if self._opened is not None or not (trusted or self._stubs()):
             return
-        if tcp and (key, None) not in self._questions:
+        if tcp and (key, None) not in self._questions["tcp"]:
             return
         messages = [packet.payload]
         if tcp:
@@ -213,10 +213,11 @@ class AnswerWatch:
             self._note(key, int.from_bytes(each[:2], "big"), dns.asked(each) or dns.odd_name(each))
 
     def _note(self, key: FlowKey, number: int | None, asked: tuple[str, int] | None) -> None:
-        self._questions[key, number] = asked
-        self._questions.move_to_end((key, number))
-        while len(self._questions) > _MOST_QUESTIONS:
-            self._questions.popitem(last=False)
+        known = self._questions[key.protocol]
+        known[key, number] = asked
+        known.move_to_end((key, number))
+        while len(known) > _MOST_QUESTIONS:
+            known.popitem(last=False)
 
     def _asked_for(self, key: FlowKey, reply: DnsReply) -> bool:
         """Return whether a program of this host asked for that: any host can send what looks like it.
@@ -225,7 +226,7 @@ class AnswerWatch:
         """
         if key.protocol == "tcp":
             return True
-        return self._questions.get((key, reply.number)) == (reply.name, reply.kind)
+        return self._questions["udp"].get((key, reply.number)) == (reply.name, reply.kind)
 
     def _mistaken(self, key: FlowKey, message: bytes) -> list[DnsReply] | None:
         """Return what programs may take a message for that is no answer to the question of its number.
@@ -236,7 +237,7 @@ class AnswerWatch:
         if message[_COUNTS] == bytes(2):
             return []
         number = int.from_bytes(message[:2], "big")
-        asked = self._questions.get((key, number))
+        asked = self._questions[key.protocol].get((key, number))
         reply = dns.parse(message)
         if asked is None:  # others may be a VPN's
             return None if reply is None and self.trusted(key.remote) else []
@@ -323,12 +324,12 @@ class AnswerWatch:
                 number, frame = waiting.popleft()
                 if waiting:
                     self._unread[user] = waiting
-                self._held(number, frame)
+                self._held(number, frame, user)
         finally:  # whatever becomes of one, the others are not to wait for good
             if self._unread:
                 asyncio.get_running_loop().call_soon(self._parse)
 
-    def _held(self, number: int, frame: CapturedPacket) -> None:
+    def _held(self, number: int, frame: CapturedPacket, user: int) -> None:
         key, messages = frame.key, [frame.payload]
         before: Reading | None = None
         if key.protocol == "tcp":
@@ -368,6 +369,7 @@ class AnswerWatch:
                 claimed=() if asked and (trusted or relayed) else told,
                 mistaken=_with_short_names(mistaken),
                 relayed=told if relayed else (),
+                user=user,
             )
         )
 

@@ -37,6 +37,7 @@ class Held(Script):
         passed: the answers that were released, by number.
         zone: what resolvers of this host say of names, in IPv4; None: they fail.
         asked: the names that were looked up and have no answer yet, if not `answers`.
+        begun: how many look-ups there were.
     """
 
     def __init__(self):
@@ -45,6 +46,7 @@ class Held(Script):
         self.passed = {}
         self.zone = {}
         self.asked = []
+        self.begun = 0
         self.tell(NetworksChanged((replace(WLAN, resolvers=(OWN,)), LTE)))
         self.happens(RuleSet(1, RULE))
 
@@ -71,6 +73,7 @@ class Held(Script):
                 assert number not in self.passed
                 self.passed[number] = passes
             case LookUpName():
+                self.begun += 1
                 self.asked.append(command)
                 if self.answers:
                     return self.looked_up()
@@ -174,7 +177,8 @@ def test_claims_leave_room_for_answers_that_are_believed(script):
     """Look-ups of slow names by one user keep no other user from names under a rule."""
     script.answers = False
     for number in range(500):
-        script.happens(AnswersRead(number, (), (answer(f"{number % 32}.{HOST}", "198.18.0.1"),)))
+        claimed = (answer(f"{number % 32}.{HOST}", "198.18.0.1"),)
+        script.happens(AnswersRead(number, (), claimed, user=number % 4))
     script.may_lead = False  # so that it has to wait
     script.happens(AnswersRead(1000, (answer(HOST, "203.0.113.1"),)))
     assert 1000 not in script.passed
@@ -184,15 +188,35 @@ def test_claims_leave_room_for_answers_that_are_believed(script):
 def test_no_flood_of_claims_has_us_ask_without_end(script):
     """1,000 a second had us ask 440 questions a second, of metered networks, too; each was logged."""
     claims = [answer(f"n{number}.{HOST}", "203.0.113.66") for number in range(1_000)]
-    found = script.tell(*(AnswersRead(n, (), (each,)) for n, each in enumerate(claims)))
+    flood = [AnswersRead(n, (), (each,), user=n % 2) for n, each in enumerate(claims)]
+    found = script.tell(*flood)
     assert len(of_kind(LookUpName, found)) == 32
     assert script.looked_up() == []
     # What is believed passes meanwhile, and later further claims are looked up.
     script.happens(AnswersRead(2_000, (answer(HOST, "203.0.113.7"),)))
     assert script.passed[2_000]
     script.now_s += 10.0
-    found = script.tell(*(AnswersRead(3_000 + n, (), (each,)) for n, each in enumerate(claims)))
+    found = script.tell(*(replace(each, number=3_000 + each.number) for each in flood))
     assert len(of_kind(LookUpName, found)) == 32
+
+
+def test_one_users_claims_leave_others_theirs(script):
+    """10 look-ups a second of one user, by a resolver of its own, denied 5 of 8 of others."""
+    script.zone["other." + HOST] = "203.0.113.7"
+    script.answers = False
+    for number in range(200):
+        script.named(f"n{number}.{HOST}", "203.0.113.66")
+        claimed = (answer(f"{number}.{HOST}", "198.18.0.1"),)
+        script.happens(AnswersRead(number, (), claimed, user=1001))
+    assert script.passed == dict.fromkeys(range(16, 200), False), "it has 16 of the places"
+    script.asked, script.answers = [], True
+    script.happens(AnswersRead(200, (), (answer("other." + HOST, "203.0.113.7"),), user=1000))
+    assert script.passed[200]
+    # All users together have a limit, too, those 32 included that connections have named.
+    for number in range(1_000, 2_000):
+        claimed = (answer(f"{number}.{HOST}", "198.18.0.2"),)
+        script.happens(AnswersRead(number, (), claimed, user=number // 20))
+    assert script.begun == 128 - 32
 
 
 def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script):

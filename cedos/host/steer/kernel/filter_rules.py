@@ -3,11 +3,11 @@
 A user's rule for a name is kept by routes to the addresses of the name. A program must not have such an
 address before its route stands: so an answer waits in a queue (`cedos.kernel.packet_queue`), usually for
 a millisecond. Without a daemon at the queue all answers pass. The chain is in the table `mangle`: the
-user's own firewall is asked about answers afterwards, as always. A user's flood of questions to a stub on
-this host is cut as it is sent: the packet filter knows no user of an answer, and a daemon with less than
-half a core cannot read 20,000 answers a second. What connection tracking finds invalid
-(a wrong checksum, a number of TCP out of the window) is no answer to a program, and is dropped, as is a
-datagram whose question it does not know.
+user's own firewall is asked about answers afterwards, as always. A user's flood of questions is cut as it
+is sent, or it would push those of others out of what the daemon remembers. The packet filter knows no
+user of an answer, and a daemon with less than half a core cannot read 20,000 answers a second. What
+connection tracking finds invalid (a wrong checksum, a number of TCP out of the window) is no answer to a
+program, and is dropped, as is a datagram whose question it does not know.
 
 Three chains bar networks, so that no program's packets go over them. A program that begins a connection
 is refused at once; one in the middle of it is reset by its next packet, and then the kernel itself
@@ -49,13 +49,12 @@ _HELD: Final = tuple(
         f"! --ctstate NEW -j NFQUEUE --queue-num {QUEUE} --queue-bypass",
     )
 )
-# Each user may send a stub on loopback so many questions, as the daemon has to read the answers; beyond
+# Each user may send so many questions, as the daemon has to remember them and to read the answers; beyond
 # that `send` fails. Root and services may send any number. Subordinate numbers count together. A flood by
 # TCP slows itself: what is dropped of it comes later.
 MOST_ASKED_PER_S: Final = 2000
 _USERS: Final = (*map(str, range(1000, 1016)), "1016-59999", "60000-65535", "65536-4294967294")
 _ASKED: Final = (
-    "! -o lo -j RETURN",
     "! -p udp -j RETURN",
     "-p udp ! --dport 53 -j RETURN",
     *(
@@ -123,7 +122,7 @@ def hold_answers(on: bool) -> list[Chain]:
     except OSError as error:  # this kernel may lack what only the bound needs (xt_owner)
         chains = chains[:1]
         iptables.put_in(chains)
-        _log.warning("users' questions to a stub on this host have no limit", why=error.strerror)
+        _log.warning("users' questions have no limit", why=error.strerror)
     return chains
 
 

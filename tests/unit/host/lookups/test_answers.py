@@ -212,7 +212,7 @@ async def test_what_a_stub_on_loopback_asks_itself_is_told_as_such(watch, monkey
     assert watch.comes(5, content, STRANGER).claimed, "it has not asked"
     watch.asks(key=key)
     told = watch.comes(1, content, STRANGER)
-    assert told == AnswersRead(1, (), relayed=(dns.parse(content),))
+    assert told == AnswersRead(1, (), relayed=(dns.parse(content),), user=101)
     watch.on_captured(CapturedPacket(key, False, content))
     assert watch.posted[-1].relayed, "before there is a rule"
     users[4000] = 1000
