@@ -4,7 +4,7 @@ JSON without pickle: a foreign file can be wrong, but its content never runs.
 """
 
 import gc
-import os
+import secrets
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -74,9 +74,11 @@ def save(model: CompletionModel, path: Path, provenance: Mapping[str, Any] | Non
     """
     data = {"format": FORMAT, "version": VERSION, **model.to_dict()}
     data["provenance"] = {**data["provenance"], **(provenance or {})}
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    # (No name that others could have put a link at.)
+    beside = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
-        beside.write_bytes(msgspec.json.encode(data) + b"\n")
+        with beside.open("xb") as file:
+            file.write(msgspec.json.encode(data) + b"\n")
         beside.replace(path)
     except OSError as error:
         beside.unlink(missing_ok=True)

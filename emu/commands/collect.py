@@ -152,7 +152,7 @@ def command(
     if with_probes and not simulated:
         entries = _probed(entries, rows, directory, probes_partial, jobs, seed)
     datasets.write(out, entries)
-    described.write_text(json.dumps(runs.describe(seed), indent=2) + "\n")
+    console.write(described, json.dumps(runs.describe(seed), indent=2) + "\n")
     partial.unlink(missing_ok=True)
     probes_partial.unlink(missing_ok=True)
     echo(f"{len(entries)} rows of {len(chosen)} places in {out}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from cedos.commands.console.render import echo
+from emu import console
 from emu.console import examples
 
 
@@ -59,8 +60,8 @@ def command(
             ),
         )
     probe_series.write(out, rows)
-    out.with_suffix(".environment.json").write_text(
-        json.dumps(runs.describe(seed), indent=2) + "\n"
+    console.write(
+        out.with_suffix(".environment.json"), json.dumps(runs.describe(seed), indent=2) + "\n"
     )
     partial.unlink()
     echo(f"{len(rows)} rows of {len(walks)} places in {out}")

@@ -9,6 +9,7 @@ import msgspec
 
 from cedos.commands.console import render
 from cedos.commands.console.render import echo
+from emu import console
 from emu.console import examples, reading_others
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ def command(
                 "total": other.total,
                 "destinations": other.destinations,
             }
-        json_file.write_bytes(msgspec.json.encode(figures) + b"\n")
+        console.write(json_file, msgspec.json.encode(figures) + b"\n", "--json")
     if flow is not None:
         _explain(found, flow)
         return

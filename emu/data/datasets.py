@@ -6,6 +6,7 @@ are not known are kept apart and reported, and what is wrong is named by file, r
 """
 
 import csv
+import io
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
+from emu import console
 from predictors.inputs import AGE_COLUMNS, CONTEXT_COLUMNS, NETWORKS, STRATEGIES
 
 TEXTS = ("place", "group", "scenario", "direction")
@@ -264,15 +266,24 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     names += [name for name in found if name not in ORDER]
     try:
         if path.suffix == ".csv":
-            with path.open("w", newline="") as file:
-                writer = csv.DictWriter(file, names)
-                writer.writeheader()
-                writer.writerows({name: _plain(row.get(name)) for name in names} for row in rows)
+            text = io.StringIO(newline="")
+            writer = csv.DictWriter(text, names)
+            writer.writeheader()
+            writer.writerows({name: _plain(row.get(name)) for name in names} for row in rows)
+            content = text.getvalue().encode()
         else:
             columns = {name: _column(name, [row.get(name) for row in rows]) for name in names}
-            pq.write_table(pa.table(columns), path, compression="zstd")
-    except (OSError, pa.ArrowException) as error:
+            content = parquet(pa.table(columns))
+    except pa.ArrowException as error:
         raise DataSetError(f"{path}: cannot be written: {error}") from error
+    console.write(path, content)
+
+
+def parquet(table: pa.Table, **options: Any) -> bytes:
+    """Return a table as the content of a file; errors are Arrow's."""
+    written = io.BytesIO()
+    pq.write_table(table, written, compression="zstd", **options)
+    return written.getvalue()
 
 
 def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:

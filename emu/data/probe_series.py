@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cedos.errors import DataSetError
 from cedos.host.monitor.probing.prober import Prober
 from cedos.model import Direction, Network, NetworkKind
-from emu.data import probes, side_by_side
+from emu import console
+from emu.data import datasets, probes, side_by_side
 from emu.data.probes import ProbeLaptop
 from emu.places.places import AccessTrace, Place
 
@@ -225,6 +225,7 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         for name in COLUMNS
     }
     try:
-        pq.write_table(pa.table(table), path, compression="zstd", compression_level=15)
-    except (OSError, pa.ArrowException) as error:
+        content = datasets.parquet(pa.table(table), compression_level=15)
+    except pa.ArrowException as error:
         raise DataSetError(f"{path}: cannot be written: {error}") from error
+    console.write(path, content)

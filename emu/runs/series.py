@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.errors import ConfigError, DataSetError, EmulationError, PlaceError, TraceError
+from emu import console
 from emu.places.places import Places
 from emu.runs import experiment, runs
 from emu.runs.runs import Recorded, claimed
@@ -325,7 +326,7 @@ def write(
     summary = figures(recorded)
     summary["failed"] = dict(failed or {})
     summary["environment"] = runs.describe(recorded[0].scenario.seed)
-    file.write_text(json.dumps(summary, indent=1) + "\n")
+    console.write(file, json.dumps(summary, indent=1) + "\n")
     return summary
 
 

@@ -228,4 +228,4 @@ def test_what_is_not_there_cannot_be_read_or_written(tmp_path):
     with pytest.raises(DataSetError, match="no rows"):
         datasets.write(tmp_path / "a.csv", [])
     with pytest.raises(DataSetError, match="cannot be written"):
-        datasets.write(tmp_path / "no" / "a.csv", [{"place": "p"}])
+        datasets.write(tmp_path, [{"place": "p"}])

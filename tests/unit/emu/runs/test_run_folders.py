@@ -13,11 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from cedos.errors import DataSetError
+from cedos.storage import model_files
 from emu import ROOT
 from emu.commands.collect import command as collect
 from emu.commands.figures import command as figures
 from emu.commands.report import command as report
 from emu.commands.run import command
+from emu.data import datasets
 from emu.places import places as collections
 from emu.runs import analysis, experiment, runs, scenario, series
 from emu.runs.runs import claimed
@@ -48,6 +50,19 @@ def test_a_data_set_is_not_replaced_unasked(tmp_path):
     other = ["--places", str(TRACES), "--place", "nowhere", "--out", str(tmp_path / "its.other")]
     assert "is there already" in str(CliRunner().invoke(collect, other).exception)
     assert "nowhere" in str(CliRunner().invoke(collect, [*other, "--force"]).exception)
+
+
+@pytest.mark.parametrize("name", ["mine.csv", "mine.parquet"])
+def test_a_link_is_replaced_and_not_followed(tmp_path, name):
+    """Where the folder came from a stranger, root's data set was written over any file of the host."""
+    elsewhere, out = tmp_path / "passwd", tmp_path / name
+    elsewhere.write_text("root's")
+    out.symlink_to(elsewhere)
+    datasets.write(out, [{"place": "here", "size_bytes": 5, "direction": "down", "t_wifi_s": 1.0}])
+    assert datasets.read(out).times_s["wifi"].tolist() == [1.0]
+    model_files.save(model_files.load(), out)
+    assert elsewhere.read_text() == "root's"
+    assert sorted(tmp_path.iterdir()) == [out, elsewhere]
 
 
 @pytest.mark.parametrize("name", ["config.toml", "environment.json", "summary.json"])
