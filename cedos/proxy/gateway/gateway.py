@@ -17,7 +17,7 @@ import structlog
 
 from cedos.errors import ConfigError, NotFoundError, SessionError
 from cedos.global_unicast import IPNetwork
-from cedos.kernel import process_limits
+from cedos.kernel import own_file, process_limits
 from cedos.kernel.process_limits import MemoryRoom
 from cedos.proxy.gateway.gateway_session import (
     GatewaySession,
@@ -51,6 +51,7 @@ _SPARE_FILES: Final = 256
 OPENS_AT_ONCE: Final = 8_192
 OPENS_PER_S: Final = 1_000
 _LEAST_MEMORY: Final = 16 << 20
+_ADDRESS_BYTES: Final = 1_024
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
 
@@ -90,7 +91,8 @@ class InvitedClients:
     def address(self) -> tuple[str, int] | None:
         """The address in the last line that a client was given to join; None: there was none."""
         try:
-            host, _, port = self._address_file.read_text().strip().rpartition(" ")
+            text = own_file.read(self._address_file, _ADDRESS_BYTES).decode()
+            host, _, port = text.strip().rpartition(" ")
             return (host, int(port)) if host else None
         except (OSError, ValueError):
             return None
@@ -99,7 +101,7 @@ class InvitedClients:
     def address(self, address: tuple[str, int]) -> None:
         if address != self.address:
             with suppress(OSError):  # the next client's line may then have another address
-                self._address_file.write_text("{} {}\n".format(*address))
+                own_file.write(self._address_file, "{} {}\n".format(*address).encode())
 
     def invite(self, name: str) -> bytes:
         """Add a client, and return its secret, which is kept by that client alone.

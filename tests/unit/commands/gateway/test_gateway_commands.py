@@ -149,6 +149,20 @@ def test_a_further_line_has_the_name_and_port_of_the_last(cedos):
     assert "@gw2.example:7009/" in cedos("gateway", "--invite", "watch").stdout
 
 
+def test_root_s_invitation_is_written_to_no_link(cedos, config_home):
+    """The service's user could have root overwrite any file, or wait for a pipe for good."""
+    file, elsewhere = config_home / "cedos" / "gateway-address", config_home / "passwd"
+    file.parent.mkdir()
+    elsewhere.write_text("root:x:0:0\n")
+    file.symlink_to(elsewhere)
+    invited(cedos)
+    assert elsewhere.read_text() == "root:x:0:0\n"
+    assert file.read_text() == "gw.example 7100\n"
+    file.unlink()
+    os.mkfifo(file)
+    assert cedos("gateway", "--invite", "phone").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
