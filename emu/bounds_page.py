@@ -33,10 +33,10 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | objects that are waited for; that are open; not acknowledged in a session | {apps.files.objects.object_fetcher:MOST_WAITING}; {apps.files.objects.object_store:MOST_OPEN}; {apps.files.objects.object_serving:MOST_AHEAD} | refused; refused; it waits |
 | the disk for objects, and for uploads | half of `--cache` each, in whole blocks | used longest ago first out |
 | memory for their records; one record | half of {apps.files.client_store:MEMORY_BYTES MiB}; {apps.files.client_store:LONGEST_RECORD KiB} | the same; it is not kept |
-| uploads that are kept; at once | {apps.files.web_uploads:_MOST_OF_CLIENT}; {apps.files.web_uploads:_AT_ONCE} in, {apps.files.objects.object_fetcher:AT_ONCE} out, {apps.files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} to one origin | refused; they wait |
+| uploads that are kept; at once; threads that work for it | {apps.files.web_uploads:_MOST_OF_CLIENT}; {apps.files.web_uploads:_AT_ONCE} in, {apps.files.objects.object_fetcher:AT_ONCE} out, {apps.files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} to one origin; {apps.files.objects.object_fetcher:THREADS} | refused; they wait; they wait |
 | **A client of `cedos-serve`** | | |
 | sessions; memory while it is away; what it sent and is not read | {session.protocol.handshake.limits:HandshakeLimits.flows_per_host}; {session.protocol.handshake.limits:HandshakeLimits.idle_bytes_per_host MiB}; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes_per_host MiB} | refused; the largest ends |
-| open files of a session; uploads at once; threads that list and hash for an address | {apps.files.serving:_OPEN_FILES}; {apps.files.serving:_AT_ONCE}; {apps.files.serving:THREADS_OF_ADDRESS} | it waits; refused; it waits |
+| open files of a session; uploads at once; threads that list, hash and wait for the disk for an address | {apps.files.serving:_OPEN_FILES}; {apps.files.serving:_AT_ONCE}; {apps.files.serving:THREADS_OF_ADDRESS} | it waits; refused; it waits |
 | one upload; its path; files in the tree | {apps.files.serving:UploadLimits.largest_bytes GB}; {apps.files.serving:_LONGEST_PATH_BYTES} bytes; {apps.files.serving:UploadLimits.most_files} | refused |
 | lists of folders that are not taken | {apps.files.serving:MOST_LISTED_BYTES MiB} of all | the oldest session of the address with most ends |
 | **A stranger at a listening port** | | |

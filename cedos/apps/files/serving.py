@@ -447,7 +447,8 @@ class Serving:
                 raise TransferError(
                     "the received file differs from the sent one; run the same command again"
                 )
-            await asyncio.to_thread(partial.finish, request.modified_unix_s)
+            async with self._turn(connection):
+                await asyncio.to_thread(partial.finish, request.modified_unix_s)
         self.kept += 1
         n_bytes = request.size - start
         log.info("kept", path=request.path, of=who, bytes=n_bytes, seconds=_since(began_s))

@@ -27,7 +27,13 @@ from cedos.apps.files.messages import (
     WebUpload,
     pack,
 )
-from cedos.apps.files.objects.object_fetcher import AT_ONCE, AT_ONCE_OF_ORIGIN, Slots, object_url
+from cedos.apps.files.objects.object_fetcher import (
+    AT_ONCE,
+    AT_ONCE_OF_ORIGIN,
+    THREADS,
+    Slots,
+    object_url,
+)
 from cedos.apps.files.objects.origin_client import OriginClient, words
 from cedos.apps.files.partial import files_of, when_free
 from cedos.apps.files.tree import digest_of
@@ -298,6 +304,7 @@ class WebUploads:
         self._sending: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
         self._coming: Counter[str] = Counter()
+        self._threads = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(THREADS))
         self._tidying: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -405,7 +412,8 @@ class WebUploads:
         upload.bringer = connection
         self._coming[client] += 1
         try:
-            partial = await when_free(upload.path, record.version)
+            async with self._threads[client]:
+                partial = await when_free(upload.path, record.version)
             try:
                 start = partial.have if partial.version == record.version else 0
                 partial.begin(start, record.version, record.size)
@@ -421,7 +429,8 @@ class WebUploads:
                     raise TransferError(
                         "the received file differs from the sent one; run the same command again"
                     )
-                await asyncio.to_thread(partial.finish, record.heard_unix_s)
+                async with self._threads[client]:
+                    await asyncio.to_thread(partial.finish, record.heard_unix_s)
             finally:
                 partial.close()
         except TransferError as error:

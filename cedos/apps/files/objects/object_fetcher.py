@@ -29,6 +29,8 @@ _MOST_REDIRECTS: Final = 10
 AT_ONCE: Final = 8
 AT_ONCE_OF_ORIGIN: Final = 4
 PROGRAMS_AT_ONCE: Final = 32
+# Of the few threads that hash files and wait for the disk, so many work for one client.
+THREADS: Final = 2
 # The most objects that one client waits for.
 MOST_WAITING: Final = 256
 
@@ -146,6 +148,7 @@ class ObjectFetcher:
         self._under_way: defaultdict[str, dict[str, _Asking]] = defaultdict(dict)
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
+        self._threads = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(THREADS))
         self._programs = defaultdict[str, Slots](
             lambda: Slots(PROGRAMS_AT_ONCE, PROGRAMS_AT_ONCE // 2)
         )
@@ -419,7 +422,8 @@ class ObjectFetcher:
                     slot.close()  # to those that wait
                     await asyncio.sleep(_AGAIN_S[failures])
                     await slots.take(url, slot)
-            await found.finish()
+            async with self._threads[client]:
+                await found.finish()
             self.store.write(client, found)
             _log.debug("fetched", bytes=found.have)
         except (TransferError, OSError) as error:

@@ -32,7 +32,13 @@ from cedos.apps.files.messages import (
 from cedos.apps.files.partial import Partial, files_of
 from cedos.apps.files.putting import Putting, UploadBody
 from cedos.apps.files.server_link import Progress, ServerLink
-from cedos.apps.files.serving import Serving, UploadLimits, Uploads, client_names
+from cedos.apps.files.serving import (
+    THREADS_OF_ADDRESS,
+    Serving,
+    UploadLimits,
+    Uploads,
+    client_names,
+)
 from cedos.apps.files.tree import Tree
 from cedos.commands.console.progress import ProgressLine
 from cedos.errors import SessionError, SessionRefusedError, TransferError
@@ -539,6 +545,35 @@ async def test_one_address_leaves_threads_to_others(root, monkeypatch, request_o
         assert answer.size
     finally:
         tree.go_on.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await serving.close()
+
+
+async def test_files_that_wait_for_the_disk_leave_threads_to_others(root, monkeypatch):
+    """Uploads that end together waited in all threads for a slow disk, and others for them."""
+    listening, tree, go_on = Listening(), Tree(root), threading.Event()
+    ending = []
+
+    def finish(self, _modified_unix_s):
+        ending.append(self)
+        go_on.wait(10)
+
+    monkeypatch.setattr(Partial, "finish", finish)
+    serving = Serving(tree, listening, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
+    running = asyncio.create_task(serving.run())
+    for number in range(60):
+        client, server = End(), PlacedEnd("192.0.2.1")
+        client.other, server.other = server, client
+        server.inbox.put_nowait(pack(PutRequest(f"new{number}", 1, "v")))
+        server.inbox.put_nowait(b"x" + hashlib.sha256(b"x").digest())
+        listening.queue.put_nowait(server)
+    try:
+        await until(lambda: len(ending) >= THREADS_OF_ADDRESS)
+        await asyncio.sleep(0.1)
+        assert len(ending) == THREADS_OF_ADDRESS
+    finally:
+        go_on.set()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await serving.close()

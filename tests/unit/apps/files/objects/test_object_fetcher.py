@@ -171,6 +171,31 @@ async def test_what_may_not_be_stored_goes_when_it_was_handed_on(fetching):
     assert list((fetching.folder / "objects" / client).iterdir()) == []
 
 
+async def test_one_clients_objects_leave_threads_to_others(fetching, monkeypatch):
+    """Objects that ended together waited for the disk in all threads of a small host."""
+    await fetching.start()
+    waiting, go_on = [], threading.Event()
+
+    def slow(number):
+        waiting.append(number)
+        go_on.wait(10)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    urls = []
+    for number in range(4):
+        fetching.publish(b"x", f"{number}")
+        urls.append(fetching.url(f"/fresh/{number}"))
+    got = [asyncio.create_task(fetching.get(url, f"got{at}")) for at, url in enumerate(urls)]
+    try:
+        await until(lambda: len(waiting) >= 2)
+        await asyncio.sleep(0.3)
+        assert len(waiting) == 2
+    finally:
+        go_on.set()
+        await asyncio.gather(*got)
+    assert len(waiting) == 4
+
+
 async def test_clients_do_not_see_each_others(fetching):
     await fetching.start()
     fetching.publish(b"private")

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import socket
+import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from cedos.apps.files import client_store, web_uploads
 from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import PutAnswer, PutRequest, WebAnswer, pack, read
 from cedos.apps.files.objects.object_serving import client_of
+from cedos.apps.files.partial import Partial
 from cedos.apps.files.web_uploads import UploadRecord, UploadState
 from cedos.errors import TransferError
 from cedos.session.protocol.crypto import KeyPair
@@ -298,6 +300,30 @@ async def test_there_are_limits_for_each_and_for_all(uploading):
     uploading.origin.waits.set()
     await asyncio.gather(*tasks)
     assert (await uploading.put(uploading.file(b"x" * 400_000))).answer.status == 201
+
+
+async def test_one_clients_uploads_leave_threads_to_others(uploading, monkeypatch):
+    """Eight that ended together waited for the disk in all threads of a small host."""
+    ending, go_on, finish = [], threading.Event(), Partial.finish
+
+    def slow(self, modified_unix_s):
+        ending.append(self)
+        go_on.wait(10)
+        finish(self, modified_unix_s)
+
+    monkeypatch.setattr(Partial, "finish", slow)
+    uploading.origin.answers = [CREATED] * 5
+    sent = [
+        asyncio.create_task(uploading.put(uploading.file(b"x", f"{number}"))) for number in range(5)
+    ]
+    try:
+        await until(lambda: len(ending) >= 2)
+        await asyncio.sleep(0.2)
+        assert len(ending) == 2
+    finally:
+        go_on.set()
+        await asyncio.gather(*sent)
+    assert len(ending) == 5
 
 
 async def test_another_client_has_nothing_of_it(uploading):
