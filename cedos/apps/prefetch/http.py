@@ -276,8 +276,7 @@ class HttpFetcher:
                     await turn.turn()
         if total is not None and part.size != total:
             raise FetchError(f"{self.url}: {part.size} of {total} bytes came")
-        content = await asyncio.to_thread(part.finish)
-        return Body(str(answer.url), answer.content_type, content)
+        return Body(str(answer.url), answer.content_type, await part.finish())
 
     def _begin(self, answer: aiohttp.ClientResponse) -> int | None:
         """Take the head of an answer; return the size of the whole, None if it is unknown."""
@@ -376,12 +375,17 @@ class _Part:
         if self._anew > MOST_ANEW:
             raise NotThereError(f"{self._url}: the server began it anew {MOST_ANEW} times")
 
-    def finish(self) -> bytes | Path:
+    async def finish(self) -> bytes | Path:
         """Return the whole body, or its file, which appears now, once it is on the disk."""
         if self._into is None or self._beside is None:
             return bytes(self._content)
+        # Only this waits in a thread, which goes on where the attempt is cancelled.
+        number = os.dup(self._file)
+        try:
+            await asyncio.to_thread(os.fsync, number)
+        finally:
+            os.close(number)
         own_file.open_to_others(self._file, self._beside.with_suffix(".new"))
-        os.fsync(self._file)
         self._check_name()
         self._beside.replace(self._into)
         self.size, self.validator = 0, ""

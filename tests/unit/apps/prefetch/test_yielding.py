@@ -2,14 +2,17 @@
 
 import asyncio
 import gzip
+import os
 import resource
 import signal
 import socket
+import threading
 from contextlib import suppress
 from time import process_time
 from types import SimpleNamespace
 
 import pytest
+from kit.waiting import until
 
 from cedos import web
 from cedos.apps.prefetch import http
@@ -306,6 +309,42 @@ async def test_what_it_did_not_write_is_not_taken_for_its_bytes(how, monkeypatch
             part.write_bytes(bytes(part.stat().st_size))
         await fetcher.fetch(foreground())
     assert into.read_bytes() == body
+
+
+async def test_an_attempt_that_ended_gives_no_later_one_its_name(monkeypatch, tmp_path):
+    """Its thread went on, and found the part of the next attempt, of which little was here."""
+    asked, go_on = [], asyncio.Event()
+    syncing, busy = threading.Event(), threading.Event()
+
+    async def answer(reader, writer):
+        asked.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nit")
+        await writer.drain()
+        if len(asked) > 1:
+            await go_on.wait()
+        writer.write(b"em")
+        writer.close()
+
+    def slow(_number):
+        syncing.set()
+        busy.wait(10)
+
+    monkeypatch.setattr(os, "fsync", slow)
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        fetcher = HttpFetcher(url, into=tmp_path / "item")
+        first = asyncio.create_task(fetcher.fetch(foreground()))
+        await until(syncing.is_set)
+        first.cancel()
+        await asyncio.wait({first})
+        second = asyncio.create_task(fetcher.fetch(foreground()))
+        await until(lambda: fetcher._part.size == 2)
+        busy.set()
+        await asyncio.sleep(0.2)
+        assert not (tmp_path / "item").exists()
+        go_on.set()
+        await second
+    assert (tmp_path / "item").read_bytes() == b"item"
 
 
 async def test_a_server_that_begins_anew_without_end_is_given_up():
