@@ -35,7 +35,7 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 # The classes whose texts stay, wherever they stand.
 KEPT = frozenset({"Network", "Attached", "Attachment", "Budget"})
 _PAGE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]*[^\s.,;:)]")
-_NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[A-Za-z][\w-]+")
+_NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[^\W\d_][\w-]+")
 # The version of the event log's format: of events, of the header and of the state (`snapshot.py`).
 LOG_FORMAT: Final = 26
 # The largest record in bytes: a state with some ten thousand flows.
@@ -74,9 +74,12 @@ class Hider:
         return "h" + blake2b(text.encode(), key=self._key, digest_size=5).hexdigest()
 
     def _name(self, word: str) -> str:
-        if word in self._kept or is_address(word) or not is_host_name(word):
+        # (Programs write names as they like, and one with other letters is a host's, too.)
+        name = word.lower()
+        hosts = is_host_name(name) or not name.isascii()
+        if word in self._kept or is_address(word) or not hosts:
             return word
-        return ".".join(map(self.whole, word.split(".")))
+        return ".".join(map(self.whole, name.split(".")))
 
 
 def without_names(

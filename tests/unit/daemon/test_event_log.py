@@ -30,6 +30,7 @@ from cedos.controller.events import (
     FlowClosed,
     FlowOpened,
     HandshakeEnded,
+    HintGiven,
     LookupAsked,
     NetworksChanged,
     PageChecked,
@@ -48,7 +49,7 @@ from cedos.controller.events import (
     Witness,
     Witnessed,
 )
-from cedos.controller.hint import PrefetchReport, TakingMessage
+from cedos.controller.hint import HintRequest, PrefetchReport, TakingMessage
 from cedos.controller.rule import RuleRequest
 from cedos.daemon import event_log
 from cedos.daemon.event_log import EventLog
@@ -112,6 +113,8 @@ EVENTS = (
     BudgetRemoved("lte.plan"),
     *spent("lte0"),
     TimerFired(),
+    HintGiven(HintRequest(server_name="Mail.MixedCase.Example", size_bytes=5), 1000),
+    HintGiven(HintRequest(server_name="bücher.привет.рф", size_bytes=5), 1000),
     ResolverReplied(ASKED, 7, 1, refused=False),
 )
 
@@ -137,7 +140,7 @@ def replayed(path):
     return replay(controller_of(header, None), events)
 
 
-SECRETS = ("secret", "my file", "hidden", "other.example", "portal.example")
+SECRETS = ("secret", "my file", "hidden", "other.example", "portal.example", "MixedCase", "bücher")
 
 
 @pytest.mark.parametrize("names", [False, True])
