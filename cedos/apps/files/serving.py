@@ -29,7 +29,7 @@ from cedos.apps.files.messages import (
     read,
     unix_time,
 )
-from cedos.apps.files.partial import PART_NAME, Partial, when_free
+from cedos.apps.files.partial import PART_NAME, Partial, to_its_end, when_free
 from cedos.apps.files.tree import FileHash, Tree, Version, reader
 from cedos.errors import SessionError, TransferError
 from cedos.session import keys
@@ -448,7 +448,7 @@ class Serving:
                     "the received file differs from the sent one; run the same command again"
                 )
             async with self._turn(connection):
-                await asyncio.to_thread(partial.finish, request.modified_unix_s)
+                await to_its_end(asyncio.to_thread(partial.finish, request.modified_unix_s))
         self.kept += 1
         n_bytes = request.size - start
         log.info("kept", path=request.path, of=who, bytes=n_bytes, seconds=_since(began_s))

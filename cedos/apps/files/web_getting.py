@@ -20,7 +20,7 @@ import aiohttp
 from aiohttp import hdrs
 
 from cedos import web
-from cedos.apps.files.partial import Partial
+from cedos.apps.files.partial import Partial, to_its_end
 from cedos.errors import DiskError, HostError, TransferError, WebError
 from cedos.session.io.advice import Chooser
 from cedos.session.io.links import Egress, EgressReader
@@ -83,7 +83,7 @@ async def fetch(
         raise WebError(f"the server broke off: {partial.have} of {size} bytes came")
     if size is None:
         on_bytes(partial.have, partial.have)
-    await asyncio.to_thread(partial.finish, time.time())
+    await to_its_end(asyncio.to_thread(partial.finish, time.time()))
 
 
 async def read(url: str, most_bytes: int, way: WebWay) -> bytes:

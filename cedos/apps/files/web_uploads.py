@@ -35,7 +35,7 @@ from cedos.apps.files.objects.object_fetcher import (
     object_url,
 )
 from cedos.apps.files.objects.origin_client import OriginClient, words
-from cedos.apps.files.partial import files_of, when_free
+from cedos.apps.files.partial import Partial, files_of, to_its_end, when_free
 from cedos.apps.files.tree import digest_of
 from cedos.errors import SessionError, TransferError
 from cedos.web import AGENT, AnswerHead
@@ -339,9 +339,9 @@ class WebUploads:
         upload = self._known(client, request, web)
         upload.record.heard_unix_s, upload.record.keep_s = time.time(), web.keep_s
         try:
-            if upload.record.state is UploadState.COMING:
-                await self._bring(connection, client, upload)
-            else:
+            # While this waited for an earlier session's end, that one may have completed it.
+            coming = upload.record.state is UploadState.COMING
+            if not (coming and await self._bring(connection, client, upload)):
                 # The body is here: the client only proves that its file is the same.
                 await connection.write(pack(PutAnswer(request.size)))
                 theirs = await connection.read_exactly(DIGEST_BYTES)
@@ -401,8 +401,8 @@ class WebUploads:
             ),
         )  # fmt: skip
 
-    async def _bring(self, connection: "Connection", client: str, upload: KeptUpload) -> None:
-        """Receive the body from where an earlier session ended."""
+    async def _bring(self, connection: "Connection", client: str, upload: KeptUpload) -> bool:
+        """Receive the body from where an earlier session ended; return False if it is here already."""
         record = upload.record
         # A newer session takes the upload over: the older one's client is gone.
         if upload.bringer is not None:
@@ -412,9 +412,16 @@ class WebUploads:
         upload.bringer = connection
         self._coming[client] += 1
         try:
-            async with self._threads[client]:
-                partial = await when_free(upload.path, record.version)
             try:
+                async with self._threads[client]:
+                    partial = await when_free(upload.path, record.version)
+            except TransferError:
+                if record.state is UploadState.COMING:
+                    raise
+                return False
+            try:
+                if record.state is not UploadState.COMING:
+                    return False
                 start = partial.have if partial.version == record.version else 0
                 partial.begin(start, record.version, record.size)
                 await connection.write(pack(PutAnswer(start)))
@@ -429,8 +436,9 @@ class WebUploads:
                     raise TransferError(
                         "the received file differs from the sent one; run the same command again"
                     )
+                # Whatever becomes of the session: a body that has its name comes no more.
                 async with self._threads[client]:
-                    await asyncio.to_thread(partial.finish, record.heard_unix_s)
+                    await to_its_end(self._finish(client, upload, partial, digest))
             finally:
                 partial.close()
         except TransferError as error:
@@ -439,7 +447,13 @@ class WebUploads:
             self._coming[client] -= 1
             if upload.bringer is connection:
                 upload.bringer = None
-        record.state, record.sha256 = UploadState.WHOLE, digest.hex()
+        return True
+
+    async def _finish(
+        self, client: str, upload: KeptUpload, partial: Partial, digest: bytes
+    ) -> None:
+        await asyncio.to_thread(partial.finish, upload.record.heard_unix_s)
+        upload.record.state, upload.record.sha256 = UploadState.WHOLE, digest.hex()
         self.store.write(client, upload)
         self._send_later(client, upload)
 

@@ -1,14 +1,27 @@
 """A part of a file on the disk and its note: continued, locked, replaced, found out."""
 
+import asyncio
 import errno
 import hashlib
 import os
 import random
 from pathlib import Path
+from threading import Event
 
 import pytest
+from kit.waiting import until
 
-from cedos.apps.files.partial import PART_NAME, NotedBytes, Partial, PartNote, PartOf, files_of
+from cedos.apps.files import partial
+from cedos.apps.files.partial import (
+    PART_NAME,
+    NotedBytes,
+    Partial,
+    PartNote,
+    PartOf,
+    files_of,
+    to_its_end,
+    when_free,
+)
 from cedos.errors import DiskError, TransferError
 
 FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
@@ -149,6 +162,53 @@ def test_two_programs_do_not_write_one_file(tmp_path):
     one.close()
     Partial(tmp_path / "file", "s").close()
     assert list(tmp_path.iterdir()) == []
+
+
+async def test_who_leaves_while_a_part_is_opened_leaves_it_to_others(tmp_path, monkeypatch):
+    """The part stayed open and locked: an upload went on only once its gateway had restarted."""
+    begun, go_on = Event(), Event()
+
+    class SlowPartial(Partial):
+        def __init__(self, target, source):
+            super().__init__(target, source)
+            begun.set()
+            go_on.wait(5)
+
+    monkeypatch.setattr(partial, "Partial", SlowPartial)
+    opening = asyncio.create_task(when_free(tmp_path / "one", "a"))
+    await until(begun.is_set)
+    opening.cancel()
+    go_on.set()
+    await asyncio.gather(opening, return_exceptions=True)
+    monkeypatch.setattr(partial, "Partial", Partial)
+    (await asyncio.wait_for(when_free(tmp_path / "one", "a"), 5)).close()
+    assert not list(tmp_path.iterdir())
+
+
+async def test_what_a_thread_does_comes_to_its_end_before_its_file_is_closed(tmp_path):
+    """The thread went on with the file's number, which another file had by then."""
+    done, go_on = [], Event()
+
+    async def work():
+        await asyncio.to_thread(go_on.wait, 5)
+        done.append(1)
+
+    working = asyncio.create_task(to_its_end(work()))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        working.cancel()
+    await asyncio.sleep(0)
+    assert not working.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await working
+    assert done == [1]
+
+    async def fails():
+        raise TransferError("no")
+
+    with pytest.raises(TransferError):
+        await to_its_end(fails())
 
 
 def test_no_other_user_can_open_and_lock_a_part(tmp_path):

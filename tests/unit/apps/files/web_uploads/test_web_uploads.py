@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing, suppress
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 
 import pytest
@@ -170,6 +171,37 @@ async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading):
     assert third.answer.status == 201
     assert third.progress.began_bytes == 2_000_000
     assert uploading.origin.got == [(uploading.origin.got[0][0], source.read_bytes())]
+
+
+async def test_who_ends_a_session_that_completes_an_upload_ends_nothing_else(
+    uploading, monkeypatch
+):
+    """The thread that named the file went on with the numbers of closed ones, which others may have."""
+    finish, begun, go_on, opened = Partial.finish, Event(), Event(), []
+
+    def slow(part, modified_unix_s):
+        begun.set()
+        go_on.wait(5)
+        opened.append(Path(f"/proc/self/fd/{part.number}").exists())
+        finish(part, modified_unix_s)
+
+    monkeypatch.setattr(Partial, "finish", slow)
+    uploading.origin.answers += [CREATED, CREATED]
+    data = os.urandom(300_000)
+    source = uploading.file(data)
+    first = asyncio.create_task(uploading.put(source))
+    await until(begun.is_set)
+    ((_, upload),) = uploading.store.all()
+    bringer = upload.bringer
+    second = asyncio.create_task(uploading.put(source))
+    await until(lambda: upload.bringer is not bringer)
+    first.cancel()
+    await asyncio.sleep(0.1)
+    go_on.set()
+    assert (await second).answer.status == 201
+    await until(lambda: not uploading.uploads._sending)
+    assert [body for _, body in uploading.origin.got] == [data]
+    assert opened == [True]
 
 
 async def test_an_origin_that_refuses_early_is_heard(uploading):
