@@ -126,7 +126,10 @@ class WebWay:
 
 
 class _FinalAnswer(aiohttp.ClientResponse):
-    """An answer with limits on those before it, and on what comes between the bytes of its body."""
+    """An answer with limits on those before it, and on what comes between the bytes of its body.
+
+    A body that ends with its TLS connection must be ended by the server, not by a FIN on the way.
+    """
 
     async def start(self, connection: Any) -> "_FinalAnswer":
         protocol, left = connection.protocol, MOST_INFORMATIONAL + 1
@@ -139,12 +142,32 @@ class _FinalAnswer(aiohttp.ClientResponse):
             return await read()
 
         protocol.read = counted
+        if (protected := connection.transport.get_extra_info("ssl_object")) is not None:
+            self._refuse_cut(protocol, protected)
         try:
             await super().start(connection)
         finally:
             del protocol.read
         self._bound_framing(protocol)
         return self
+
+    @staticmethod
+    def _refuse_cut(protocol: Any, protected: ssl.SSLObject) -> None:
+        ended = False
+
+        def on_end() -> None:
+            nonlocal ended
+            with suppress(ssl.SSLError):  # it waits for more
+                ended = not protected.read(1)
+            type(protocol).eof_received(protocol)
+
+        def on_lost(error: Exception | None) -> None:
+            body = protocol._payload
+            if not ended and body is not None and not body.is_eof():
+                body.set_exception(aiohttp.ClientPayloadError("the connection was cut off"))
+            type(protocol).connection_lost(protocol, error)
+
+        protocol.eof_received, protocol.connection_lost = on_end, on_lost
 
     def _bound_framing(self, protocol: Any) -> None:
         body, framing = self.content, 0

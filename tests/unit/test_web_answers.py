@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from contextlib import suppress
 from time import process_time
 
@@ -9,6 +10,7 @@ import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.nginx import certificate
 from yarl import URL
 
 from cedos import web
@@ -212,3 +214,38 @@ async def test_no_server_chooses_numbers_that_take_long_to_compute_with(ask):
     offered = {suites[at : at + 2].hex() for at in range(2, 2 + int.from_bytes(suites[:2]), 2)}
     assert "c02f" in offered  # ECDHE-RSA-AES128-GCM-SHA256
     assert not offered & {"009e", "009f", "0067", "006b", "0033", "0039", "ccaa"}
+
+
+@pytest.mark.parametrize("version", ["1.0", "1.1"])
+@pytest.mark.parametrize("cut", [True, False])
+async def test_a_body_that_somebody_cut_is_not_whole(tmp_path, version, cut):
+    """A FIN of a router on the way ended an https body without a length, which was taken for whole."""
+    keys = certificate(tmp_path, "127.0.0.1")
+    protect = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    protect.load_cert_chain(keys, tmp_path / "key.pem")
+
+    def serve():
+        one, _ = listening.accept()
+        with protect.wrap_socket(one, server_side=True) as protected:
+            protected.recv(4096)
+            protected.sendall(f"HTTP/{version} 200 OK\r\n\r\n".encode() + bytes(50_000))
+            with suppress(OSError):
+                if cut:
+                    socket.socket.shutdown(protected, socket.SHUT_WR)
+                else:
+                    protected.unwrap()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = asyncio.get_running_loop().run_in_executor(None, serve)
+        trusting = ssl.create_default_context(cafile=str(keys))
+        url = f"https://127.0.0.1:{listening.getsockname()[1]}/"
+        async with (
+            web.client(lambda address: socket.socket(*address[:3]), tls=trusting) as client,
+            client.get(url) as answer,
+        ):
+            if cut:
+                with pytest.raises(aiohttp.ClientPayloadError, match="cut off"):
+                    await answer.read()
+            else:
+                assert await answer.read() == bytes(50_000)
+        await serving
