@@ -44,7 +44,8 @@ class Rule:
     Or, with `goto`, the kernel goes on at that preference.
     `local` restricts it to packets that this host itself sends, so that forwarded packets of containers
     and guests are left alone. `protocol` and `port` are those of the destination; `mark` and
-    `source_port` are those of the socket.
+    `source_port` are those of the socket. With `finds_source` (IPv6) a socket that has no address counts
+    as having the one that the kernel would choose for it on the route that the rule finds.
     """
 
     version: int
@@ -60,10 +61,12 @@ class Rule:
     mark: int | None = None
     suppress_prefixlength: int | None = None
     goto: int | None = None
+    finds_source: bool = False
 
     def __str__(self) -> str:
         words = [f"-{self.version} rule pref {self.preference}"]
         words += [f"from {self.source or 'all'}"]
+        words += ["or unbound"] if self.finds_source else []
         words += [f"to {self.destination}"] if self.destination else []
         words += ["iif lo"] if self.local else []
         words += [f"oif {self.interface}"] if self.interface else []

@@ -206,7 +206,7 @@ class MemoryKernel:
             if seen.version != remote.version or (rule is None and not seen.general):
                 continue
             if rule is not None and (
-                (rule.source and (local is None or local not in rule.source))
+                (rule.source and not (local in rule.source if local else rule.finds_source))
                 or (rule.destination and remote not in rule.destination)
                 or (rule.interface and rule.interface != interface)
                 or (rule.local and forwarded)

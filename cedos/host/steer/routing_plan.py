@@ -13,7 +13,7 @@ A table per network holds its default route. The rules, in the order in which th
     32031  ... and nowhere else, while that network has no route
     32046  IPv6 sockets that were refused (below): what they send is refused as long as they live
     32050  destinations under a user's rule, the more specific ones first; each is followed by one that
-           refuses what the network has no route for
+           refuses what the network has no route, or in IPv6 no address, for
     32114  as 32030, for an address that several networks have, or had: it tells none of them, so that a
            network which gives this host the address of another one would draw what is ruled to itself
     32115  each network's own resolvers: the network names them, so they never count before a user's rule
@@ -33,7 +33,7 @@ address already asks 32030 first and goes on.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from ipaddress import IPv4Address, IPv6Address, ip_network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Final
 
 from cedos.kernel.policy_routing import (
@@ -57,6 +57,7 @@ _LOOPBACK: Final = IPv6Address("::1")
 # Gives an unbound IPv6 socket an address from which it reaches no host.
 REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, source=_LOOPBACK)
 _LAST_STEP: Final = 15
+_HALVES: Final = (IPv6Network("::/1"), IPv6Network("8000::/1"))
 
 
 class Preference(IntEnum):
@@ -245,8 +246,7 @@ def plan(
                 continue
             steps = steps_by[destination.ruled]
             if name in by_name:
-                table = table_of(by_name[name])
-                rules.add(_destination_rule(destination, table, steps))
+                rules |= _leading_rules(destination, by_name[name], steps)
             if name == NOWHERE or destination.ruled:
                 rules.add(_destination_rule(destination, _refusing(version), steps, last=True))
         if left:
@@ -379,6 +379,26 @@ def steps_of(prefixes: Iterable[Prefix]) -> dict[int, int]:
         found[length] = min(found[length], bound)
         bound = max(found[length] - 1, 0)
     return found
+
+
+def _leading_rules(
+    destination: Destination, network: Network, steps: Mapping[int, int]
+) -> set[Rule]:
+    """Return the rules that lead a destination to a network.
+
+    Where a network has lost its addresses of IPv6, a socket would get another one's, and what it repeats
+    would follow the rule for that. So a user's rule holds for the network's own addresses alone, and else
+    the next one refuses. An address that the route names is not looked at here: then any one will do.
+    """
+    rule = _destination_rule(destination, table_of(network), steps)
+    if not destination.ruled or rule.version == 4:
+        return {rule}
+    own = own_addresses(network)
+    sources = [each.network for each in network.addresses if each.version == 6 and each.ip in own]
+    if any(hop.version == 6 and hop.source is not None for hop in network.next_hops):
+        # (One without a source could not stand beside the others: the kernel takes them for equal.)
+        sources = [*_HALVES]
+    return {replace(rule, source=source, finds_source=True) for source in sources}
 
 
 def _destination_rule(

@@ -21,6 +21,7 @@ from cedos.kernel.rtnetlink import FAMILIES, RTM_NEWRULE, VERSIONS
 _HEADER_BYTES: Final = 16
 _LONGEST_RULE_BYTES: Final = 4096  # no rule is nearly as long
 _INVERT: Final = 2  # FIB_RULE_INVERT
+_FIND_SOURCE: Final = 0x10000  # FIB_RULE_FIND_SADDR
 _NO_PREFIX_LENGTH: Final = 0xFFFFFFFF
 _PROTOCOL_NAMES: Final = {number: name for name, number in PROTOCOLS.items()}
 # The attributes that limit a rule to some packets.
@@ -67,6 +68,7 @@ def rule_request(rule: Rule, mark: int = PROTOCOL) -> bytes:
         src_len=source.prefixlen if source else 0,
         table=table if table < 256 else 0,
         action=action if rule.goto is None else FR_ACT_GOTO,
+        flags=_FIND_SOURCE if rule.finds_source else 0,
     )
 
 
@@ -122,6 +124,7 @@ def parse_rule(answer: NetlinkMessage, mark: int = PROTOCOL) -> SeenRule | None:
         mark=found.get("FRA_FWMARK"),
         suppress_prefixlength=suppress if suppresses else None,
         goto=found.get("FRA_GOTO"),
+        finds_source=bool(message["flags"] & _FIND_SOURCE),
     )
     return SeenRule(version, preference, looked_up, general, True, rule, suppresses)
 

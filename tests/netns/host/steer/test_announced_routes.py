@@ -174,3 +174,23 @@ async def test_a_network_that_lost_its_address_leads_nothing_ruled_elsewhere(hos
     host.client.ip(*f"address add {host.address('lte0', 4)}/24 dev lte0".split())
     await steering.networks_changed(host.networks())
     assert host.seen_tcp(4) == host.address("lte0", 4)
+
+
+@pytest.mark.parametrize("rule", [EXACT, EVERYWHERE])
+@steered(default="wlan0")
+async def test_nor_does_one_that_lost_its_addresses_of_ipv6(host, steering, rule):
+    """The first packet left by LTE from Wi-Fi's address, the repeated one and all others by Wi-Fi."""
+    steering.set_ruled({(rule[6][0] if rule is EXACT else rule[6], 8000): "lte0"})
+    own = host.address("lte0", 6)
+    assert host.seen_tcp(6) == own
+    # One that has come just now, of which the daemon does not know.
+    host.client.ip("address", "add", "2001:db8:44::7/64", "dev", "lte0", "nodad")
+    host.client.ip("address", "del", f"{own}/64", "dev", "lte0")
+    assert host.seen_tcp(6) == "2001:db8:44::7"
+    host.client.ip("address", "del", "2001:db8:44::7/64", "dev", "lte0")
+    with pytest.raises(OSError, match=r"unreachable|refused"):
+        host.seen_tcp(6)
+    bound = host.address("wlan0", 6)
+    assert host.seen_tcp(6, bind=bound) == bound
+    steering.set_ruled({(rule[6][0] if rule is EXACT else rule[6], 8000): None})
+    assert host.seen_tcp(6) == bound

@@ -85,9 +85,10 @@ def test_a_network_that_gives_the_address_of_another_draws_nothing_ruled(
     routing.set_destination(Destination(ip_network(remote), ruled=True), ruled)
     assert world.carrier(version, remote=remote) == ruled
     assert world.carrier(version, remote=remote, local=address) == ruled
-    # It may give the address again at once.
+    # It may give the address again at once. In IPv6 a rule is for what the network has alone.
     routing.networks_changed([world.wlan0, world.lte0])
-    assert world.carrier(version, remote=remote, local=address) == ruled
+    left = None if (version, ruled) == (6, "wlan0") else ruled
+    assert world.carrier(version, remote=remote, local=address) == left
     # What is not ruled keeps to one network.
     assert world.carrier(version, local=address) in ("wlan0", "lte0")
 
