@@ -238,6 +238,20 @@ async def test_other_answers_are_handed_on_as_they_come(fetching, status, length
     assert have == body
 
 
+@pytest.mark.parametrize("size", [10, LARGE])
+async def test_fields_for_one_connection_reach_no_program(fetching, size):
+    """What an origin says to the gateway alone was kept, and reached the next user."""
+    origin = Origin()
+    origin.body = bytes(size)
+    origin.fields += (
+        b"Connection: close, X-Hop\r\nX-Hop: 1\r\nProxy-Authenticate: Basic\r\nX-End: 2\r\n"
+    )
+    head, _ = await got(fetching, await fetching.origin(origin))
+    assert b"x-end: 2" in head
+    assert b"x-hop" not in head
+    assert b"proxy-authenticate" not in head
+
+
 async def test_an_answer_that_breaks_off_does_not_look_whole(fetching):
     async def breaks(reader, writer):
         await reader.readuntil(b"\r\n\r\n")

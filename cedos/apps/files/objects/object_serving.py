@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -51,8 +51,8 @@ _FOR_ALL: Final = frozenset(
 )  # fmt: skip
 _CONDITIONS: Final[tuple[str, ...]] = ("if-none-match", "if-modified-since")
 _HOP_BY_HOP: Final = frozenset(
-    (b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
-     b"upgrade", b"via", b"age")
+    (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authentication-info",
+     b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"via", b"age")
 )  # fmt: skip
 # The range that means "not modified": the program has the object already.
 UNCHANGED: Final = (0, 0)
@@ -340,7 +340,7 @@ class PassedAnswer:
 
     def __init__(self, passed: PassedOn) -> None:
         self._passed, answer = passed, passed.answer
-        fields = [each for each in answer.raw_headers if each[0].lower() not in _HOP_BY_HOP]
+        fields = _for_programs(answer.raw_headers)
         reason = (answer.reason or "").encode("utf-8", "surrogateescape")
         self.head = _head(answer.status, reason, fields)
 
@@ -382,6 +382,13 @@ def program_url(host: str, port: int, target: bytes, hosts: list[bytes]) -> URL:
     return url
 
 
+def _for_programs(fields: Sequence[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+    """Return the fields of an answer that are not for its connection alone (RFC 9110, 7.6.1)."""
+    said = b",".join(value for name, value in fields if name.lower() == b"connection")
+    named = {each.strip().lower() for each in said.split(b",")} - {b"content-length"}
+    return [each for each in fields if each[0].lower() not in _HOP_BY_HOP | named]
+
+
 def _stored_head(record: ObjectRecord, part: tuple[int, int] | None) -> bytes:
     size = record.size or 0
     fields = [
@@ -389,7 +396,7 @@ def _stored_head(record: ObjectRecord, part: tuple[int, int] | None) -> bytes:
         for name, values in record.headers.items()
         for value in values
     ]
-    fields = [each for each in fields if each[0] not in _HOP_BY_HOP | {b"content-length"}]
+    fields = [each for each in _for_programs(fields) if each[0] != b"content-length"]
     fields.append((b"age", b"%d" % max(0, int(time.time() - record.received_unix_s))))
     if part == UNCHANGED:
         return _head(304, b"Not Modified", fields)
