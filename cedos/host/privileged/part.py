@@ -14,12 +14,13 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import Any, Final
 
+from cedos.errors import SteeringError
 from cedos.host.lookups import watch as lookups
 from cedos.host.lookups.watch import AnswerDelivery, links_of
 from cedos.host.profiler import capture
@@ -30,10 +31,12 @@ from cedos.host.steer.journal_records import (
     RESCUE,
     ROUTING,
     HostRecord,
+    JournalReading,
     Record,
     SysctlRecord,
     is_interface_name,
     journal_line,
+    of_here,
     read_records,
 )
 from cedos.host.steer.kernel.filter_rules import INTERFACE, QUEUE
@@ -64,6 +67,7 @@ from cedos.model import Address, FlowKey
 _DNS_PORT: Final = 53
 _MOST_AT_ONCE: Final = 256
 MOST_TRACKED: Final = 65_536
+_MOST_RECORDS: Final = 10_000
 _LARGEST_ANSWER: Final = 4096
 _METRICS_BYTES: Final = 512
 _MOST_BUFFER_BYTES: Final = 16 << 20
@@ -164,13 +168,35 @@ class PrivilegedPart:
         return tuple(map(journal_line, reading.records)), tuple(reading.foreign), reading.damaged
 
     def append_to_journal(self, line: bytes) -> None:
+        """Write records. PermissionError: they tell something else than what the host has or had."""
         for record in read_records(line).records:
-            self._open().append(record)
+            journal = self._open()
+            if len(journal.appended) >= _MOST_RECORDS:
+                raise SteeringError("the journal has more records than a daemon writes")
+            for key, before in _before(record).items():
+                had = [_before(each).get(key, "").split() for each in self._recorded()]
+                if before.split() not in (self._now(key), *had):
+                    raise PermissionError(errno.EPERM, "the host never had it so", key)
+            journal.append(record)
 
     def remove_journal(self) -> None:
+        self._must_be_undone()
         self._open().remove()
 
+    def _must_be_undone(self) -> None:
+        """Refuse to forget the way back of a sysctl that is as we have set it."""
+        records, _ = of_here(JournalReading([*self._recorded()]))
+        changed = [each for each in records.records if isinstance(each, SysctlRecord)]
+        first = {each.key: each.before for each in reversed(changed)}
+        for each in changed:
+            if self._now(each.key) == each.after.split() != first[each.key].split():
+                raise SteeringError(f"{each.key} is not undone: the journal stays")
+
+    def _now(self, key: str) -> list[str]:
+        return (self._kernel.read_sysctl(key) or "").split()
+
     def put_journal_aside(self) -> str | None:
+        self._must_be_undone()
         aside = self._open().put_aside()
         return None if aside is None else str(aside)
 
@@ -391,6 +417,13 @@ def _checked_interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) > _MOST_AT_ONCE:
         raise PermissionError(errno.EPERM, "too many interfaces")
     return names
+
+
+def _before(record: Record) -> Mapping[str, str]:
+    """Return what sysctls were, as a record tells."""
+    if isinstance(record, HostRecord):
+        return record.before
+    return {record.key: record.before} if isinstance(record, SysctlRecord) else {}
 
 
 def _tells(record: Record, key: str, value: str) -> bool:

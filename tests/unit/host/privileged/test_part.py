@@ -30,6 +30,7 @@ from cedos.host.steer.journal_records import (
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.host.steer.kernel.rescue import RescueKernel, operations
 from cedos.host.steer.routing_plan import REFUSING_ROUTE, TABLE_BASE, Preference
+from cedos.host.steer.undo import restore
 from cedos.kernel import conntrack
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkMessage
 from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
@@ -93,6 +94,24 @@ def test_what_the_journal_does_not_know_is_not_begun(asked):
     assert asked.ask("bar", ("wlan0",)) == ["done", None]
     assert asked.ask("write_sysctl", CONNTRACK_ACCOUNTING, "1") == ["done", None]
     assert asked.kernel.own == [RULE]
+
+
+def test_the_way_back_leads_to_what_the_host_had(asked, tmp_path):
+    """Who has the daemon's other half had `cedos restore` leave the host without room for TCP."""
+    kernel = asked.kernel
+    own, bad = kernel.sysctls[TCP_RMEM], "1 1 1"
+    for record in (SysctlRecord(TCP_RMEM, bad, own), HostRecord({TCP_RMEM: bad})):
+        assert asked.refuses("append_to_journal", journal_line(record))
+    asked.knows(HostRecord({TCP_RMEM: own}), SysctlRecord(TCP_RMEM, own, bad))
+    assert asked.ask("write_sysctl", TCP_RMEM, bad) == ["done", None]
+    for forgets in ("remove_journal", "put_journal_aside"):
+        assert asked.ask(forgets)[0] == "failed"
+    asked.knows(SysctlRecord(TCP_RMEM, own, "2 2 2"))  # as it was, though it is not so now
+    asked.ask("close_journal")
+    assert not restore(tmp_path, kernel=kernel).left
+    assert kernel.sysctls[TCP_RMEM] == own
+    asked.ask("open_journal")
+    assert asked.ask("remove_journal") == ["done", None]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +285,7 @@ def test_it_goes_on_whatever_it_is_asked(asked):
     assert set(asked.kernel.log) <= {"packet filter: remove"} | {
         line
         for line in asked.kernel.log
-        if "delete" in line or "rescue" in line or "filter" in line
+        if any(word in line for word in ("delete", "rescue", "filter", "close"))
     }
 
 
