@@ -183,7 +183,7 @@ def _records(data: bytes, offset: int, count: int) -> tuple[list[Address], list[
     musl's programs take an address of any class, and see only the last byte of a record's kind.
     """
     found: list[Address] = []
-    aliases: list[str] = []
+    aliases: list[str | None] = []
     for _ in range(count):
         name = _name(data, offset)
         if name is None or name[1] + _RECORD.size > len(data):
@@ -196,21 +196,29 @@ def _records(data: bytes, offset: int, count: int) -> tuple[list[Address], list[
         if (kind & 0xFF, length) in ((A, 4), (AAAA, 16)):
             found.append(address(octets))
         elif family == _IN and kind == _CNAME:
-            aliases.append(_whole_name(data, offset - length) or "")
+            aliases.append(_whole_name(data, offset - length))
         elif family == _IN and kind == _SRV and len(octets) > 6:
             # The target serves the name (RFC 2782), and is what programs look up next.
-            aliases.append(_whole_name(data, offset - length + 6) or "")
+            aliases.append(_whole_name(data, offset - length + 6))
         elif family == _IN and kind in (_SVCB, _HTTPS) and len(octets) > 2:
-            found += _hints(octets)
-            aliases.append(_whole_name(data, offset - length + 2) or "")
+            if (hints := _hints(octets)) is None:
+                return None
+            found += hints
+            aliases.append(_whole_name(data, offset - length + 2))
+    if None in aliases:  # programs may read it all the same
+        return None
     return found, [alias for alias in aliases if alias]
 
 
-def _hints(octets: bytes) -> list[Address]:
-    """Return the addresses in a service's record: priority, target, and parameters by number."""
+def _hints(octets: bytes) -> list[Address] | None:
+    """Return the addresses in a service's record: priority, target, and parameters by number.
+
+    None: the target's end is not found.
+    """
     found: list[Address] = []
-    name = _name(octets, 2)
-    offset = name[1] if name is not None else len(octets)
+    if (name := _name(octets, 2)) is None:
+        return None
+    offset = name[1]
     while offset + 4 <= len(octets):
         key, length = struct.unpack_from("!2H", octets, offset)
         value = octets[offset + 4 : offset + 4 + length]
