@@ -263,32 +263,43 @@ class Waiter:
 
 RECEIVE_BYTES: Final = 1 << 19
 
-# The time for which the connections of one peer are read in a turn of the event loop; peers that cost
-# less in all begin no new account.
+# The time of a turn of the event loop in which the connections of one peer, and of all, are read.
 TURN_S: Final = 0.005
+_ALL_S: Final = 0.050
+# A turn is begun anew once so much was read. What a peer took counts for one to two seconds.
 _NOTED_S: Final = 0.001
+_RECENT_S: Final = 1.0
 
 
 class Turns:
     """The turns of an event loop, shared by the peers that send.
 
     A peer that has many connections, or whose bytes cost much, has its share of each turn. The rest of
-    its work waits for the next turns, the oldest first. So other peers wait for little of it.
+    its work waits for later turns. Where many peers fill a turn, those that took least of the last ones
+    come first in the next. So a peer whose bytes cost little waits for little of others' work.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._spent_s: dict[str, float] = {}  # of each peer, since about this turn's beginning
+        self._turn_s: dict[str, float] = {}  # of each peer, in this turn
         self._all_s = 0.0
+        self._recent_s: dict[
+            str, float
+        ] = {}  # of each peer, since `_since_s`, and a second before it
+        self._older_s: dict[str, float] = {}
+        self._since_s = loop.time()
         self._waiting: dict[str, dict[Callable[[], None], None]] = {}
         self._planned = False
 
     def take(self, peer: str, work: Callable[[], None]) -> None:
-        """Do the work for a peer now, or in a later turn if the peer has had its share of this one."""
-        if peer in self._waiting or self._spent_s.get(peer, 0.0) >= TURN_S:
-            self._waiting.setdefault(peer, {})[work] = None
-        else:
+        """Do the work for a peer now, or in a later turn if its share of this one is used up."""
+        if self._may_now(peer) and peer not in self._waiting:
             self._do(peer, work)
+        else:
+            self._waiting.setdefault(peer, {})[work] = None
+
+    def _may_now(self, peer: str) -> bool:
+        return self._all_s < _ALL_S and self._turn_s.get(peer, 0.0) < TURN_S
 
     def _do(self, peer: str, work: Callable[[], None]) -> None:
         began_s = self._loop.time()
@@ -296,8 +307,9 @@ class Turns:
             work()
         finally:
             took_s = self._loop.time() - began_s
-            self._spent_s[peer] = self._spent_s.get(peer, 0.0) + took_s
             self._all_s += took_s
+            for each in (self._turn_s, self._recent_s):
+                each[peer] = each.get(peer, 0.0) + took_s
             if self._all_s >= _NOTED_S:
                 self._plan()
 
@@ -308,19 +320,22 @@ class Turns:
 
     def _begin(self) -> None:
         """Begin a turn with the work that waits."""
-        self._planned = False
-        self._spent_s.clear()
-        self._all_s = 0.0
+        self._planned, self._turn_s, self._all_s = False, {}, 0.0
+        if (now := self._loop.time()) - self._since_s >= _RECENT_S:
+            self._older_s, self._recent_s, self._since_s = self._recent_s, {}, now
         if self._waiting:
             self._plan()
-        for peer in list(self._waiting):
-            while peer in self._waiting and self._spent_s.get(peer, 0.0) < TURN_S:
+        for peer in sorted(self._waiting, key=self._took_s):
+            while peer in self._waiting and self._may_now(peer):
                 waiting = self._waiting[peer]
                 work = next(iter(waiting))
                 del waiting[work]
                 if not waiting:
                     del self._waiting[peer]
                 self._do(peer, work)
+
+    def _took_s(self, peer: str) -> float:
+        return self._recent_s.get(peer, 0.0) + self._older_s.get(peer, 0.0)
 
 
 # The C library gives memory at the end of its heap back to the kernel as soon as there are 128 KB of it,

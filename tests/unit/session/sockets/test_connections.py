@@ -3,8 +3,10 @@
 import asyncio
 import os
 import socket
+from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -16,6 +18,7 @@ from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedErr
 from cedos.model import Bulk, Direction, Label, NetworkKind, Urgency
 from cedos.session.io import dialler
 from cedos.session.io.advice import KnownNetwork
+from cedos.session.io.driver import Turns
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.protocol import packing
@@ -207,6 +210,39 @@ async def test_a_peer_with_many_sessions_leaves_turns_to_others(by, monkeypatch)
         assert sum(path.received_bytes for path in paths) - before < waiting / 2
         for each in (end for both in ends for end in both):
             each.abort("the test is over")
+
+
+def test_who_sends_little_goes_before_many_who_send_much():
+    """Sessions from 100 addresses that flooded had another client's small file wait for 2 to 3 s."""
+    now_s, planned, served = 0.0, [], Counter()
+    turns = Turns(SimpleNamespace(time=lambda: now_s, call_soon=planned.append))
+
+    def work(peer, took_s=0.004):
+        nonlocal now_s
+        now_s += took_s
+        served[peer] += 1
+
+    floods = {f"192.0.2.{number}": partial(work, number) for number in range(100)}
+
+    def turn():
+        due, planned[:] = planned[:], []
+        for each in due:
+            each()
+        for peer, flood in floods.items():
+            turns.take(peer, flood)
+
+    for _ in range(100):
+        turn()
+    for count in range(1, 21):
+        began_s = now_s
+        turn()  # the other one's bytes come in it
+        turns.take("198.51.100.1", partial(work, "other", 0.0001))
+        while served["other"] < count:
+            turn()
+        assert now_s - began_s < 0.120
+    assert sum(served.values()) > 1_000
+    del served["other"]
+    assert max(served.values()) - min(served.values()) <= 3, "those who flood share the rest"
 
 
 async def test_a_source_is_asked_again_and_a_short_one_ends_the_session(joined):
