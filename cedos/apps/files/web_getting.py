@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Final
-from urllib.parse import urlsplit
 
 import aiohttp
 from aiohttp import hdrs
@@ -235,10 +234,10 @@ def _unreachable(error: OSError) -> str:
 def is_web(url: str) -> bool:
     """Return True for an http or https URL with a host."""
     try:
-        parts = urlsplit(url)
-        return parts.scheme in ("http", "https") and bool(parts.hostname)
+        found = web.url_of(url)
     except ValueError:
         return False
+    return found.scheme in ("http", "https") and bool(found.raw_host)
 
 
 class LeadingNetworks:
