@@ -250,17 +250,23 @@ class SystemBus:
         """
         self._watches.append((service, path, interface, changed))
         if self._bus is not None and self._bus.connected:
-            await self._add_match(service, path, interface)
+            await self._match("AddMatch", service, path, interface)
         else:
             await self._connected()
 
-    async def _add_match(self, service: str, path: str, interface: str) -> None:
+    async def unwatch(self, service: str, path: str, interface: str) -> None:
+        """End what `watch` began; errors as of `call`."""
+        ended = (service, path, interface)
+        self._watches = [each for each in self._watches if each[:3] != ended]
+        await self._match("RemoveMatch", *ended)
+
+    async def _match(self, change: str, service: str, path: str, interface: str) -> None:
         # Any user may send a signal of this name; the bus knows whose the service is.
         rule = (
             f"type='signal',sender='{service}',interface='{_BUS}.Properties',"
             f"member='PropertiesChanged',path_namespace='{path}',arg0='{interface}'"
         )
-        await self.call(_BUS, "/org/freedesktop/DBus", _BUS, "AddMatch", "s", [rule])
+        await self.call(_BUS, "/org/freedesktop/DBus", _BUS, change, "s", [rule])
 
     async def _connected(self) -> BoundedBus:
         async with self._connecting:
@@ -281,7 +287,7 @@ class SystemBus:
             bus.add_message_handler(self._signalled)
             self._bus, self.problem, self._unanswered = bus, None, 0
         for service, path, interface, _ in self._watches:
-            await self._add_match(service, path, interface)
+            await self._match("AddMatch", service, path, interface)
         return bus
 
     def _signalled(self, message: Message) -> None:

@@ -10,7 +10,6 @@ from cedos.host.monitor.bus import BusError, SystemBus
 SERVICE = "org.freedesktop.login1"
 _SEAT_PATH = "/org/freedesktop/login1/seat/seat0"
 _SEAT = "org.freedesktop.login1.Seat"
-_SESSIONS = "/org/freedesktop/login1/session"
 _SESSION = "org.freedesktop.login1.Session"
 _NO_SESSION = "/"
 
@@ -97,13 +96,15 @@ class Screen:
         with contextlib.suppress(BusError):
             if not self._watches:
                 self._watches = True
-                for path, interface in ((_SEAT_PATH, _SEAT), (_SESSIONS, _SESSION)):
-                    with contextlib.suppress(BusError):
-                        await bus.watch(SERVICE, path, interface, self._changed)
-            self._session = await _session(bus)
+                await bus.watch(SERVICE, _SEAT_PATH, _SEAT, self._changed)
+            session = await _session(bus)
+            # (Of each other session its user may change the hints without end.)
+            before, self._session = self._session, session
+            if session is not None and before != session:
+                await bus.watch(SERVICE, session, _SESSION, self._changed)
+            if before is not None and before != session:
+                await bus.unwatch(SERVICE, before, _SESSION)
         return await read(bus)
 
     def _changed(self, path: str) -> None:
-        # (Of any other session a user may change the hints without end.)
-        if path in (_SEAT_PATH, self._session):
-            self._wake.set()
+        self._wake.set()

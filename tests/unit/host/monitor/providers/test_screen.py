@@ -52,6 +52,15 @@ async def test_idle_locked_and_another_session(address, make_service):
         await until(lambda: told == [False, True])
         logind.set(SECOND, session, IdleHint=Variant("b", True))
         await until(lambda: told == [False, True, False])
+        # Its user may go on changing them without end, and nothing of that is heard.
+        heard = []
+        assert bus._bus is not None
+        bus._bus.add_message_handler(lambda message: heard.append(message.path))
+        logind.set(FIRST, session, IdleHint=Variant("b", False))
+        logind.set(SECOND, session, IdleHint=Variant("b", False))
+        await until(lambda: told[3:] == [True])
+        assert SECOND in heard
+        assert FIRST not in heard
     finally:
         task.cancel()
         await asyncio.wait({task})
