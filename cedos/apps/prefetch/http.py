@@ -113,6 +113,7 @@ class Yielding:
         self._came = 0
         self._round_at_s = 0.0
         self._paused = False
+        self._listened_s, self._since_s = 0.0, time.monotonic()
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "Yielding":
@@ -128,6 +129,11 @@ class Yielding:
 
     def on_bytes(self, count: int) -> None:
         self._came += count
+
+    @property
+    def listened_s(self) -> float:
+        """Seconds in which the other end might send."""
+        return self._listened_s + (0.0 if self._paused else time.monotonic() - self._since_s)
 
     @property
     def _behind(self) -> bool:
@@ -156,6 +162,7 @@ class Yielding:
         transport = self._transport
         if pauses is self._paused or transport is None or transport.is_closing():
             return
+        self._listened_s, self._since_s = self.listened_s, time.monotonic()
         self._paused = pauses
         if pauses:
             transport.pause_reading()
@@ -269,9 +276,19 @@ class HttpFetcher:
             connection = answer.connection
             async with Yielding(None if connection is None else connection.transport, turn) as slow:
                 await turn.turn()
+                since_s, came = slow.listened_s, 0
                 async for block in answer.content.iter_chunked(_BLOCK_BYTES):
                     part.append(block)
                     slow.on_bytes(len(block))
+                    # The server's time: this end may step back for as long as others want.
+                    came += len(block)
+                    if came >= web.LEAST_BYTES:
+                        since_s, came = slow.listened_s, 0
+                    elif slow.listened_s - since_s > web.SILENCE_S:
+                        raise FetchError(
+                            f"{self.url}: less than {web.LEAST_BYTES} bytes came"
+                            f" in {web.SILENCE_S:g} s"
+                        )
                     turn.received(part.size, total)
                     await turn.turn()
         if total is not None and part.size != total:

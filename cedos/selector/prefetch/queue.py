@@ -38,6 +38,8 @@ _SIZE_WEIGHT = 2.0
 _ACTS_PER_S = 1 / 40
 _ACTS_WEIGHT_S = 120.0
 _LEAST_LEFT_BYTES = 1.0
+# A server that breaks off after less each time is one that fails.
+_LEAST_PROGRESS_BYTES = 16_384.0
 _LONG_S = 1e6
 _PROHIBITIVE = PROHIBITIVE / 2
 # The time until the host has counted carried bytes and this program has asked for the count.
@@ -77,6 +79,7 @@ class Item:
     hinted_at_s: float
     size_bytes: float | None = None
     received_bytes: float = 0.0
+    counted_bytes: float = 0.0  # those that ended a row of failures
     state: State = State.WAITING
     demanded: bool = False
     network: str | None = None
@@ -187,8 +190,9 @@ class Queue:
         item = self.items[key]
         if size_bytes is not None:
             item.size_bytes = size_bytes
-        if received_bytes > item.received_bytes:
-            item.received_bytes = received_bytes
+        item.received_bytes = max(item.received_bytes, received_bytes)
+        if received_bytes >= item.counted_bytes + _LEAST_PROGRESS_BYTES:
+            item.counted_bytes = received_bytes
             item.failures = 0
 
     def finished(self, key: Hashable, size_bytes: float) -> None:

@@ -311,6 +311,60 @@ async def test_what_it_did_not_write_is_not_taken_for_its_bytes(how, monkeypatch
     assert into.read_bytes() == body
 
 
+@pytest.mark.parametrize("urgency", Urgency)
+async def test_a_server_that_sends_byte_by_byte_is_given_up(monkeypatch, urgency):
+    """It held the only prefetch of its network for good, and all other items waited."""
+    monkeypatch.setattr(web, "SILENCE_S", 0.3)
+    ended = asyncio.Event()
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+        with suppress(ConnectionError):
+            while not writer.is_closing():
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        writer.close()
+        ended.set()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        turn = Turn(None, Label(urgency, Bulk.LARGE), clear=lambda: True)
+        with pytest.raises(FetchError, match="less than 16384 bytes came"):
+            await asyncio.wait_for(HttpFetcher(url).fetch(turn), 5)
+        await ended.wait()
+
+
+async def test_what_steps_back_for_long_is_not_given_up(monkeypatch):
+    monkeypatch.setattr(web, "SILENCE_S", 0.3)
+    clear, began = asyncio.Event(), asyncio.Event()
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 8000\r\n\r\n" + bytes(4000))
+        await writer.drain()
+        await clear.wait()
+        writer.write(bytes(4000))
+        writer.close()
+
+    def is_clear():
+        return clear.is_set() or not began.is_set()
+
+    def received(have, _size):
+        if have:
+            began.set()
+
+    async with await asyncio.start_server(answer, "127.0.0.1") as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        turn = Turn(None, Label(Urgency.BACKGROUND, Bulk.LARGE), received, is_clear)
+        fetching = asyncio.create_task(HttpFetcher(url).fetch(turn))
+        await began.wait()
+        await asyncio.sleep(0.6)
+        clear.set()
+        assert (await asyncio.wait_for(fetching, 5)).content == bytes(8000)
+
+
 async def test_an_attempt_that_ended_gives_no_later_one_its_name(monkeypatch, tmp_path):
     """Its thread went on, and found the part of the next attempt, of which little was here."""
     asked, go_on = [], asyncio.Event()

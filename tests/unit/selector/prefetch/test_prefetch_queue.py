@@ -284,3 +284,13 @@ def test_failures_are_told_and_no_more_than_asked_for_are_shown(make):
     assert why[0] == "failed 1 times; tried again in 2 s"
     assert why[2] == "failed 1 times; left to demand"
     assert len(verdicts(queue, 1.0, [make.wifi()], make.prices(), Plan(), 2)) == 2
+
+
+@pytest.mark.parametrize(("step", "failures"), [(1.0, 6), (20_000.0, 1)])
+def test_only_progress_that_counts_ends_a_row_of_failures(step, failures):
+    """A server that broke off after one more byte each time was never left to demand."""
+    queue = queue_of(1e6)
+    for number in range(1, 7):
+        queue.progressed(0, step * number, 1e6)
+        queue.on_failure(0, 1.0)
+    assert queue.items[0].failures == failures
