@@ -1,4 +1,4 @@
-"""The driver of one event loop, which its sessions share: a buffer, networks, replay memory, wake-ups.
+"""The driver of one event loop, which its sessions share: buffer, turns, links, replay memory, wake-ups.
 
 `WakeWatch` tells when the host woke up from sleep, without polling a clock: a timer on the wall clock
 that never ends is cancelled by the kernel when that clock is set, and the kernel sets it after each
