@@ -255,7 +255,11 @@ class SystemBus:
             await self._connected()
 
     async def unwatch(self, service: str, path: str, interface: str) -> None:
-        """End what `watch` began; errors as of `call`."""
+        """End what `watch` began; errors as of `call`.
+
+        To be called before another path of that interface is watched: the bus ends the latest watch of
+        the interface, whatever its path.
+        """
         ended = (service, path, interface)
         self._watches = [each for each in self._watches if each[:3] != ended]
         await self._match("RemoveMatch", *ended)

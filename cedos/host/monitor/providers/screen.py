@@ -100,10 +100,11 @@ class Screen:
             session = await _session(bus)
             # (Of each other session its user may change the hints without end.)
             before, self._session = self._session, session
+            if before is not None and before != session:
+                with contextlib.suppress(BusError):
+                    await bus.unwatch(SERVICE, before, _SESSION)
             if session is not None and before != session:
                 await bus.watch(SERVICE, session, _SESSION, self._changed)
-            if before is not None and before != session:
-                await bus.unwatch(SERVICE, before, _SESSION)
         return await read(bus)
 
     def _changed(self, path: str) -> None:
