@@ -58,9 +58,12 @@ def take(directory: Path) -> None:
     # First, so that nothing is added while the rest is taken.
     _take(directory)
     # By open folders: the directory's owner may have put links in the way.
-    for _, folders, files, inside in os.fwalk(directory):
+    for path, folders, files, inside in os.fwalk(directory):
         for name in (*folders, *files):
             _take(name, inside)
+        # (What lies deeper is none of ours, and may be any number of folders deep.)
+        if Path(path) != directory:
+            folders.clear()
 
 
 def _take(name: str | Path, inside: int | None = None) -> None:

@@ -1,6 +1,7 @@
 """Files of a directory that may be another user's."""
 
 import os
+import subprocess
 
 import pytest
 
@@ -65,3 +66,21 @@ def test_the_mode_of_what_was_put_in_its_place_stays(tmp_path):
     assert {path.stat().st_mode & 0o777 for path in (mine, others)} == {0o600}
     own_file.change_mode(mine, 0o660)
     assert mine.stat().st_mode & 0o777 == 0o660
+
+
+def test_folders_without_end_keep_no_daemon_from_starting(tmp_path):
+    state = tmp_path / "state"
+    state.mkdir()
+    folder = os.open(state, os.O_RDONLY)
+    try:
+        for _ in range(2_000):
+            os.mkdir("deeper", dir_fd=folder)
+            inner = os.open("deeper", os.O_RDONLY, dir_fd=folder)
+            os.close(folder)
+            folder = inner
+        os.chown(state, USER, USER)
+        own_file.take(state)
+        assert state.stat().st_uid == 0
+    finally:
+        os.close(folder)
+        subprocess.run(["rm", "-rf", state], check=True)
