@@ -196,7 +196,7 @@ def open_to_others(file: int, beside: Path) -> None:
 
 def write(path: Path, content: bytes) -> None:
     """Replace the file, for its owner alone. Errors: OSError, it is as it was."""
-    new = path.with_suffix(".new")
+    new = path.with_name(f"{path.stem}.{os.getpid()}.new")  # of no other program that writes it now
     # Remove any file that a torn write, or another user, left under that name; never write to it.
     new.unlink(missing_ok=True)
     file = create(new)

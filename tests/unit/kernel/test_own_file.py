@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 
 import pytest
 
@@ -84,3 +85,18 @@ def test_folders_without_end_keep_no_daemon_from_starting(tmp_path):
     finally:
         os.close(folder)
         subprocess.run(["rm", "-rf", state], check=True)
+
+
+def test_two_programs_write_one_file_whole_each_time(tmp_path):
+    """A podcast's run beside another one ended, and its book could be read in part."""
+    path, content = tmp_path / "book.json", b"x" * 20_000
+    own_file.write(path, content)
+    loop = (
+        "import sys; from pathlib import Path; from cedos.kernel import own_file\n"
+        f"for _ in range(1000): own_file.write(Path(sys.argv[1]), {len(content)} * b'x')"
+    )
+    both = [subprocess.Popen([sys.executable, "-c", loop, path]) for _ in range(2)]
+    while any(each.poll() is None for each in both):
+        assert path.read_bytes() == content
+    assert [each.returncode for each in both] == [0, 0]
+    assert list(tmp_path.iterdir()) == [path]

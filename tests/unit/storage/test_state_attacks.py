@@ -36,7 +36,7 @@ def state(tmp_path):
 
 
 def test_a_link_in_the_way_of_a_new_file_is_not_followed(state, elsewhere):
-    (state / "sizes.new").symlink_to(elsewhere)
+    (state / f"sizes.{os.getpid()}.new").symlink_to(elsewhere)
     own_file.write(state / "sizes.json", b"{}")
     assert elsewhere.read_text() == "root:x:0:0\n"
     assert (state / "sizes.json").read_bytes() == b"{}"
@@ -44,10 +44,10 @@ def test_a_link_in_the_way_of_a_new_file_is_not_followed(state, elsewhere):
 
 
 def test_what_holds_the_new_file_already_is_not_written_to(state, elsewhere):
-    (state / "sizes.new").hardlink_to(elsewhere)
+    (state / f"sizes.{os.getpid()}.new").hardlink_to(elsewhere)
     own_file.write(state / "sizes.json", b"{}")
     assert elsewhere.read_text() == "root:x:0:0\n"
-    os.mkfifo(state / "sizes.new")
+    os.mkfifo(state / f"sizes.{os.getpid()}.new")
     own_file.write(state / "sizes.json", b"[]")  # and nobody waits for its reader
     assert (state / "sizes.json").read_bytes() == b"[]"
 
