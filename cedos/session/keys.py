@@ -153,18 +153,35 @@ def changed_alone(path: Path) -> Iterator[None]:
 
 
 def write_names(path: Path, names: Mapping[str, bytes]) -> None:
-    """Write what `read_names` reads. ConfigError: the file cannot be written."""
+    """Write what `read_names` reads, for those who read it so far. ConfigError: it cannot be written."""
     lines = [f"{json.dumps(name)} = {json.dumps(to_text(key))}\n" for name, key in names.items()]
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
-            draft.write_text(f"{_HEAD}[hosts]\n{''.join(lines)}")
+            with os.fdopen(own_file.create(draft), "w") as file:
+                _open_to_readers(file.fileno(), path, draft.with_suffix(".mode"))
+                file.write(f"{_HEAD}[hosts]\n{''.join(lines)}")
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
+
+
+def _open_to_readers(file: int, path: Path, beside: Path) -> None:
+    """Give a new file the owner and readers of the one that it replaces, else of new ones. OSError.
+
+    Root changes the list of a service that has a user of its own, whatever root's umask is.
+    """
+    with suppress(FileNotFoundError):
+        before = path.lstat()
+        if stat.S_ISREG(before.st_mode):
+            os.fchmod(file, before.st_mode & 0o644)
+            with suppress(PermissionError):
+                os.fchown(file, before.st_uid, before.st_gid)
+            return
+    own_file.open_to_others(file, beside)
 
 
 def hardware_aes(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:

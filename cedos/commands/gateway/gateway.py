@@ -181,7 +181,7 @@ def command(
     if invite is None:
         open_listening(listen).close()  # a port that is taken is told before a line is printed
     me = keys.own(own_key or keys.own_key_path())
-    newcomer = invite or ("" if invited.names else _FIRST)
+    newcomer = invite or (_FIRST if invited.is_new else "")
     given = name is not None or listen != _ANYWHERE
     if newcomer:
         known = None if given else invited.address

@@ -71,6 +71,11 @@ class InvitedClients:
         self._read()
 
     @property
+    def is_new(self) -> bool:
+        """Tell whether nobody was invited so far; those may be who were revoked since."""
+        return not self._file.exists()
+
+    @property
     def names(self) -> list[str]:
         self._read()
         return sorted(self._names.values())

@@ -128,6 +128,35 @@ def test_who_is_revoked_beside_an_invitation_stays_so(config_home, monkeypatch):
     assert InvitedClients(file).names == ["tablet"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to others")
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_what_root_revokes_is_read_by_the_gateways_own_user(tmp_path, umask):
+    """The service could not read root's file, went on with the old one, and did not start again."""
+    folder = tmp_path / "cedos-gateway"
+    folder.mkdir(0o700)
+    os.chown(folder, 65_534, 65_534)
+    file, before = folder / "clients.toml", os.umask(umask)
+    try:
+        for change in (InvitedClients.invite, InvitedClients.revoke):
+            change(InvitedClients(file), "phone")
+            status = file.stat()
+            assert (status.st_uid, status.st_mode & 0o777) == (65_534, 0o666 & ~umask)
+        # A file that others read, as in /etc, stays so; none is written through a link.
+        file.chmod(0o640)
+        os.chown(file, 0, 65_533)
+        InvitedClients(file).invite("phone")
+        status = file.stat()
+        assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (0, 65_533, 0o640)
+        other = tmp_path / "other"
+        other.write_text("")
+        file.unlink()
+        file.symlink_to(other)
+        InvitedClients(file).invite("phone")
+        assert (other.read_text(), file.is_symlink()) == ("", False)
+    finally:
+        os.umask(before)
+
+
 def test_two_gateways_that_are_joined_at_once_are_both_joined(cedos, config_home, monkeypatch):
     first, second = other_gateway("gw1.example:7100"), other_gateway("gw2.example:7100")
     other = meanwhile(
@@ -224,6 +253,22 @@ def test_the_unit_that_redirects_has_two_privileges(cedos):
     # systemd puts what LoadCredential names there, under this name.
     assert service["LoadCredential"].split(":")[0] == "gateway"
     assert "${CREDENTIALS_DIRECTORY}/gateway" in words
+
+
+def test_a_gateway_whose_last_client_was_revoked_invites_nobody(cedos, monkeypatch):
+    """Its next start invited one, and printed the line into the journal."""
+
+    async def ended(*_):
+        pass
+
+    monkeypatch.setattr(gateway, "_run", ended)
+    monkeypatch.setattr(gateway.logs, "configure", lambda *_: None)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        start = ("gateway", "--listen", f"127.0.0.1:{free.getsockname()[1]}")
+    assert "cedos join" in cedos(*start).stdout
+    assert cedos("gateway", "--revoke", "laptop").exit_code == 0
+    assert cedos(*start).stdout == ""
+    assert cedos("gateway", "--list").stdout == ""
 
 
 def test_a_port_that_is_taken_is_told(cedos):
