@@ -19,8 +19,11 @@ def write_status(path: Path, facts: dict[str, Any]) -> None:
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(json.dumps({"at_s": time.monotonic(), "pid": os.getpid(), **facts}))
-        draft.replace(path)
+        try:
+            draft.write_text(json.dumps({"at_s": time.monotonic(), "pid": os.getpid(), **facts}))
+            draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)
 
 
 def read_status(path: Path) -> dict[str, Any] | None:

@@ -1,6 +1,8 @@
 """The status file of a requestor names its helpers by address; an old one names none."""
 
+import errno
 import json
+from pathlib import Path
 
 from cedos.storage.sharing_status import STATUS_FILES, neighbours, write_status
 
@@ -14,3 +16,14 @@ def test_helpers_are_named_by_address_while_the_file_is_fresh(tmp_path):
     old = json.loads(file.read_text())
     file.write_text(json.dumps({**old, "at_s": old["at_s"] - 6.0}))
     assert neighbours(tmp_path) == {}
+
+
+def test_a_full_disk_is_left_without_drafts(tmp_path, monkeypatch):
+    """Each second left one more empty file."""
+
+    def full(_self, _target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    write_status(tmp_path / "share-help.json", {})
+    assert list(tmp_path.iterdir()) == []
