@@ -454,8 +454,10 @@ class WebUploads:
     ) -> None:
         await asyncio.to_thread(partial.finish, upload.record.heard_unix_s)
         upload.record.state, upload.record.sha256 = UploadState.WHOLE, digest.hex()
-        self.store.write(client, upload)
-        self._send_later(client, upload)
+        try:
+            self.store.write(client, upload)
+        finally:
+            self._send_later(client, upload)
 
     def _send_later(self, client: str, upload: KeptUpload) -> None:
         task = asyncio.get_running_loop().create_task(self._send(client, upload))

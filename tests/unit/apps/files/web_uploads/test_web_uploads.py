@@ -20,7 +20,7 @@ from cedos.apps.files.client_store import Cost
 from cedos.apps.files.messages import PutAnswer, PutRequest, WebAnswer, pack, read
 from cedos.apps.files.objects.object_serving import client_of
 from cedos.apps.files.partial import Partial
-from cedos.apps.files.web_uploads import UploadRecord, UploadState
+from cedos.apps.files.web_uploads import UploadRecord, UploadState, UploadStore
 from cedos.errors import TransferError
 from cedos.session.protocol.crypto import KeyPair
 from tests.unit.apps.files.web_uploads.conftest import CREATED
@@ -171,6 +171,23 @@ async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading):
     assert third.answer.status == 201
     assert third.progress.began_bytes == 2_000_000
     assert uploading.origin.got == [(uploading.origin.got[0][0], source.read_bytes())]
+
+
+async def test_an_upload_whose_note_finds_no_room_is_sent_all_the_same(uploading, monkeypatch):
+    """It was whole for the gateway, which never sent it: its client waited until the gateway's end."""
+    write = UploadStore.write
+
+    def full(store, client, upload):
+        if upload.record.state is UploadState.WHOLE:
+            raise TransferError("the gateway cannot store it: No space left on device")
+        write(store, client, upload)
+
+    monkeypatch.setattr(UploadStore, "write", full)
+    uploading.origin.answers = [CREATED]
+    source = uploading.file(b"data")
+    with pytest.raises(TransferError, match="No space left"):
+        await uploading.put(source)
+    assert (await asyncio.wait_for(uploading.put(source), 5)).answer.status == 201
 
 
 async def test_who_ends_a_session_that_completes_an_upload_ends_nothing_else(
