@@ -232,9 +232,10 @@ class Observer:
 
     async def _read_providers(self) -> None:
         while True:
-            up = [network for network in self._networks if network.up]
+            # (Some routes may lead over a network without a default route, too: what it carries counts.)
+            reads = [self._read(each) if each.up else self.count(each) for each in self._networks]
             self._count_helpers()
-            await asyncio.gather(*map(self._read, up))
+            await asyncio.gather(*reads)
             self._tell_pingable()
             self._post(ProvidersRead())
             await asyncio.sleep(self._until_next(time.monotonic()))

@@ -193,3 +193,14 @@ def test_programs_are_stopped_where_it_is_spent_and_nothing_is_left_behind(host)
         assert "Traceback" not in log
         assert "a hard budget is used up" in log
     assert host.state() == before
+
+
+def test_a_network_without_a_default_route_is_counted(host):
+    """A router may name its routes otherwise, by halves say: what came by these was not counted."""
+    with host.cedos.up():
+        host.laptop.ip("route", "del", "default", "dev", "lte0")
+        wait_until(lambda: not host.cedos.client.networks()[-1].up)
+        assert not host.set(2e8).barred
+        with pytest.raises(ConnectionResetError):
+            host.read(host.connect(), 1 << 32)
+        assert host.refused()
