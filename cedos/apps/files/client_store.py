@@ -103,7 +103,7 @@ class ClientStore(Generic[Kept]):
         self._folder, self._most = folder, Cost(most_bytes, MEMORY_BYTES)
         self._restore, self._ours, self._durable = restore, ours, durable
         self._kept: dict[str, OrderedDict[str, Kept]] = {}
-        self._costs: dict[str, Cost] = {}
+        self._costs: dict[tuple[str, str], Cost] = {}  # by client and name, which clients choose
         self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
         self._total = _Account()
         self._tidied_unix_s = 0.0
@@ -167,20 +167,20 @@ class ClientStore(Generic[Kept]):
         """Count a body, new or changed, with its record."""
         of = self._kept.setdefault(client, OrderedDict())
         of.setdefault(kept.record.id, kept)
-        self._settle(client, kept.record.id, self._cost(kept, record or b""))
+        self._settle(client, kept.record.id, self._cost(client, kept, record or b""))
 
-    def _cost(self, kept: Kept, record: bytes) -> Cost:
+    def _cost(self, client: str, kept: Kept, record: bytes) -> Cost:
         """Return the cost of a body with its record; what a record took stays its own."""
-        old = self._costs.get(kept.record.id)
+        old = self._costs.get((client, kept.record.id))
         if old is None:
             return cost_of(kept.held_bytes, len(record))
         taken = old.memory - _EACH_BYTES - _LATER_BYTES
         return cost_of(kept.held_bytes, max(taken, len(record) - _LATER_BYTES))
 
     def _settle(self, client: str, name: str, cost: Cost) -> None:
-        old = self._costs.pop(name, _NOTHING)
+        old = self._costs.pop((client, name), _NOTHING)
         if cost != _NOTHING:
-            self._costs[name] = cost
+            self._costs[client, name] = cost
         for account in (self._accounts[client], self._total):
             account.change(old, cost)
 
@@ -191,8 +191,8 @@ class ClientStore(Generic[Kept]):
         """
         draft, folder = kept.path.with_suffix(".new"), self._folder_of(client)
         record = encoded(kept.record)
-        if (old := self._costs.get(kept.record.id)) is not None:
-            cost = self._cost(kept, record)
+        if (old := self._costs.get((client, kept.record.id))) is not None:
+            cost = self._cost(client, kept, record)
             if cost.memory > old.memory:
                 more = Cost(cost.disk - old.disk, cost.memory - old.memory)
                 self.make_room(client, more, self.clock.now_s(), but=kept)

@@ -504,3 +504,13 @@ async def test_answers_of_one_clients_servers_leave_room_for_the_uploads_of_othe
 
 def upload_record(number):
     return UploadRecord(f"{number:032x}", "http://192.0.2.1/", [], 1, "v", 60.0, time.time())
+
+
+async def test_two_clients_may_choose_one_id(uploading):
+    """The second one's took what the first one's cost off the accounts: no limit held."""
+    store = uploading.store
+    store.open()
+    for client in "12":
+        record = UploadRecord("a" * 32, "http://a/", [], 480_000, "v", 60.0, time.time())
+        store.create(client * 32, record)
+    assert store._accounts["1" * 32].disk == store._accounts["2" * 32].disk > 480_000
