@@ -8,7 +8,7 @@ Each direction has a rule of its own. A train upwards serves uploads alone, so n
 was one, nor long after the last one: of most hosts, most of the time, no program uses the uplink.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import exp, inf
 from typing import Final, NamedTuple
@@ -83,7 +83,7 @@ class Probing:
         self.config = config
         self._power = power
         self._seen = seen
-        self._rules = self._new_rules()
+        self._rules: dict[tuple[str, int], Mapping[Direction, ProbeRule]] = {}
         self._begun = {direction: _Arrivals() for direction in Direction}
         self._uploads = 0
         self._asked_at_s: float | None = None
@@ -109,13 +109,19 @@ class Probing:
     # -- events -------------------------------------------------------------------------------
 
     def networks_changed(self, networks: Iterable[Network], now_s: float) -> None:
-        """Take all networks; a new set of them begins without a past."""
-        known = {(network.name, network.index) for network in self.networks}
+        """Take all networks; one that is new begins without a past, one that comes back does not.
+
+        Else a router that withdraws its default route each second would have all others probed.
+        """
+        networks = tuple(networks)
         self.networks = tuple(network for network in networks if network.up)
-        if {(network.name, network.index) for network in self.networks} != known:
-            self._rules = self._new_rules()
-            self.answers.clear()
-            self.sent.clear()
+        there = {(network.name, network.index): network for network in networks}
+        self._rules = {
+            key: self._rules.get(key) or self._new_rules(network) for key, network in there.items()
+        }
+        names = {network.name for network in networks}
+        self.answers = {key: each for key, each in self.answers.items() if key[0] in names}
+        self.sent = {key: each for key, each in self.sent.items() if key[0] in names}
         if self._ask_at_s is None and self.config.enabled and self.config.kinds:
             self._asked_at_s, self._ask_at_s = now_s, next_beat_s(now_s, _ASK_S)
 
@@ -152,9 +158,9 @@ class Probing:
         begun = self._begun[direction]
         seen = self._seen(direction, now_s)
         moment = replace(seen, pending=begun.pending, transfers_per_s=begun.per_s)
-        rule = self._rules[direction]
         worth = []
         for network in self.networks:
+            rule = self._rules[network.name, network.index][direction]
             verdict = rule.weigh(network.name, moment)
             if self.config.light and verdict.send:
                 verdict = self._needed(network.name, verdict, moment)
@@ -177,8 +183,8 @@ class Probing:
         why = f"asked or heard {quiet_s:.1f} s ago, less than {self.config.interval_s:g} s"
         return verdict._replace(send=False, why=why)
 
-    def _new_rules(self) -> dict[Direction, ProbeRule]:
-        return {way: rule_of(self.config, self.networks, self._power, way) for way in Direction}
+    def _new_rules(self, network: Network) -> Mapping[Direction, ProbeRule]:
+        return {way: rule_of(self.config, [network], self._power, way) for way in Direction}
 
 
 def rule_of(

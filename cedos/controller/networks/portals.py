@@ -30,12 +30,16 @@ from cedos.controller.networks.liveness import Liveness
 from cedos.controller.networks.unanswered import RESCUED_AFTER_S, Unanswered
 from cedos.controller.outbox import Outbox
 from cedos.model import Address, FlowKey, FlowSample, Network, NetworkLife, NetworkVerdict
+from cedos.token_bucket import TokenBucket
 
 CAPTIVE_EVERY_S: Final = 30.0
 LOGGING_IN_EVERY_S: Final = 3.0
 # The least time between two checks because of an unanswered connection, whose server may be down,
 # and because of several.
 _REST_S, _HURRIED_REST_S = 30.0, 5.0
+# The checks of a network at once, before there is one each `LOGGING_IN_EVERY_S`, whatever its router or
+# a neighbour announces.
+_AT_ONCE: Final = 8
 # The times after which a network without a verdict is asked again. It may not have been ready.
 _AGAIN_S: Final = (2.0, 5.0, 15.0)
 # The time after which a dead network is asked again, doubled each time up to the second value.
@@ -105,6 +109,7 @@ class Portals:
         self._keeper = keeper
         self._number = 0
         self._watched: dict[str, _NetworkPortal] = {}
+        self._checks: dict[str, TokenBucket] = {}
         self._resolving: dict[tuple[str, tuple[Address, ...]], None] = {}
         self._answers: dict[str, tuple[float, TlsAnswer]] = {}
         self._unanswered = Unanswered()
@@ -172,12 +177,21 @@ class Portals:
                 told = True
             if one.due_s <= now_s and one.check is None:
                 one.due_s = math.inf
-                self._begin(one, now_s)
+                checks = self._checks[one.network.name]
+                if checks.take(now_s):
+                    self._begin(one, now_s)
+                else:
+                    one.due_s = now_s + checks.wait_s + _MOMENT_S
         return told
 
     def networks_changed(self, networks: Iterable[Network], now_s: float) -> None:
         """Take the usable networks; one that is new, or moved, is checked."""
-        up = {network.name: network for network in networks if network.up}
+        there = {network.name: network for network in networks}
+        self._checks = {
+            name: self._checks.get(name) or TokenBucket(1 / LOGGING_IN_EVERY_S, _AT_ONCE, now_s)
+            for name in there
+        }
+        up = {name: network for name, network in there.items() if network.up}
         for name in self._watched.keys() - up.keys():
             del self._watched[name]
             self._answers.pop(name, None)

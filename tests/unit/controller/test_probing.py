@@ -140,12 +140,13 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(kinds):
 
     config = replace(LIGHT, rule="fixed", full_interval_s=3600.0, kinds=kinds)
     asked = Asked(config, seeing(), WIFI, replace(LTE, up=False))
-    asked.probing._rules[Direction.DOWN] = Noting(3600.0)
+    for rules in asked.probing._rules.values():
+        rules[Direction.DOWN] = Noting(3600.0)
     asked.probing.on_transfer_begun()
     asked.look(5)
-    asked.probing.networks_changed((WIFI, LTE), asked.now_s)  # another set is learned anew
+    asked.probing.networks_changed((WIFI, LTE), asked.now_s)
     asked.look(5)
-    once = [SendProbe(name, kinds, train_up=False) for name in ("wlan0", "wlan0", "lte0")]
+    once = [SendProbe(name, kinds, train_up=False) for name in ("wlan0", "lte0")]
     assert asked.probes == (once if kinds else [])
     if kinds:
         assert seen[0] == (True, pytest.approx(1 / 60))
@@ -172,7 +173,22 @@ def test_it_is_told_why_networks_are_probed_or_not(forbidden):
     assert ("a used-up budget forbids" in lte.why) is forbidden
     assert "no upload was seen lately" in asked.probing.silent(Direction.UP)
     asked.probing.networks_changed((WIFI,), asked.now_s)
-    assert (asked.probing.sent, asked.probing.answers) == ({}, {})
+    assert {name for name, _ in (*asked.probing.sent, *asked.probing.answers)} == {"wlan0"}
+
+
+def test_a_router_that_comes_and_goes_has_no_network_probed_anew():
+    """It had a train sent each second, also over the metered network that it has no part in."""
+    asked = Asked(SERVER, seeing(costs(0.2, 5.0)), WIFI, LTE)
+    for _ in range(60):
+        asked.probing.networks_changed((replace(WIFI, up=False), LTE), asked.now_s)
+        asked.probing.networks_changed((WIFI, LTE), asked.now_s)
+        asked.look()
+    assert asked.names().count("lte0") < 6
+    assert asked.names().count("wlan0") < 6
+    # Another interface of the same name is another network.
+    asked.probing.networks_changed((replace(WIFI, index=9), LTE), asked.now_s)
+    asked.look()
+    assert asked.names()[-1] == "wlan0"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,20 @@ def test_each_new_network_is_checked_once(desk):
     assert told.shaken == []
 
 
+def test_a_network_whose_router_is_another_one_each_moment_is_not_checked_each_time(desk):
+    """A neighbour that announces itself by turns had 65 checks made a second, also of a metered one."""
+    told = desk.listen({"home": FREE, "phone": FREE})
+    for number in range(600):
+        gateway = NextHop(4, ip_address(f"10.0.1.{number % 2 + 1}"))
+        told.networks(replace(desk.wifi, next_hops=(gateway,), up=number % 5 > 0), desk.lte)
+        told.wait(0.05)
+    checked = [network for network, _ in told.checks]
+    assert 15 <= checked.count("home") <= 18
+    assert checked.count("phone") == 1
+    told.wait(60.0)
+    assert len(told.checks) <= len(checked) + 1
+
+
 def test_a_portal_needs_a_second_witness_and_its_hosts_are_known(desk):
     told = desk.listen({"home": PORTAL, "phone": FREE})
     told.tls = {"home": TlsAnswer.SILENT, "phone": TlsAnswer.PROVEN}
