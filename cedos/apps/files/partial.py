@@ -115,6 +115,8 @@ class PartNote:
         self._path.unlink(missing_ok=True)
 
 
+# So much is hashed before the thread turns to others' work.
+HASHED_AT_ONCE: Final = 1 << 25
 _READ_AT_ONCE: Final = 1 << 20
 _BUSY_S: Final = 5.0
 _LOOK_S: Final = 0.05
@@ -303,7 +305,7 @@ class Partial:
             os.close(self.number)
             raise
         # The digest of the received bytes is computed again; nothing of it is stored.
-        self._digest = hashlib.sha256()
+        self._digest, self._hashed = hashlib.sha256(), 0
         self._read_note()
 
     def _still_there(self) -> bool:
@@ -322,10 +324,21 @@ class Partial:
         if part_of.source == self._source and 0 < have <= part_of.size:
             self.have, self.version = have, part_of.version
             self._before, self.by_network = noted, noted.by_network
-            at = 0
-            while piece := os.pread(self.number, min(_READ_AT_ONCE, have - at), at):
-                self._digest.update(piece)
-                at += len(piece)
+
+    def hash_some(self) -> bool:
+        """Hash a piece of what earlier attempts have received; return whether that was the last one."""
+        end = min(self._hashed + HASHED_AT_ONCE, self.have)
+        while self._hashed < end:
+            piece = os.pread(self.number, min(_READ_AT_ONCE, end - self._hashed), self._hashed)
+            if not piece:
+                return True
+            self._digest.update(piece)
+            self._hashed += len(piece)
+        return self._hashed >= self.have
+
+    def hash_all(self) -> None:
+        while not self.hash_some():
+            pass
 
     def begin(self, start: int, version: str, size: int) -> None:
         """Begin to receive from `start`: the end of the received bytes, or 0 if they are of no use."""
@@ -334,7 +347,7 @@ class Partial:
         try:
             if start == 0:
                 os.ftruncate(self.number, 0)
-                self.have, self._digest = 0, hashlib.sha256()
+                self.have, self._digest, self._hashed = 0, hashlib.sha256(), 0
                 self._before, self._noted, self.by_network = NotedBytes(), None, {}
             self.version = version
             noted = self._noted or self._before
@@ -354,8 +367,10 @@ class Partial:
 
     def write(self, data: Any) -> None:
         """Append the next bytes. TransferError: the disk is full, say."""
+        self.hash_all()
         view = memoryview(data)
         self._digest.update(view)
+        self._hashed += len(view)
         while view:
             try:
                 n_bytes = os.pwrite(self.number, view, self.have)
@@ -365,6 +380,7 @@ class Partial:
             view = view[n_bytes:]
 
     def is_right(self, digest: bytes) -> bool:
+        self.hash_all()
         return self._digest.digest() == digest
 
     def finish(self, modified_unix_s: float) -> None:
@@ -431,7 +447,7 @@ async def to_its_end(
 
 
 async def when_free(target: Path, source: str) -> Partial:
-    """Return a part once an earlier session, which ends now, has released it.
+    """Return a part once an earlier session, which ends now, has released it; what is there is hashed.
 
     Errors: as of `Partial`.
     """
@@ -440,8 +456,16 @@ async def when_free(target: Path, source: str) -> Partial:
     while True:
         try:
             opening = asyncio.to_thread(Partial, target, source)
-            return await to_its_end(opening, lambda part: part.close())
+            part = await to_its_end(opening, lambda part: part.close())
+            break
         except TransferBusyError:
             if loop.time() > give_up_s:
                 raise
         await asyncio.sleep(_LOOK_S)
+    try:
+        while not await to_its_end(asyncio.to_thread(part.hash_some)):
+            pass
+    except BaseException:
+        part.close()
+        raise
+    return part

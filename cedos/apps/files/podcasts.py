@@ -342,6 +342,8 @@ def _part(episode: Episode) -> Partial | None:
     except OSError as error:
         raise disk_error(target, error) from error
     try:
-        return Partial(target, episode.source, podcasts)
+        partial = Partial(target, episode.source, podcasts)
+        partial.hash_all()
+        return partial
     finally:
         os.close(podcasts.number)

@@ -12,11 +12,18 @@ from pathlib import Path
 from typing import Final
 
 from cedos.apps.files.messages import MOST_ENTRIES, Entry, path_of, path_text, unix_time
-from cedos.apps.files.partial import PART_NAME, OpenFolder, disk_words, files_of, folder_below
+from cedos.apps.files.partial import (
+    HASHED_AT_ONCE,
+    PART_NAME,
+    OpenFolder,
+    disk_words,
+    files_of,
+    folder_below,
+)
 from cedos.errors import TransferError
 
 _DIGESTS_KEPT: Final = 1000
-_HASHED_AT_ONCE: Final = 1 << 20
+_READ_AT_ONCE: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +171,7 @@ class Tree:
     ) -> bytes | None:
         """Return SHA-256 of a whole open file, computed in a thread, once per version.
 
-        None: it was not `wanted` any more before that.
+        None: as of `FileHash.go_on`. Another call may have the digest of another's work.
         """
         digest = self._digests.get(version)
         if digest is None:
@@ -220,17 +227,18 @@ def reader(number: int, start: int) -> Callable[[int, int], bytes]:
 
 
 class FileHash:
-    """SHA-256 of the first `size` bytes of an open file, computed as long as it is wanted."""
+    """SHA-256 of the first `size` bytes of an open file, a piece at a time: threads are few."""
 
     def __init__(self, number: int, size: int) -> None:
         self.number, self._size, self._offset = number, size, 0
         self._digest = hashlib.sha256()
 
     def go_on(self, wanted: Callable[[], bool]) -> bytes | None:
-        """Return the digest; None: it is not wanted any more. A later call goes on from there."""
-        view = memoryview(bytearray(_HASHED_AT_ONCE))
+        """Return the digest; None: there is more, and a later call goes on, or it is not wanted."""
+        view = memoryview(bytearray(_READ_AT_ONCE))
+        end = self._offset + HASHED_AT_ONCE
         while self._offset < self._size:
-            if not wanted():
+            if self._offset >= end or not wanted():
                 return None
             left = self._size - self._offset
             n_bytes = os.preadv(self.number, [view[: min(len(view), left)]], self._offset)
@@ -243,6 +251,7 @@ class FileHash:
 
 def digest_of(number: int, size: int) -> bytes:
     """Return SHA-256 of the first `size` bytes of an open file."""
-    digest = FileHash(number, size).go_on(lambda: True)
-    assert digest is not None
+    hashing = FileHash(number, size)
+    while (digest := hashing.go_on(lambda: True)) is None:
+        pass
     return digest

@@ -165,6 +165,7 @@ def interruptible(wanted: Coroutine[Any, Any, None]) -> None:
 def partial_of(target: Path, source: str, below: OpenFolder | None) -> Partial:
     """Return the partial file; report one of another source. Arguments and errors as of `Partial`."""
     partial = Partial(target, source, below)
+    partial.hash_all()
     if partial.replaces:
         why = f"{target}: what had come of another file under this name was dropped"
         say("cedos-get", CedosError(why))

@@ -6,6 +6,7 @@ import os
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial as bound
 from types import SimpleNamespace
@@ -39,7 +40,7 @@ from cedos.apps.files.serving import (
     Uploads,
     client_names,
 )
-from cedos.apps.files.tree import Tree
+from cedos.apps.files.tree import Tree, Version
 from cedos.commands.console.progress import ProgressLine
 from cedos.errors import SessionError, SessionRefusedError, TransferError
 
@@ -93,7 +94,7 @@ class End:
     """An end of a session in memory; `left` bytes can still be read before it breaks."""
 
     peer_key = bytes(32)
-    acknowledged_bytes = 1 << 40
+    acknowledged_bytes = 1 << 35
     resumed = False
     ended = False
     flow = SimpleNamespace(paths={1: "a path"})
@@ -357,7 +358,7 @@ async def test_a_file_is_open_until_the_server_has_it_whatever_that_says(root):
     for _ in range(20):
         await asyncio.sleep(0)
     assert not running.done()
-    client.acknowledged_bytes = 1 << 40  # the digest may come later than this
+    client.acknowledged_bytes = 1 << 35  # the digest may come later than this
     await running
     putting.close()
 
@@ -515,6 +516,9 @@ class PlacedEnd(End):
     def paths(self):
         return [SimpleNamespace(peer=self._address)]
 
+    async def connected(self):
+        """There is a path."""
+
 
 @pytest.mark.parametrize("request_of", [ListRequest, lambda path: PutRequest(path, 1, "v")])
 async def test_one_address_leaves_threads_to_others(root, monkeypatch, request_of):
@@ -545,6 +549,38 @@ async def test_one_address_leaves_threads_to_others(root, monkeypatch, request_o
         assert answer.size
     finally:
         tree.go_on.set()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await serving.close()
+
+
+async def test_a_large_file_is_hashed_beside_others_work(root):
+    """Three addresses had all threads hash large files: a list was not answered in 40 s."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    with (root / "large").open("wb") as large:
+        large.truncate(1 << 35)
+    listening = Listening()
+    serving = Serving(Tree(root), listening, {})
+    running = asyncio.create_task(serving.run())
+
+    def ask(address, request):
+        client, server = End(), PlacedEnd(address)
+        server.flow = SimpleNamespace(paths={1: None})
+        client.other, server.other = server, client
+        server.inbox.put_nowait(pack(request))
+        listening.queue.put_nowait(server)
+        return client
+
+    version = str(Version.of((root / "large").stat()))
+    hashed = ask("192.0.2.1", FileRequest("large", 1 << 35, version))
+    try:
+        assert (await read(Answer, hashed.read_exactly)).start == 1 << 35
+        await asyncio.sleep(0.1)
+        other = ask("192.0.2.2", ListRequest(""))
+        answer = await asyncio.wait_for(read(Listing, other.read_exactly), 5)
+        assert answer.size
+    finally:
+        hashed.other.flow.paths.clear()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await serving.close()

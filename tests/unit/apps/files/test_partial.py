@@ -5,6 +5,7 @@ import errno
 import hashlib
 import os
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
@@ -183,6 +184,40 @@ async def test_who_leaves_while_a_part_is_opened_leaves_it_to_others(tmp_path, m
     monkeypatch.setattr(partial, "Partial", Partial)
     (await asyncio.wait_for(when_free(tmp_path / "one", "a"), 5)).close()
     assert not list(tmp_path.iterdir())
+
+
+async def test_a_large_part_is_hashed_beside_others_work(tmp_path):
+    """One that was opened again and again held a thread for as long as it takes to read it."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    part = Partial(tmp_path / "one", "a")
+    part.begin(0, "v", 1 << 35)
+    os.ftruncate(part.number, 1 << 35)
+    part.have = 1 << 35
+    part.close()
+    opening = asyncio.create_task(when_free(tmp_path / "one", "a"))
+    await until(files_of(tmp_path / "one")[0].exists)
+    await asyncio.sleep(0.1)
+    try:
+        await asyncio.wait_for(asyncio.to_thread(lambda: None), 5)
+        assert not opening.done()
+    finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+
+
+async def test_a_part_is_hashed_from_its_beginning(tmp_path):
+    data = os.urandom(3 << 20)
+    part = Partial(tmp_path / "one", "a")
+    part.begin(0, "v", len(data) + 1)
+    part.write(data)
+    part.close()
+    for opened in (Partial(tmp_path / "one", "a"), None):
+        again = opened or await when_free(tmp_path / "one", "a")
+        again.begin(len(data), "v", len(data) + 1)
+        again.write(b"x")
+        assert again.is_right(hashlib.sha256(data + b"x").digest())
+        os.ftruncate(again.number, len(data))
+        again.close()
 
 
 async def test_what_a_thread_does_comes_to_its_end_before_its_file_is_closed(tmp_path):
