@@ -2,7 +2,8 @@
 
 A kept body lies beside its record, ID.json. One process uses the folder at a time. Two accounts are
 kept, of which one client has half at most: the disk's (bodies and records, in whole blocks) and the
-memory's (records, and what each costs beside). All that is done for one body takes constant time.
+memory's (records, and what each costs beside). What a client has announced, and not brought yet, takes
+room from itself alone.
 """
 
 import fcntl
@@ -49,6 +50,10 @@ class KeptBody(Protocol):
         """Bytes of the disk that its body takes, or will take."""
 
     @property
+    def coming_bytes(self) -> int:
+        """Of these, bytes that its client will bring."""
+
+    @property
     def used_unix_s(self) -> float:
         """When its client last used it."""
 
@@ -64,27 +69,43 @@ Kept = TypeVar("Kept", bound=KeptBody)
 
 
 class Cost(NamedTuple):
-    """Bytes on the disk and in memory."""
+    """Bytes on the disk and in memory; `coming`: of those on the disk, what is not there yet."""
 
     disk: int
     memory: int
+    coming: int = 0
+
+    def beside(self, old: "Cost") -> "Cost":
+        """Return what this costs more than an older one."""
+        return Cost(self.disk - old.disk, self.memory - old.memory, self.coming - old.coming)
 
 
 class _Account:
-    """The costs of some bodies."""
+    """The costs of some bodies; `here`: bytes that are on the disk now."""
 
     def __init__(self) -> None:
-        self.disk = self.memory = 0
+        self.disk = self.memory = self.coming = 0
 
-    def change(self, old: Cost, new: Cost) -> None:
-        self.disk += new.disk - old.disk
-        self.memory += new.memory - old.memory
+    @property
+    def here(self) -> int:
+        return self.disk - self.coming
+
+    def add(self, more: Cost) -> None:
+        self.disk += more.disk
+        self.memory += more.memory
+        self.coming += more.coming
 
     def has_room(self, more: Cost, most: Cost) -> bool:
         return self.disk + more.disk <= most.disk and self.memory + more.memory <= most.memory
 
+    def has_room_now(self, more: Cost, most: Cost) -> bool:
+        """Tell whether there is room for what is here, and for what comes now."""
+        here = self.here + more.disk - more.coming
+        return here <= most.disk and self.memory + more.memory <= most.memory
+
 
 _NOTHING: Final = Cost(0, 0)
+_NO_ROOM: Final = "the gateway has no room for it while it fetches others"
 
 
 class ClientStore(Generic[Kept]):
@@ -173,16 +194,17 @@ class ClientStore(Generic[Kept]):
         """Return the cost of a body with its record; what a record took stays its own."""
         old = self._costs.get((client, kept.record.id))
         if old is None:
-            return cost_of(kept.held_bytes, len(record))
-        taken = old.memory - _EACH_BYTES - _LATER_BYTES
-        return cost_of(kept.held_bytes, max(taken, len(record) - _LATER_BYTES))
+            taken = len(record)
+        else:
+            taken = max(old.memory - _EACH_BYTES - _LATER_BYTES, len(record) - _LATER_BYTES)
+        return cost_of(kept.held_bytes, taken, kept.coming_bytes)
 
     def _settle(self, client: str, name: str, cost: Cost) -> None:
         old = self._costs.pop((client, name), _NOTHING)
         if cost != _NOTHING:
             self._costs[client, name] = cost
         for account in (self._accounts[client], self._total):
-            account.change(old, cost)
+            account.add(cost.beside(old))
 
     def write(self, client: str, kept: Kept) -> None:
         """Write the record, so that the body survives a restart.
@@ -194,8 +216,7 @@ class ClientStore(Generic[Kept]):
         if (old := self._costs.get((client, kept.record.id))) is not None:
             cost = self._cost(client, kept, record)
             if cost.memory > old.memory:
-                more = Cost(cost.disk - old.disk, cost.memory - old.memory)
-                self.make_room(client, more, self.clock.now_s(), but=kept)
+                self.make_room(client, cost.beside(old), self.clock.now_s(), but=kept)
         try:
             draft.unlink(missing_ok=True)
             with os.fdopen(own_file.create(draft), "wb") as written:
@@ -225,15 +246,29 @@ class ClientStore(Generic[Kept]):
             raise TransferError(
                 f"the file is larger than the {half.disk} bytes that this gateway stores for a client"
             )
-        while not self._accounts[client].has_room(more, half):
+        own, total = self._accounts[client], self._total
+        # What was announced has its place among the client's own, and comes now.
+        has_room = own.has_room if more.disk > 0 else own.has_room_now
+        while not has_room(more, half):
             self._drop_oldest([client], but)
-        while not self._total.has_room(more, most):
+        lacking = total.here + own.coming + more.disk - most.disk
+        if more.coming > 0 and lacking > 0 and lacking > self._may_go():
+            raise TransferError(_NO_ROOM)
+        while not total.has_room_now(more, most):
             self._drop_oldest(list(self._kept), but)
+
+    def _may_go(self) -> int:
+        """Return the bytes of the disk that bodies take which may make room."""
+        return sum(
+            self._costs[client, each.record.id].disk
+            for client, each in self.all()
+            if each.may_make_room
+        )
 
     def _most_disk(self) -> int:
         """Return the most bytes of the disk for all: what is given, as far as it is there."""
         try:
-            there = self._total.disk + self._free_bytes()
+            there = self._total.here + self._free_bytes()
         except OSError as error:
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         return max(0, min(self._most.disk, there))
@@ -251,7 +286,7 @@ class ClientStore(Generic[Kept]):
             if found is not None:
                 oldest.append((found.used_unix_s, client, found))
         if not oldest:
-            raise TransferError("the gateway has no room for it while it fetches others")
+            raise TransferError(_NO_ROOM)
         _, client, kept = min(oldest, key=lambda each: each[0])
         self._drop(client, kept)
 
@@ -299,11 +334,17 @@ def encoded(record: Any) -> bytes:
     return found
 
 
-def cost_of(body_bytes: int, record_bytes: int) -> Cost:
+def cost_of(body_bytes: int, record_bytes: int, coming_bytes: int = 0) -> Cost:
     """Return the cost of a body and its first record, with room for what is added to that later."""
     record_bytes += _LATER_BYTES
-    blocks = -(-body_bytes // _BLOCK) + -(-record_bytes // _BLOCK)
-    return Cost(blocks * _BLOCK, _EACH_BYTES + record_bytes)
+    here = _whole(body_bytes - coming_bytes)
+    disk = _whole(body_bytes) + _whole(record_bytes)
+    return Cost(disk, _EACH_BYTES + record_bytes, _whole(body_bytes) - here)
+
+
+def _whole(n_bytes: int) -> int:
+    """Return the bytes of the blocks that hold so many."""
+    return -(-n_bytes // _BLOCK) * _BLOCK
 
 
 def _sync(folder: Path) -> None:

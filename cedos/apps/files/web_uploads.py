@@ -87,11 +87,11 @@ class UploadRecord(msgspec.Struct, forbid_unknown_fields=True):
 class KeptUpload:
     """An upload at the gateway, from its first byte to the origin's answer.
 
-    `path` has the body once it is whole; before that its bytes lie in a `Partial` beside it.
+    `path` has the body once it is whole; before that its `have` bytes lie in a `Partial` beside it.
     """
 
-    def __init__(self, path: Path, record: UploadRecord) -> None:
-        self.path, self.record = path, record
+    def __init__(self, path: Path, record: UploadRecord, have: int = 0) -> None:
+        self.path, self.record, self.have = path, record, have
         self.bringer: Connection | None = None  # the session that brings it now
         self.answered = asyncio.Event()
         if record.state is UploadState.ANSWERED:
@@ -101,6 +101,11 @@ class KeptUpload:
     def held_bytes(self) -> int:
         answered = self.record.state is UploadState.ANSWERED
         return 0 if answered and not self.path.exists() else self.record.size
+
+    @property
+    def coming_bytes(self) -> int:
+        coming = self.record.state is UploadState.COMING
+        return max(self.record.size - self.have, 0) if coming else 0
 
     @property
     def used_unix_s(self) -> float:
@@ -134,7 +139,8 @@ class UploadStore(ClientStore[KeptUpload]):
 
     def create(self, client: str, record: UploadRecord) -> KeptUpload:
         """Return a new upload. TransferError: there is no room, or no disk."""
-        self.make_room(client, cost_of(record.size, len(encoded(record))), self.clock.now_s())
+        cost = cost_of(record.size, len(encoded(record)), record.size)
+        self.make_room(client, cost, self.clock.now_s())
         of = self.of(client)
         if len(of) >= _MOST_OF_CLIENT:
             told = [each for each in of if each.record.told]
@@ -145,9 +151,20 @@ class UploadStore(ClientStore[KeptUpload]):
         self.write(client, made)
         return made
 
-    def _free_bytes(self) -> int:
-        coming = (each.record for _, each in self.all() if each.record.state is UploadState.COMING)
-        return super()._free_bytes() - sum(each.size for each in coming)
+    def grow(
+        self, client: str, upload: KeptUpload, partial: Partial, data: bytes | memoryview
+    ) -> None:
+        """Write the next bytes of an upload. TransferError: there is no room, or no disk."""
+        old = cost_of(upload.record.size, 0, upload.coming_bytes)
+        new = cost_of(upload.record.size, 0, upload.coming_bytes - len(data))
+        self.make_room(client, new.beside(old), self.clock.now_s(), but=upload)
+        partial.write(data)
+        self.has(client, upload, partial.have)
+
+    def has(self, client: str, upload: KeptUpload, count: int) -> None:
+        """Count the bytes of an upload that are here."""
+        upload.have = count
+        self.account(client, upload)
 
     def forget_body(self, upload: KeptUpload) -> None:
         for path in (upload.path, *files_of(upload.path)):
@@ -165,7 +182,11 @@ class UploadStore(ClientStore[KeptUpload]):
 
 
 def _restored(path: Path, record: bytes) -> KeptUpload:
-    return KeptUpload(path, msgspec.json.decode(record, type=UploadRecord))
+    have = 0
+    for each in (path, files_of(path)[0]):
+        with suppress(OSError):
+            have = max(have, each.lstat().st_size)
+    return KeptUpload(path, msgspec.json.decode(record, type=UploadRecord), have)
 
 
 class UploadSender:
@@ -424,15 +445,17 @@ class WebUploads:
                     return False
                 start = partial.have if partial.version == record.version else 0
                 partial.begin(start, record.version, record.size)
+                self.store.has(client, upload, start)
                 await connection.write(pack(PutAnswer(start)))
                 while partial.have < record.size:
                     data = await connection.read(min(_READ_BYTES, record.size - partial.have))
                     if not data:
                         raise SessionError("the client closed the connection within the upload")
-                    partial.write(data)
+                    self.store.grow(client, upload, partial, data)
                 digest = await connection.read_exactly(DIGEST_BYTES)
                 if not partial.is_right(digest):
                     partial.discard()
+                    self.store.has(client, upload, 0)
                     raise TransferError(
                         "the received file differs from the sent one; run the same command again"
                     )

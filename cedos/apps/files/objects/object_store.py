@@ -73,6 +73,10 @@ class StoredObject:
         return 0 if self.failed else max(self.have, self.record.size or 0)
 
     @property
+    def coming_bytes(self) -> int:
+        return 0  # its room is reserved on the disk
+
+    @property
     def used_unix_s(self) -> float:
         return self.record.used_unix_s
 

@@ -299,18 +299,86 @@ async def test_a_clock_that_is_set_ahead_forgets_no_upload(uploading, monkeypatc
     assert len(uploading.store.all()) == 2
 
 
-async def test_uploads_that_come_have_their_room_on_the_disk(uploading, monkeypatch):
-    """Count what is still to come: uploads that began together filled the disk."""
-    usage = SimpleNamespace(free=client_store._KEEP_FREE + 1_000_000)
-    monkeypatch.setattr(client_store, "disk_usage", lambda _folder: usage)
-    uploading.store.open()
-    records = [
-        UploadRecord(name * 32, "http://a/", [], 400_000, "", 60.0, time.time()) for name in "abc"
-    ]
-    for number, record in enumerate(records[:2]):
-        uploading.store.create(f"{number}" * 32, record)
+def announced(store, client, name, size):
+    """Return an upload of which no byte came."""
+    record = UploadRecord(name * 32, "http://a/", [], size, "v", 60.0, time.time())
+    return store.create(client * 32, record)
+
+
+def bring(store, client, upload, count):
+    """Bring the next bytes of an upload, as a session does."""
+    with closing(Partial(upload.path, "v")) as part:
+        part.begin(part.have, "v", upload.record.size)
+        store.grow(client * 32, upload, part, bytes(count))
+
+
+@pytest.fixture
+def store(tmp_path):
+    made = UploadStore(tmp_path / "uploads", 1_000_000)
+    made.open()
+    yield made
+    made.close()
+
+
+def test_what_a_client_announces_takes_no_room_from_others(store):
+    """Two clients that brought no byte kept out all others for 31 days."""
+    for client in "01":
+        announced(store, client, client, 480_000)
+        with pytest.raises(TransferError, match="no room"):
+            announced(store, client, "9", 480_000)
+    third = announced(store, "2", "2", 480_000)
+    bring(store, "2", third, 480_000)
+    assert third.have == 480_000
+
+
+def test_what_came_takes_room_from_all(store):
+    uploads = {client: announced(store, client, client, 480_000) for client in "012"}
+    for client in "01":
+        bring(store, client, uploads[client], 470_000)
     with pytest.raises(TransferError, match="no room"):
-        uploading.store.create("2" * 32, records[2])
+        bring(store, "2", uploads["2"], 100_000)
+    with pytest.raises(TransferError, match="no room"):
+        announced(store, "3", "3", 100_000)
+    bring(store, "2", uploads["2"], 10_000)
+    with pytest.raises(TransferError, match="no room"):
+        bring(store, "2", uploads["2"], 100_000)
+    assert uploads["2"].have == 10_000
+
+
+def test_what_came_counts_after_a_restart_too(store, tmp_path):
+    for client in "01":
+        bring(store, client, announced(store, client, client, 480_000), 470_000)
+    store.close()
+    again = UploadStore(tmp_path / "uploads", 1_000_000)
+    again.open()
+    with pytest.raises(TransferError, match="no room"):
+        announced(again, "2", "2", 100_000)
+    again.close()
+
+
+def test_only_bytes_that_come_push_others_out(store):
+    """What is only announced removed bodies of others that waited for a repetition."""
+    for client in "01":
+        waiting = announced(store, client, client, 480_000)
+        waiting.path.write_bytes(bytes(480_000))
+        waiting.record.state = UploadState.ANSWERED
+        store.account(client * 32, waiting)
+    third = announced(store, "2", "2", 480_000)
+    assert len(list(store._folder.glob("*/????????????????????????????????"))) == 2
+    bring(store, "2", third, 100_000)
+    assert not (store._folder / ("0" * 32) / ("0" * 32)).exists()
+
+
+def test_the_disk_is_looked_at_when_bytes_come(store, monkeypatch):
+    """Uploads that began together, or what others wrote meanwhile, filled the disk."""
+    usage = SimpleNamespace(free=client_store._KEEP_FREE + 800_000)
+    monkeypatch.setattr(client_store, "disk_usage", lambda _folder: usage)
+    upload = announced(store, "0", "0", 300_000)
+    bring(store, "0", upload, 100_000)
+    usage.free = client_store._KEEP_FREE + 50_000
+    with pytest.raises(TransferError, match="no room"):
+        bring(store, "0", upload, 100_000)
+    assert upload.have == 100_000
 
 
 async def test_a_disk_that_lets_no_body_go_refuses_in_words(uploading, monkeypatch):
