@@ -13,7 +13,7 @@ from typing import Final
 
 from cedos.kernel.netlink import Keeps, NetlinkMessage, attributes, unsigned
 from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fields, unread
-from cedos.model import FlowKey, FlowSample, address
+from cedos.model import Address, FlowKey, FlowSample, address
 
 # The kernel goes through its sockets of all namespaces for a dump, which takes milliseconds. This older
 # request (TCPDIAG_GETSOCK) has it do so once for both IP versions.
@@ -126,12 +126,12 @@ def connecting_request(key: FlowKey) -> bytes:
     return _one(key, _WANT_TCP_INFO, _ANY_STATE)
 
 
-def destroy_request(answer: NetlinkMessage) -> bytes:
+def destroy_request(answer: NetlinkMessage, protocol: int = socket.IPPROTO_TCP) -> bytes:
     """Return the request that closes the very socket of an answer (CAP_NET_ADMIN)."""
     family, _, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(answer.payload)
     cookie = answer.payload[_COOKIE]
     identity = _IDENTITY.pack(local_port, remote_port, local, remote, _NO_INTERFACE, cookie)
-    return _REQUEST.pack(family, socket.IPPROTO_TCP, 0, _ANY_STATE) + identity
+    return _REQUEST.pack(family, protocol, 0, _ANY_STATE) + identity
 
 
 def sender_request(protocol: int, key: FlowKey) -> bytes:
@@ -167,6 +167,14 @@ def _one(key: FlowKey, extensions: int, states: int) -> bytes:
     ends = key.local_port, key.remote_port, local, remote
     identity = _IDENTITY.pack(*ends, _NO_INTERFACE, _NO_COOKIE)
     return _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, states) + identity
+
+
+def remote_end(message: NetlinkMessage) -> tuple[Address, int] | None:
+    """Return the address and port to which the socket in an answer is connected; None: to none."""
+    if not _is_socket(message):
+        return None
+    family, _, _, _, _, port, _, remote = _SOCKET.unpack_from(message.payload)
+    return (address(remote[: 4 if family == socket.AF_INET else 16]), port) if port else None
 
 
 def local_port(message: NetlinkMessage) -> int | None:

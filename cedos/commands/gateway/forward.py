@@ -50,6 +50,8 @@ _UDP: Final = "udp"
 Place = IPv4Network | IPv6Network | int
 # The interval at which the command looks for the chosen cgroups, s.
 _LOOK_S: Final = 3.0
+# At the end what was led here a moment ago still arrives: another user may have the port after that.
+_LED_S: Final = 0.2
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[\]]+):\d+)")
 
@@ -413,6 +415,9 @@ async def _run(
             raise CedosError("it was interrupted") from None
     finally:
         # End in the reverse order: no new connections, then the last report, then the links.
+        if redirection is not None:
+            redirection.detach()
+            await asyncio.sleep(_LED_S)
         for task in telling:
             task.cancel()
         await asyncio.gather(*telling, return_exceptions=True)

@@ -19,6 +19,7 @@ from typing import Final
 import structlog
 
 from cedos.errors import HostError, PrivilegeError
+from cedos.kernel import sock_diag
 from cedos.kernel.bpf import (
     CONNECTS,
     AttachType,
@@ -31,7 +32,16 @@ from cedos.kernel.bpf import (
     own_cgroup,
     root_cgroup,
 )
-from cedos.kernel.netlink import NETLINK_ROUTE, NLM_F_ACK, NLM_F_CREATE, NLM_F_REPLACE, Requester
+from cedos.kernel.netlink import (
+    NETLINK_ROUTE,
+    NETLINK_SOCK_DIAG,
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_REPLACE,
+    Keeps,
+    NetlinkMessage,
+    Requester,
+)
 from cedos.kernel.policy_routing import own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
@@ -47,6 +57,7 @@ _HOLD_S: Final = 60
 
 _SO_ATTACH_REUSEPORT_EBPF: Final = 52
 _PRESENT: Final = b"\1\0\0\0"
+_PLACES: Final = (programs.PLACES4, programs.PLACES6)
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PROCESSES: Final = Path("/proc/self/ns/pid")
 _OWN_CGROUP: Final = Path("/proc/self/cgroup")
@@ -129,6 +140,8 @@ class Redirection:
         self._refused = False
         self._routes: Requester | None = None
         self._owners = SocketOwners()
+        self._links = ExitStack()
+        self._port = 0  # where datagrams are led
         with _refusals(), ExitStack() as stack:
 
             def table(
@@ -228,7 +241,7 @@ class Redirection:
         What cannot be redirected (IPv6 on a host without ::1) goes direct, or is refused (`closed`).
         Raises: as the constructor.
         """
-        tables = self._tables
+        tables, self._port = self._tables, datagrams.port
         with _refusals():
             # Link the programs to the root of the hierarchy. The one that notes ports (`arrival_program`)
             # comes first: without it the proxy could not find the destination of a redirected connection.
@@ -313,8 +326,33 @@ class Redirection:
         with suppress(OSError):
             del self._asked[programs.COOKIE.pack(to.cookie)]
 
+    def detach(self) -> None:
+        """Lead nothing here any more, before the ports are free: any user may have them then.
+
+        Datagram sockets that are connected here would go on to send here: they are ended.
+        """
+        self._links.close()
+        port, self._port = self._port, 0
+        if not port:
+            return
+        try:
+            asking = Requester(NETLINK_SOCK_DIAG)
+            try:
+                for family in (socket.AF_INET, socket.AF_INET6):
+                    request = sock_diag.udp_sockets_request(family)
+                    found = asking.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request, _is_led_to(port))
+                    for each in found:
+                        with suppress(OSError):  # it has ended meanwhile
+                            ending = sock_diag.destroy_request(each, socket.IPPROTO_UDP)
+                            asking.ask(sock_diag.SOCK_DESTROY, ending)
+            finally:
+                asking.close()
+        except (OSError, HostError) as error:
+            _log.debug("sockets that led here stay", why=str(error))
+
     def close(self) -> None:
         """End the redirection; later connections go to their own destinations."""
+        self.detach()
         self._kept.close()
         self._owners.close()
         if self._routes is not None:
@@ -326,9 +364,17 @@ class Redirection:
     def _link(self, cgroup: int, code: bytes, kind: ProgramType, where: AttachType) -> None:
         program = load(code, kind, where, "cedos_redirect")
         try:
-            self._kept.callback(os.close, link(cgroup, program, where))
+            self._links.callback(os.close, link(cgroup, program, where))
         finally:
             os.close(program)
+
+
+def _is_led_to(port: int) -> Keeps:
+    def keeps(answer: NetlinkMessage) -> bool:
+        end = sock_diag.remote_end(answer)
+        return end is not None and end[1] == port and any(end[0] in each for each in _PLACES)
+
+    return keeps
 
 
 # The link count of a folder without subfolders: its name, and its own `.`.

@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -348,3 +349,68 @@ def serve_repository(laptop, folder):
             stderr=subprocess.DEVNULL,
         )
     )
+
+
+# Takes the ports as soon as it can, and says what comes there.
+TAKE_OVER = """
+import socket, sys, time
+sockets, until_s = {}, time.monotonic() + 6
+while time.monotonic() < until_s:
+    for kind, port in ((int(each[0]), int(each[1:])) for each in sys.argv[1:]):
+        one = sockets.get((kind, port))
+        if one is None:
+            one = socket.socket(socket.AF_INET, kind)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("0.0.0.0" if kind == socket.SOCK_DGRAM else "127.0.0.1", port))
+                if kind == socket.SOCK_STREAM:
+                    one.listen(100)
+            except OSError:
+                one.close()
+                continue
+            one.setblocking(False)
+            sockets[kind, port] = one
+        try:
+            if kind == socket.SOCK_STREAM:
+                one = one.accept()[0]
+                one.settimeout(0.2)
+            print(one.recv(100).decode(), flush=True)
+        except OSError:
+            continue
+print("took", len(sockets))
+"""
+SAY_ON = f"""
+import socket, time
+until_s, living = time.monotonic() + 5, socket.socket(type=socket.SOCK_DGRAM)
+living.connect(("{ORIGIN}", 9999))
+while time.monotonic() < until_s:
+    try:
+        living.send(b"datagram")
+    except OSError:
+        pass
+    try:
+        with socket.create_connection(("{ORIGIN}", 8080), 1) as one:
+            one.sendall(b"secret")
+    except OSError:
+        pass
+"""
+
+
+def test_who_takes_its_ports_when_it_ends_gets_nothing_of_others(laptop):
+    """They were free 0.1 s before connections were led there no more, and datagrams were for good."""
+    laptop.serve_file(b"x")
+    process = laptop.forward("--redirect", str(USER))
+    listed = laptop.near.run("ss", "-Hlntu4").stdout.splitlines()
+    ports = {(kind, at.rpartition(":")[2]) for kind, _, _, _, at, *_ in map(str.split, listed)}
+    kinds = {"tcp": int(socket.SOCK_STREAM), "udp": int(socket.SOCK_DGRAM)}
+    words = [f"{kinds[kind]}{port}" for kind, port in sorted(ports)]
+    taking = as_user(laptop, PYTHON, "-c", TAKE_OVER, *words, user=OTHER)
+    asking = as_user(laptop, PYTHON, "-c", SAY_ON)
+    time.sleep(1.0)
+    process.terminate()
+    assert process.wait(10) == 0
+    out, complaint = taking.communicate(timeout=20)
+    asking.wait(20)
+    *got, took = out.decode().splitlines()
+    assert took == f"took {len(ports)}", complaint
+    assert not got, sorted(set(got))
