@@ -27,6 +27,13 @@ _MOST_SOURCES = 4096
 _V6_PREFIX = 64
 
 
+def _source_of(address: Address) -> object:
+    """Return an IPv4 address, or what one holder of IPv6 addresses has at least."""
+    if isinstance(address, IPv6Address):
+        return ip_network((address, _V6_PREFIX), strict=False)
+    return address
+
+
 class ProbeLimits:
     """Rate limits of each source (IPv6: its /64) and of all; a burst is `burst_s` seconds' worth."""
 
@@ -48,9 +55,7 @@ class ProbeLimits:
 
     def take(self, source: Address, count: int, now_s: float) -> tuple[RefusalReason, float] | None:
         """Take `count` bytes. If a limit forbids it, return which, and the seconds until it allows it."""
-        key: object = source
-        if isinstance(source, IPv6Address):
-            key = ip_network((source, _V6_PREFIX), strict=False)
+        key = _source_of(source)
         own = self._sources.get(key)
         if own is None:
             own = self._sources[key] = self._bucket(self._source_bps, now_s)
@@ -79,6 +84,10 @@ _SESSION_LIFE_S = 12.0
 
 _MOST_SESSIONS = 2048
 _MOST_UPWARD = 256
+# Of these one source has so many: trains of two packets cost its rate next to nothing.
+_MOST_UPWARD_OF_SOURCE = 32
+_MOST_DOWN_OF_SOURCE = 256
+_MOST_OF_SOURCE = {Direction.UP: _MOST_UPWARD_OF_SOURCE, Direction.DOWN: _MOST_DOWN_OF_SOURCE}
 _REPORTS_AT_S = (0.25, 0.5, 1.0, 2.0)
 _MOST_REPORTS = 12
 _TELL_EVERY_S = 10.0
@@ -112,7 +121,9 @@ class ProbeServing:
         self._limits = limits
         self._secret = secrets.token_bytes(wire.KEY_BYTES)
         self._headers = UDP_HEADERS[address.version]
-        self._used: OrderedDict[bytes, float] = OrderedDict()
+        # By session: when its train began, its source, and the way.
+        self._used: OrderedDict[bytes, tuple[float, object, Direction]] = OrderedDict()
+        self._of_source: Counter[tuple[object, Direction]] = Counter()  # of these
         self._upward: OrderedDict[bytes, _UpTrain] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
@@ -190,7 +201,8 @@ class ProbeServing:
             self._note(f"refused, {wire.REASONS[reason]}")
             self._begin(self._send(wire.Refused(ask.session, reason, retry_s), source))
             return
-        self._used[ask.session] = now_s
+        self._used[ask.session] = now_s, _source_of(address), ask.direction
+        self._of_source[_source_of(address), ask.direction] += 1
         if ask.direction is Direction.DOWN:
             self._note("trains down")
             self._begin(self._train(ask, source))
@@ -212,12 +224,17 @@ class ProbeServing:
             return wire.RefusalReason.TOO_LARGE, 0.0
         if len(self._used) >= _MOST_SESSIONS or len(self._upward) >= _MOST_UPWARD:
             return wire.RefusalReason.BUSY, _SESSION_LIFE_S
+        if self._of_source[_source_of(address), ask.direction] >= _MOST_OF_SOURCE[ask.direction]:
+            return wire.RefusalReason.SOURCE_LIMIT, _SESSION_LIFE_S
         count = ask.packets * (ask.packet_bytes + self._headers)
         return self._limits.take(address, count, now_s)
 
     def _forget(self, now_s: float) -> None:
-        while self._used and next(iter(self._used.values())) < now_s - _SESSION_LIFE_S:
-            self._used.popitem(last=False)
+        while self._used and next(iter(self._used.values()))[0] < now_s - _SESSION_LIFE_S:
+            _, (_, source, way) = self._used.popitem(last=False)
+            self._of_source[source, way] -= 1
+            if not self._of_source[source, way]:
+                del self._of_source[source, way]
         while self._upward:
             session, oldest = next(iter(self._upward.items()))
             if oldest.began_s >= now_s - _SESSION_LIFE_S:

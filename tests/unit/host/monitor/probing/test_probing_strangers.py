@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 from dataclasses import replace
 
 import pytest
@@ -74,3 +75,32 @@ async def test_what_a_server_says_cannot_be_thrown_back_at_it(talk, serving):
         assert await talker.say(train_down) == []
         assert await talker.say(wire.encode(wire.Done(b"s" * 16), KEY)) == []
         assert running.counts["reports about nothing"] == 1
+
+
+@pytest.mark.parametrize(("way", "asked"), [(Direction.UP, 300), (Direction.DOWN, 2100)])
+async def test_one_source_leaves_places_to_others(talk, serving, way, asked):
+    """A client with the key asked for 33 kB of smallest trains each 12 s: no other one was served."""
+    smallest = wire.TrainRequest(b"", b"", way, wire.MIN_PACKETS, wire.MIN_PACKET_BYTES)
+
+    async def ask(talker, session):
+        """Return whether the train is refused."""
+        talker.socket.send(wire.encode(wire.ProbeHello(session), KEY))
+        while True:
+            heard = await asyncio.get_running_loop().sock_recv(talker.socket, 2048)
+            match wire.decode(heard, KEY):
+                case wire.Cookie(of, cookie) if of == session:
+                    train = replace(smallest, session=session, cookie=cookie)
+                    talker.socket.send(wire.encode(train, KEY))
+                case wire.Refused(of) if of == session:
+                    return True
+                case wire.Ready(of) | wire.TrainDown(of) if of == session:
+                    return False
+
+    async with serving() as (running, server):
+        many = talk(server.port)
+        refused = [await ask(many, number.to_bytes(16)) for number in range(asked)]
+        assert refused[-1]
+        assert not await ask(talk(server.port, "127.0.0.2"), b"s" * 16)
+        running._forget(time.monotonic() + 60)
+        assert not running._of_source
+        assert not await ask(many, b"t" * 16)
