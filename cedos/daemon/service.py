@@ -333,8 +333,6 @@ class Daemon:
         self._named.networks_changed([*networks, *helpers])
         self._driver.post(NetworksChanged(tuple(networks), tuple(helpers)))
         await self._steering.barring.networks_changed()
-        # An interface that goes takes its counter with it: what it showed last is kept now.
-        await self._budgets.keep()
 
     async def settle(self) -> None:
         """Bar at the start what is spent already, and open what is not."""
@@ -393,6 +391,9 @@ class Daemon:
         async for event in self._links.events():
             _log.info(_happened(event), network=event.network.name)
             await self.networks_changed()
+            if event.change is Change.LOST:
+                # An interface that goes takes its counter with it: what it showed last is kept now.
+                await self._budgets.keep()
 
     async def _keep(self, notifier: Notifier, server: ControlServer) -> None:
         """Keep the history and the control socket and feeds the watchdog; all stop if the loop hangs."""

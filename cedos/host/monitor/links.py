@@ -52,6 +52,7 @@ from cedos.kernel.policy_routing import (
 )
 from cedos.kernel.rtnetlink import Counters, Link, LinkAddress
 from cedos.model import Address, Network, NetworkKind, NetworkOverride, NextHop, Translator
+from cedos.token_bucket import TokenBucket
 
 _log = structlog.get_logger(__name__)
 _PRICE_MB: Final = 1e9
@@ -117,6 +118,10 @@ _SETTLE_S = 0.005
 
 
 _TRIES = 5
+
+# The changes that are followed at once, and how many a second beyond. A neighbour can have this host's
+# router come and go without end.
+_AT_ONCE, _PER_S = 20, 5.0
 
 
 _GROUPS = (
@@ -456,9 +461,12 @@ class LinkMonitor:
 
     async def _follow(self) -> None:
         failures, reads = 0, CostlyReads()
+        changes = TokenBucket(_PER_S, _AT_ONCE, time.monotonic())
         while True:
             await self._changed.wait()
             await asyncio.sleep(max(_SETTLE_S * 2**failures, reads.pause_s))
+            if changes.available(time.monotonic()) < 1:
+                await asyncio.sleep(changes.wait_s)
             try:
                 with reads.measured():
                     events = await self._read()
@@ -471,6 +479,8 @@ class LinkMonitor:
                 self._changed.set()
                 continue
             failures = 0
+            if events:
+                changes.take(time.monotonic())
             for event in events:
                 self._mailbox.put(event)
 

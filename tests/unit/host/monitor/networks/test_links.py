@@ -160,6 +160,23 @@ async def test_costly_reads_are_far_apart():
         assert source.reads <= 2 + (time.monotonic() - began_s) / 0.27
 
 
+async def test_changes_without_end_are_followed_a_few_times_a_second():
+    """A neighbour's router that came and went 65 times a second took half a core."""
+
+    class Flapping(PlayedTables):
+        reads = 0
+
+        async def read(self):
+            self.reads += 1
+            self.changed.set()
+            return tables("wlan0") if self.reads % 2 else tables("wlan0", "lte0")
+
+    source = Flapping(tables("wlan0"))
+    async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()):
+        await asyncio.sleep(1.0)
+        assert 15 <= source.reads <= 30
+
+
 @pytest.mark.parametrize("error", [OSError("busy"), ValueError("odd")])
 async def test_a_read_that_failed_is_repeated(error):
     """An odd path that NetworkManager told ended the monitor: no network was followed any more."""
