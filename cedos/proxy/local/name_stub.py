@@ -114,7 +114,8 @@ class NameStub:
         self._users: Counter[int] = Counter()  # questions by UDP that wait
         self._connections: Counter[int] = Counter()
         self._shares: WeakValueDictionary[int, asyncio.Semaphore] = WeakValueDictionary()
-        self._asked_here: Counter[tuple[str, int]] = Counter()
+        # By user, and what is asked.
+        self._asked_here: Counter[tuple[int, str, int]] = Counter()
 
     @property
     def addresses(self) -> list[Endpoint]:
@@ -176,9 +177,9 @@ class NameStub:
             return answered_here(message, question, own)
         # Names nearby, and those under a rule, are looked up by this host's resolvers.
         if self._is_near(question.name):
-            return await self._here(message, question)
+            return await self._here(message, question, user)
         if self._fails_open and self._rules.names(question.name):
-            found = await self._here(message, question)
+            found = await self._here(message, question, user)
             if (reply := parse(found)) is not None:
                 self._rules.learn(question.name, (*reply.addresses, *reply.aliases), user)
             return found
@@ -196,18 +197,18 @@ class NameStub:
         if (code == SERVER_FAILED and self._fails_open) or (
             code == NO_SUCH_NAME and self._tunnelled()
         ):
-            here = await self._here(message, question)
+            here = await self._here(message, question, user)
             # If the VPN's resolver does not know the name either, the gateway's answer stands.
             return found if code == NO_SUCH_NAME and error_of(here) else here
         return found
 
-    async def _here(self, message: bytes, question: AskedName) -> bytes:
-        """Ask this host's own resolvers.
+    async def _here(self, message: bytes, question: AskedName, user: int) -> bytes:
+        """Ask this host's own resolvers for a user.
 
-        One on loopback may itself be asking this stub (systemd-resolved, say): fail then, to end the
-        circle.
+        One on loopback may itself be asking this stub (systemd-resolved, say): fail when its user asks
+        the same once more, to end the circle.
         """
-        what = question.name, question.kind
+        what = user, question.name, question.kind
         if self._asked_here[what] and all(map(_is_loopback, self._others())):
             return failed(message, question)
         self._asked_here[what] += 1

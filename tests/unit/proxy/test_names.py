@@ -303,8 +303,21 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(loopback_resolver, 
     sender, _ = await loop.create_datagram_endpoint(asyncio.DatagramProtocol, ("127.0.0.1", 0))
     loopback_resolver.udp = hands_on
     assert error_of(await found(one, "far.test")) == names.SERVER_FAILED
-    assert len(loopback_resolver.asked) <= 2
+    # The first user, and the one that hands it on: twice each.
+    assert len(loopback_resolver.asked) <= 4
     sender.close()
+    await one.close()
+
+
+async def test_what_one_user_asks_the_resolver_on_loopback_denies_nobody_else_the_same(
+    loopback_resolver,
+):
+    """Who always had a question on its way left the others with failures: 92 of 100."""
+    one = stub(Link(), loopback_resolver)
+    message = asks("printer.local")
+    asked = [asyncio.create_task(one.answer(message, question(message), user)) for user in (1, 2)]
+    answers_ = await asyncio.gather(*asked)
+    assert [error_of(each) for each in answers_] == [0, 0]
     await one.close()
 
 
