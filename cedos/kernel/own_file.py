@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Final
 
 MOST_BYTES: Final = 64 << 20
-# Group and others may write.
-_BY_OTHERS: Final = 0o022
+# A file that root took is written by root alone, and runs as whoever started it (no set-uid).
+_MOST_MODE: Final = 0o755
 
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
@@ -76,7 +76,7 @@ def _take(name: str | Path, inside: int | None = None) -> None:
         itself, mode = Path(f"/proc/self/fd/{file}"), os.fstat(file).st_mode
         os.chown(itself, 0, 0)
         if not stat.S_ISLNK(mode):
-            itself.chmod(stat.S_IMODE(mode) & ~_BY_OTHERS)
+            itself.chmod(mode & _MOST_MODE)
     finally:
         os.close(file)
 

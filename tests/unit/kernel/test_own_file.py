@@ -1,6 +1,7 @@
 """Files of a directory that may be another user's."""
 
 import os
+import stat
 import subprocess
 import sys
 
@@ -41,13 +42,14 @@ def test_root_takes_a_folder_with_all_in_it_and_follows_no_link(tmp_path):
     (tmp_path / "name").symlink_to(state)
     state.chmod(0o777)
     (state / "inner").chmod(0o2775)
-    (state / "file").chmod(0o666)
+    # Else a service's user made programs there that anybody ran as root.
+    (state / "file").chmod(0o6777)
     (others / "file").chmod(0o666)
     own_file.take(tmp_path / "name")
     assert set(owners(state).values()) == {0}
     # Who had it went on renaming root's files there, its journal among them.
-    modes = {each: each.stat().st_mode & 0o777 for each in (state, state / "inner", state / "file")}
-    assert list(modes.values()) == [0o755, 0o755, 0o644]
+    found = [stat.S_IMODE(each.stat().st_mode) for each in (state, state / "inner", state / "file")]
+    assert found == [0o755, 0o755, 0o755]
     assert (others / "file").stat().st_mode & 0o777 == 0o666
     assert set(owners(others).values()) == {USER}
     own_file.take(state)  # there is nothing to do
