@@ -247,7 +247,8 @@ class Listener:
         connection = self._flows.get(opened.credentials.flow_id)
         only = connection is not None and opened.kind is ConnectionKind.RESUME
         if opened.kind is ConnectionKind.NEW:
-            if connection is not None:
+            # One that came later was confirmed first, and may sleep by now.
+            if self._flows.find(opened.credentials.flow_id) is not None:
                 path.close("two hellos with one flow id", reset=True)
                 return
             core = Session(

@@ -27,7 +27,7 @@ from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.frames import Space
 from cedos.session.protocol.handshake.outcome import ConnectionKind
 from cedos.session.protocol.schedulers.interface import PathFacts
-from cedos.session.sockets import metered_gate
+from cedos.session.sockets import flow_table, metered_gate
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.metered_gate import DeadlineGate, OwnTable
 
@@ -527,3 +527,53 @@ def test_a_table_that_is_full_holds_nobody_back(laptop, monkeypatch):
     gate = DeadlineGate("there", 3600.0, MB)
     gate.update(0, {}, LTE)
     assert gate.open
+
+
+async def test_a_session_that_sleeps_keeps_its_id_from_others(tmp_path, monkeypatch):
+    """A hello that had come before it took its place: its record stayed for good, and was miscounted."""
+    monkeypatch.setattr(flow_table, "_NOTE_S", 0.1)
+    monkeypatch.setattr(flow_table, "_ASLEEP_S", 0.2)
+    key, keys = KeyPair(os.urandom(32)), [KeyPair(os.urandom(32)) for _ in range(2)]
+    one_id, asleep, confirmed = os.urandom(16), asyncio.Event(), asyncio.Event()
+    monkeypatch.setattr(dialler.os, "urandom", lambda size: one_id if size == 16 else bytes(size))
+    async with await session.listen(("127.0.0.1", 0), key=key, idle=tmp_path / "idle") as listener:
+
+        async def holds_back(reader, writer):
+            held.close()
+            there, on = await asyncio.open_connection(*listener.address)
+            on.write(await reader.read(65_536))
+            writer.write(await there.read(65_536))
+            confirms = await reader.read(65_536)
+            await asleep.wait()
+            on.write(confirms)
+            with suppress(ConnectionError):
+                await there.read(65_536)
+            for each in (writer, on):
+                each.close()
+                with suppress(ConnectionError):
+                    await each.wait_closed()
+            confirmed.set()
+
+        held = await asyncio.start_server(holds_back, "127.0.0.1", 0)
+        near = held.sockets[0].getsockname()
+        first = asyncio.create_task(
+            session.connect(near, server_key=key.public, key=keys[0], timeout_s=5)
+        )
+        await until(lambda: listener.half_open)
+        await asyncio.sleep(0.1)
+        second = await session.connect(listener.address, server_key=key.public, key=keys[1])
+        far = await listener.accept()
+        assert far.flow_id == one_id
+        await asyncio.sleep(0.3)
+        listener.stop()
+        for path in list(far.flow.paths.values()):
+            path.close("it went away", reset=True)
+        await until(lambda: far.ended)
+        asleep.set()
+        await asyncio.wait_for(confirmed.wait(), 5)
+        idle = listener._flows._idle
+        assert idle.find(one_id).peer_key == keys[1].public
+        assert idle.of_host(keys[0].public) == 0
+        second.abort("the test is over")
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
