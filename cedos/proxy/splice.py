@@ -60,7 +60,7 @@ class Tunnel:
 
     The end of one side's data is passed on to the other side, whose own data goes on (half-close). If
     one side breaks, the other is reset. `first_up` goes to the origin first; of the bytes behind it the
-    origin gets those of `up_limit`, the rest is read and dropped. `answer`: passes on the origin's.
+    origin gets those of `up_body`, the rest is read and dropped. `answer`: passes on the origin's.
     """
 
     def __init__(
@@ -71,14 +71,14 @@ class Tunnel:
         *,
         idle_s: float,
         first_up: bytes = b"",
-        up_limit: RequestBody | None = None,
+        up_body: RequestBody | None = None,
         answer: OnlyAnswer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._done: asyncio.Future[str] = self._loop.create_future()
         self._idle_s = idle_s
         there, here = ("client", client), ("origin", origin)
-        self._up = _OneWay(there, here, buffer, self._way_ended, self.end, first_up, up_limit)
+        self._up = _OneWay(there, here, buffer, self._way_ended, self.end, first_up, up_body)
         self._down = _OneWay(here, there, buffer, self._way_ended, self.end, answer=answer)
         self._timer = self._loop.call_later(idle_s, self._check_idle)
 
@@ -132,7 +132,7 @@ class _OneWay:
         on_end: Callable[[], None],
         on_break: Callable[[str], None],
         first: bytes = b"",
-        limit: RequestBody | None = None,
+        body: RequestBody | None = None,
         answer: OnlyAnswer | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
@@ -143,7 +143,7 @@ class _OneWay:
         self.moved_at_s = self._loop.time()
         self._kept_bytes = 0
         self._keep(first)
-        self._limit = limit
+        self._body = body
         self._answer = answer
         self._chunk = _SMALLEST
         self.moved_bytes = 0
@@ -152,7 +152,7 @@ class _OneWay:
 
     @property
     def satisfied(self) -> bool:
-        return self._limit is not None and self._limit.over and not self._waiting
+        return self._body is not None and self._body.over and not self._waiting
 
     def begin(self) -> None:
         if self._waiting:
@@ -185,8 +185,9 @@ class _OneWay:
         view = self._buffer.view
         if self._buffer.kept_bytes > MOST_KEPT_BYTES:
             self._chunk = _SMALLEST
+        most = self._chunk if self._body is None else self._body.at_once(self._chunk)
         try:
-            count = self.source.recv_into(view, self._chunk)
+            count = self.source.recv_into(view, most)
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
@@ -195,11 +196,11 @@ class _OneWay:
         if count == 0:
             self._hand_end_on()
             return
-        # Drop what is beyond the limit: the origin gets one request only.
+        # Drop what is behind the body: the origin gets one request only.
         self.moved_at_s = self._loop.time()
         taken = count
         try:
-            if self._limit is not None and not (taken := self._limit.take(bytes(view[:count]))):
+            if self._body is not None and not (taken := self._body.take(bytes(view[:count]))):
                 return
             if self._answer is not None:
                 view = memoryview(self._answer.feed(bytes(view[:taken])))

@@ -283,21 +283,21 @@ class LocalProxy:
         program: socket.socket,
         upstream: ProxiedStream | socket.socket,
         first: bytes = b"",
-        limit: RequestBody | None = None,
+        body: RequestBody | None = None,
         answer: OnlyAnswer | None = None,
     ) -> TunnelBytes:
         """Carry data both ways until both sides have ended, or one broke.
 
-        `first`: bytes that go upstream first. `limit`: what of the program follows these.
+        `first`: bytes that go upstream first. `body`: what of the program follows these.
         `answer`: passes on what comes back.
         """
         if isinstance(upstream, ProxiedStream):
-            carrying = Carry(program, upstream, first=first, limit=limit, answer=answer)
+            carrying = Carry(program, upstream, first=first, body=body, answer=answer)
             first = b""
             return await carrying.run()
         with upstream:
             tunnel = Tunnel(
-                program, upstream, self._buffer, idle_s=_IDLE_S, first_up=first, up_limit=limit,
+                program, upstream, self._buffer, idle_s=_IDLE_S, first_up=first, up_body=body,
                 answer=answer,
             )  # fmt: skip
             first = b""
@@ -520,7 +520,7 @@ class LocalProxy:
             self._give_up(upstream)
             return
         answer = OnlyAnswer() if request.only else None
-        carrying = self.carry(program, upstream, words.left, request.limit, answer)
+        carrying = self.carry(program, upstream, words.left, request.body, answer)
         # Their bytes, up to 64 KiB, need not last as long as the connection.
         del request, words
         ended = await carrying

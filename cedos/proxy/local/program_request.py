@@ -44,7 +44,7 @@ class ProgramRequest:
     accepted: bytes = b""  # the bytes for the program once it is connected
     first: bytes = b""  # the bytes that go to the origin first
     # The body of a request, whose end ends what the program may send after `first`; None: nothing does.
-    limit: RequestBody | None = None
+    body: RequestBody | None = None
     associates: bool = False  # the program wants to send datagrams (SOCKS 5), from `port`
     fetch: bool = False  # `first` is the head of a GET without a body
     only: bool = False  # it is one request of HTTP, and its answer ends the connection
@@ -90,8 +90,8 @@ async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
             request = parser.feed(data)
             if request is None and not (data := await receive(program, _BLOCK)):
                 return None
-        limit = None if request.tunnel else RequestBody(request.body_bytes)
-        rest = request.rest if limit is None else request.rest[: limit.take(request.rest)]
+        body = None if request.tunnel else RequestBody(request.body_bytes)
+        rest = request.rest if body is None else request.rest[: body.take(request.rest)]
     except RefusedError as error:
         await _say(program, answer(error))
         return None
@@ -104,7 +104,7 @@ async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
         request.port,
         ESTABLISHED if request.tunnel else b"",
         request.head + rest,
-        limit,
+        body,
         fetch=request.fetches,
         only=not request.tunnel,
     )

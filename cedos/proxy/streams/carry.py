@@ -42,7 +42,7 @@ class Carry:
         *,
         first: bytes = b"",  # goes to the stream before anything that the program sends
         # What of the program follows `first`; the rest is left unread, or dropped.
-        limit: RequestBody | None = None,
+        body: RequestBody | None = None,
         idle_s: float | None = None,  # the longest time without a byte
         answer: OnlyAnswer | None = None,  # passes on what the stream brings
     ) -> None:
@@ -53,7 +53,7 @@ class Carry:
             tcp_info.wake_below(program, _UNSENT_BYTES)
         self._loop = asyncio.get_running_loop()
         self._up: Chunk = first
-        self._limit = limit
+        self._body = body
         self._idle_s = idle_s
         self._answer, self._first_down = answer, b""
         self._ended: asyncio.Future[str] = self._loop.create_future()
@@ -85,7 +85,7 @@ class Carry:
     @property
     def _asked(self) -> bool:
         """Tell whether the only request has gone."""
-        return self._limit is not None and self._limit.over and not self._up
+        return self._body is not None and self._body.over and not self._up
 
     def _end(self, how: str) -> None:
         if not self._ended.done():
@@ -135,9 +135,11 @@ class Carry:
 
     def _readable(self) -> None:
         program, stream = self.program, self.stream
-        for _ in range(_READS):
+        for _ in range(_READS if self._body is None else 1):
             most = min(_BLOCK, stream.room_bytes)
-            if most <= 0 or (self._limit is not None and self._limit.over):
+            if self._body is not None:
+                most = 0 if self._body.over else self._body.at_once(most)
+            if most <= 0:
                 break
             try:
                 data = program.recv(most)
@@ -154,9 +156,9 @@ class Carry:
                     self._end("complete")
                 return
             come = len(data)
-            if self._limit is not None:
+            if self._body is not None:
                 try:
-                    data = data[: self._limit.take(data)]
+                    data = data[: self._body.take(data)]
                 except ValueError as error:
                     self._end(f"program: {error}")
                     return
