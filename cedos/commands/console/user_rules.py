@@ -88,7 +88,9 @@ class RuledHosts(RuleBook):
         self._due = False
         self._telling: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
-        self._names: UsersTable[str, tuple[tuple[str, ...], float]] = UsersTable(_MOST_NAMES)
+        # By user and name: one's look-up that fails, or is late, counts for no other.
+        self._names: UsersTable[tuple[int, str], tuple[tuple[str, ...], float]]
+        self._names = UsersTable(_MOST_NAMES)
         self._looking: dict[tuple[int, str], asyncio.Task[None]] = {}  # by user and name
         # By address or other name: the name that is meant.
         self._meant: UsersTable[str, str] = UsersTable(_MOST_NAMES)
@@ -103,12 +105,12 @@ class RuledHosts(RuleBook):
         looking = self._look_up(host, port, user, look_up)
         if looking is not None:
             await asyncio.wait({looking}, timeout=_PATIENCE_S)
-        return self._covered(host, port)
+        return self._covered(host, port, user)
 
     def covers(self, host: str, port: int, user: int, look_up: LookUp) -> bool:
         """Return whether a rule applies, by the addresses known so far."""
         self._look_up(host, port, user, look_up)
-        return self._covered(host, port)
+        return self._covered(host, port, user)
 
     def names(self, name: str) -> bool:
         """Return whether a rule is for this name, or for a parent domain."""
@@ -135,9 +137,9 @@ class RuledHosts(RuleBook):
     def _means(self, host: str) -> str:
         return self._meant.get(host) or host
 
-    def _covered(self, host: str, port: int) -> bool:
+    def _covered(self, host: str, port: int, user: int) -> bool:
         def known(name: str) -> Sequence[str]:
-            return (self._names.get(name) or ((), 0.0))[0]
+            return (self._names.get((user, name)) or ((), 0.0))[0]
 
         if not self._rules:
             return False
@@ -159,9 +161,9 @@ class RuledHosts(RuleBook):
             ip_address(name)
             return None
         loop = asyncio.get_running_loop()
-        if (known := self._names.get(name)) is not None and loop.time() < known[1]:
-            return None
         asked = user, name
+        if (known := self._names.get(asked)) is not None and loop.time() < known[1]:
+            return None
         looking = self._looking.get(asked)
         if looking is None and sum(each == user for each, _ in self._looking) < _MOST_LOOKUPS:
             looking = loop.create_task(self._learn(name, port, user, look_up))
@@ -172,7 +174,9 @@ class RuledHosts(RuleBook):
     async def _learn(self, name: str, port: int, user: int, look_up: LookUp) -> None:
         found = tuple(await look_up(name, port, user))
         until_s = asyncio.get_running_loop().time() + (_NAME_S if found else _NOT_FOUND_S)
-        self._names.put(name, (found, until_s), user)
+        if not found:  # perhaps no resolver answers
+            found, _ = self._names.get((user, name)) or ((), 0.0)
+        self._names.put((user, name), (found, until_s), user)
 
     async def _follow(self) -> None:
         while True:

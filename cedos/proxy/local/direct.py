@@ -42,40 +42,46 @@ Value = TypeVar("Value")
 class UsersTable(Generic[Key, Value]):
     """A table that this host's users fill: beyond `most` entries the user who has most loses the oldest.
 
-    An entry stays that of the user who made it, whoever renews it.
+    What several have put lasts as long as one of them keeps it; the newest value counts.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._owners: dict[Key, int] = {}
-        self._of_user: dict[int, dict[Key, Value]] = {}  # the oldest first
+        self._of_user: dict[int, dict[Key, None]] = {}  # the oldest first
+        self._holders: dict[Key, dict[int, Value]] = {}  # the newest last
 
     def __contains__(self, key: Key) -> bool:
-        return key in self._owners
+        return key in self._holders
 
     def __len__(self) -> int:
-        return len(self._owners)
+        return sum(map(len, self._of_user.values()))
 
     def get(self, key: Key) -> Value | None:
-        return self._of_user[self._owners[key]][key] if key in self._owners else None
+        holders = self._holders.get(key)
+        return None if holders is None else next(reversed(holders.values()))
 
     def put(self, key: Key, value: Value, user: int) -> None:
         """Add or renew an entry for a user."""
-        owner = self._owners.get(key, user)
-        self.pop(key)
-        self._owners[key] = owner
-        self._of_user.setdefault(owner, {})[key] = value
-        if len(self._owners) > self._most:
-            fullest = max(self._of_user.values(), key=len)
-            self.pop(next(iter(fullest)))
+        self._pop(key, user)
+        self._of_user.setdefault(user, {})[key] = None
+        self._holders.setdefault(key, {})[user] = value
+        if len(self) > self._most:
+            most, held = max(self._of_user.items(), key=lambda each: len(each[1]))
+            self._pop(next(iter(held)), most)
 
     def pop(self, key: Key) -> None:
-        """Remove an entry, if there is one."""
-        if key in self._owners:
-            owner = self._owners.pop(key)
-            del self._of_user[owner][key]
-            if not self._of_user[owner]:
-                del self._of_user[owner]
+        """Remove what all users have put there, if anything."""
+        for user in list(self._holders.get(key, ())):
+            self._pop(key, user)
+
+    def _pop(self, key: Key, user: int) -> None:
+        if user not in self._holders.get(key, ()):
+            return
+        del self._holders[key][user], self._of_user[user][key]
+        if not self._holders[key]:
+            del self._holders[key]
+        if not self._of_user[user]:
+            del self._of_user[user]
 
 
 # Returns the addresses of a host for a port, by this host's own resolver, for a user; empty: it finds

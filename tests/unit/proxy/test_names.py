@@ -349,8 +349,9 @@ def test_a_user_pushes_out_no_names_of_others():
     known.learn("a.test", [ip_address("192.0.2.1")], 1000)
     known.learn("b.test", map(ip_address, range(3_000)), 1001)
     known.learn("c.test", [ip_address("192.0.2.1")], 1001)
-    known.learn("b.test", map(ip_address, range(3_000)), 1001)
     assert known.name_of("192.0.2.1") == "c.test"
+    known.learn("b.test", map(ip_address, range(3_000)), 1001)
+    assert known.name_of("192.0.2.1") == "a.test"
     assert known.name_of(str(ip_address(2_999))) == "b.test"
     assert known.name_of(str(ip_address(0))) is None
 

@@ -208,6 +208,36 @@ async def test_a_users_names_push_out_no_other_users(ruled, resolver):
     assert not made.covers("n0.example", 22, OTHER, resolver)
 
 
+async def test_a_look_up_of_one_user_that_fails_hides_no_rule_from_another(ruled, resolver):
+    """One whose look-ups were all taken had the name count as unknown for all, for 10 s."""
+    made = await ruled(PREFIX)
+    resolver.may.clear()
+    assert not await made.find("inside.example", 22, OTHER, resolver)
+    resolver.answers, known = {}, resolver.answers
+    resolver.may.set()
+    await asyncio.sleep(0.01)
+    resolver.answers = known
+    assert await made.find("inside.example", 22, USER, resolver)
+    assert not made.covers("inside.example", 22, OTHER, resolver), "that user's own look-up failed"
+
+
+async def test_what_was_known_counts_while_no_resolver_answers(ruled, resolver, monkeypatch):
+    monkeypatch.setattr(user_rules, "_NAME_S", 0.0)
+    made = await ruled(PREFIX)
+    assert await made.find("inside.example", 22, USER, resolver)
+    resolver.answers = {}
+    assert await made.find("inside.example", 22, USER, resolver)
+
+
+async def test_what_two_users_were_told_lasts_as_long_as_one_of_them_keeps_it(ruled, resolver):
+    made = await ruled(NAMED)
+    for user in (OTHER, USER):
+        made.learn("updates.example", [ip_address("203.0.113.5")], user)
+    for number in range(600):
+        made.learn("updates.example", [ip_address(number)], OTHER)
+    assert made.covers("203.0.113.5", 443, USER, resolver)
+
+
 async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, monkeypatch):
     """Learn it: apt asks for a service's target; a network denies a name, and has its domain searched."""
     made = await ruled(NAMED)
