@@ -263,7 +263,7 @@ class Waiter:
 
 RECEIVE_BYTES: Final = 1 << 19
 
-# The time of a turn of the event loop in which the connections of one peer, and of all, are read.
+# The most time of one turn for reading one peer's connections (TURN_S), and everyone's (_ALL_S).
 TURN_S: Final = 0.005
 _ALL_S: Final = 0.050
 # A turn is begun anew once so much was read. What a peer took counts for one to two seconds.
@@ -283,9 +283,8 @@ class Turns:
         self._loop = loop
         self._turn_s: dict[str, float] = {}  # of each peer, in this turn
         self._all_s = 0.0
-        self._recent_s: dict[
-            str, float
-        ] = {}  # of each peer, since `_since_s`, and a second before it
+        # Of each peer, since `_since_s`, and in the second before it.
+        self._recent_s: dict[str, float] = {}
         self._older_s: dict[str, float] = {}
         self._since_s = loop.time()
         self._waiting: dict[str, dict[Callable[[], None], None]] = {}

@@ -149,7 +149,7 @@ class SessionPath:
         self.known = known
         self.peer = peer
         # With whom the connection shares the event loop's turns; how much is read at once.
-        self._shares, self._read_bytes = network_of(peer) if peer else "", RECEIVE_BYTES
+        self._shares, self._read_bytes = network_of(peer) if peer else "", _LEAST_READ
         self.path_id = driver.new_path_id()  # unique in this process
         # The session that the connection belongs to, once that is known (`attach`).
         self.core: Session | None = None
@@ -203,11 +203,12 @@ class SessionPath:
         now = driver.now()
         self.received_bytes += size
         self._take(driver.view[:size], now)
-        # Read less at once of what costs much time, such as thousands of small records.
+        # Read less at once of what costs much time, such as thousands of small records. What does not
+        # fill a read says nothing of what a larger one would cost.
         took_s = driver.now() - now
         if took_s > TURN_S:
-            self._read_bytes = max(self._read_bytes // 2, _LEAST_READ)
-        elif took_s < TURN_S / 4:
+            self._read_bytes = max(int(size * TURN_S / took_s), _LEAST_READ)
+        elif took_s < TURN_S / 4 and size == self._read_bytes:
             self._read_bytes = min(self._read_bytes * 2, RECEIVE_BYTES)
 
     def _take(self, data: memoryview, now: float) -> None:

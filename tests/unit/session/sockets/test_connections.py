@@ -18,7 +18,7 @@ from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedErr
 from cedos.model import Bulk, Direction, Label, NetworkKind, Urgency
 from cedos.session.io import dialler
 from cedos.session.io.advice import KnownNetwork
-from cedos.session.io.driver import Turns
+from cedos.session.io.driver import RECEIVE_BYTES, TURN_S, Turns
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.protocol import packing
@@ -210,6 +210,49 @@ async def test_a_peer_with_many_sessions_leaves_turns_to_others(by, monkeypatch)
         assert sum(path.received_bytes for path in paths) - before < waiting / 2
         for each in (end for both in ends for end in both):
             each.abort("the test is over")
+
+
+def test_what_costs_much_is_read_for_one_turn():
+    """A first read, and one after small cheap ones, took up to 97 ms of a session's small records."""
+    now_s, record_s, waiting = 0.0, 0.0, 0
+
+    class Costly(SessionPath):
+        __slots__ = ()
+
+        def _take(self, data, _now):
+            nonlocal now_s
+            now_s += len(data) * record_s
+
+    def receive(_buffer, most):
+        nonlocal waiting
+        waiting -= (size := min(most, waiting))
+        return size
+
+    driver = SimpleNamespace(
+        host=SimpleNamespace(tcp_info=None), buffer=None, view=memoryview(bytes(RECEIVE_BYTES)),
+        now=lambda: now_s, new_path_id=lambda: 1,
+    )  # fmt: skip
+    connection = SimpleNamespace(recv_into=receive)
+    path = Costly(driver, connection, None, None, PathFacts("lo"))
+
+    def read(count, each_s):
+        nonlocal waiting, record_s
+        waiting, record_s = count, each_s
+        began_s = now_s
+        path._read()
+        return now_s - began_s, count - waiting
+
+    costly_s = 0.090 / RECEIVE_BYTES
+    assert read(RECEIVE_BYTES, costly_s)[0] < TURN_S
+    for _ in range(10):
+        read(100, 1e-9)
+    assert read(RECEIVE_BYTES, costly_s)[0] < TURN_S
+    # What costs little is soon read at once, and what costs much again for a turn from the second read.
+    for _ in range(10):
+        size = read(RECEIVE_BYTES, 1e-9)[1]
+    assert size == RECEIVE_BYTES
+    read(RECEIVE_BYTES, costly_s)
+    assert read(RECEIVE_BYTES, costly_s)[0] < 1.1 * TURN_S
 
 
 def test_who_sends_little_goes_before_many_who_send_much():
