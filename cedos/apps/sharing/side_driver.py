@@ -283,19 +283,27 @@ class SideDriver(ABC, Generic[Machine]):
                 await self._ask_gateway()
                 await asyncio.sleep(_RECEIPTS_S)
             except CedosError:
-                self._on_no_answer()
                 await asyncio.sleep(_AGAIN_S)
+
+    async def _hear(self, question: bytes) -> bytes:
+        """Return what the gateway says, be it a refusal. CedosError: it does not answer."""
+        try:
+            answer = await self._side.ask(question)
+        except CedosError:
+            self._on_no_answer()
+            raise
+        self._on_answer()
+        return answer
 
     async def _ask_gateway(self) -> None:
         side = self._side
-        facts = await asked(side.ask, AskFacts(), GatewayFacts)
-        self._on_answer()
+        facts = await asked(self._hear, AskFacts(), GatewayFacts)
         try:
             self._machine.on_revocations(facts.revocations, self._now_s())
         except UntrustedError as error:
             _log.warning("revocations are not accepted", why=str(error))
         after = side.store.highest_serial(side.identity.gateway)
-        given = await asked(side.ask, AskReceipts(after), GivenReceipts)
+        given = await asked(self._hear, AskReceipts(after), GivenReceipts)
         for each in given.receipts:
             try:
                 self._on_receipt(each)

@@ -17,7 +17,7 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 | SILENT | Hello-ACK, or data carried | ACTIVE; ResumePath |
 | SILENT | timer | Hello again, and SuspendPath; after the last one none; RemovePath |
 | ACTIVE, SILENT | data waits, and too little of it arrives | none; Leave, RemovePath |
-| ACTIVE, SILENT | the gateway does not answer, and there is another helper | none; Leave, RemovePath |
+| ACTIVE, SILENT | no answer of the gateway, and another helper; once | none; Leave, RemovePath |
 | ACTIVE, SILENT | Leave of the helper, which forwards for a while yet | LEAVING; SuspendPath |
 | LEAVING | nothing more comes, or the while is over | none; Leave, RemovePath |
 | any | any other Leave, its certificate ends, the requestor stops | none; RemovePath |
@@ -234,6 +234,9 @@ class RequestorMachine:
         self._helpers: OrderedDict[bytes, _Helper] = OrderedDict()
         self._avoided = AvoidedClients(self._timing.avoid_s, self._timing.most_avoid_s)
         self._answered_s = -math.inf
+        # A helper was left for another one since then: without an answer by that one either, the gateway
+        # is away.
+        self._replaced = False
         self._history: OrderedDict[bytes, float] = OrderedDict()
         self._refused: OrderedDict[bytes, OfferRefused] = OrderedDict()
         self._invites: deque[bytes] = deque(maxlen=_RECENT_INVITES)
@@ -328,7 +331,7 @@ class RequestorMachine:
 
     def on_answer(self, now_s: float) -> None:
         """Take it that the gateway has answered a question, by whatever way."""
-        self._answered_s = now_s
+        self._answered_s, self._replaced = now_s, False
         for found in self._helpers.values():
             found.doubted = False
 
@@ -336,8 +339,10 @@ class RequestorMachine:
         """Look for other helpers if the gateway does not answer by those that are in use.
 
         A helper can acknowledge what it does not pass on. Without another one it stays: the gateway may
-        be away.
+        be away. So does the one that took its place, by which the gateway does not answer either.
         """
+        if self._replaced:
+            return
         until_s = now_s - _ANSWER_S
         for found in self._used():
             if max(found.active_s, self._answered_s) <= until_s:
@@ -641,6 +646,7 @@ class RequestorMachine:
         """Leave the helpers by which the gateway does not answer: another one is there now."""
         for helper, each in list(self._helpers.items()):
             if each.doubted:
+                self._replaced = True
                 self._leave(helper, LeaveReason.CARRIES_NOTHING, now_s)
 
     def _on_leave(self, helper: bytes, reason: LeaveReason, now_s: float) -> None:

@@ -121,6 +121,17 @@ class TestNoAnswerOfTheGateway:
         removed = next(each for each in link.asked if isinstance(each, RemovePath))
         assert (removed.helper, removed.reason) == (BOB, LeaveReason.CARRIES_NOTHING)
 
+    def test_a_gateway_that_is_away_is_not_the_helpers_fault(self):
+        """The requestor went round its helpers, and the dear one carried for long afterwards."""
+        link = self.taken(cyd=helper("cyd", 2))
+        self.go_on(link, 120)
+        assert len(of(link, RemovePath)) == 1
+        # Its answer by the second one speaks for that alone: each is doubted again when it is next away.
+        link.asker.on_answer(link.now)
+        self.go_on(link, 13)
+        assert [each.name for each in link.asker.helpers()] == ["bob"]
+        assert len(of(link, RemovePath)) == 2
+
     def test_without_another_one_it_stays(self):
         link = self.taken()
         self.go_on(link, 60)
