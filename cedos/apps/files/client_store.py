@@ -6,6 +6,7 @@ memory's (records, and what each costs beside). What a client has announced, and
 room from itself alone.
 """
 
+import asyncio
 import fcntl
 import os
 import re
@@ -25,6 +26,7 @@ from cedos.kernel import own_file
 from cedos.session.unhurried_clock import UnhurriedClock
 
 LONGEST_RECORD: Final = 1 << 17
+THREADS: Final = 2
 # The memory for the records of all clients.
 MEMORY_BYTES: Final = 32 << 20
 
@@ -118,11 +120,11 @@ class ClientStore(Generic[Kept]):
         # Returns what an earlier process kept at a path, by its record; None: it is of no use.
         restore: Callable[[Path, bytes], Kept | None],
         ours: re.Pattern[str],  # matches names of files of ours; its group 1 is the body's name
-        *,
-        durable: bool,  # records survive a crash of the host
     ) -> None:
         self._folder, self._most = folder, Cost(most_bytes, MEMORY_BYTES)
-        self._restore, self._ours, self._durable = restore, ours, durable
+        self._restore, self._ours = restore, ours
+        # Of the few threads that hash files and wait for the disk, so many work for one client.
+        self.threads = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(THREADS))
         self._kept: dict[str, OrderedDict[str, Kept]] = {}
         self._costs: dict[tuple[str, str], Cost] = {}  # by client and name, which clients choose
         self._accounts: defaultdict[str, _Account] = defaultdict(_Account)
@@ -206,30 +208,19 @@ class ClientStore(Generic[Kept]):
         for account in (self._accounts[client], self._total):
             account.add(cost.beside(old))
 
-    def write(self, client: str, kept: Kept) -> None:
-        """Write the record, so that the body survives a restart.
+    def counted(self, client: str, kept: Kept) -> bytes:
+        """Return the record as it is to be written, and count it.
 
-        TransferError: the disk fails, or there is no room for what was added to the record.
+        TransferError: there is no room for what was added to it, or for its client's folder.
         """
-        draft, folder = kept.path.with_suffix(".new"), self._folder_of(client)
         record = encoded(kept.record)
         if (old := self._costs.get((client, kept.record.id))) is not None:
             cost = self._cost(client, kept, record)
             if cost.memory > old.memory:
                 self.make_room(client, cost.beside(old), self.clock.now_s(), but=kept)
-        try:
-            draft.unlink(missing_ok=True)
-            with os.fdopen(own_file.create(draft), "wb") as written:
-                written.write(record)
-                written.flush()
-                if self._durable:
-                    os.fdatasync(written.fileno())
-            draft.replace(kept.path.with_suffix(".json"))
-            if self._durable:
-                _sync(folder)
-        except OSError as error:
-            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
+        self._folder_of(client)
         self.account(client, kept, record)
+        return record
 
     def make_room(
         self, client: str, more: Cost, now_unix_s: float, *, but: Kept | None = None
@@ -345,6 +336,28 @@ def cost_of(body_bytes: int, record_bytes: int, coming_bytes: int = 0) -> Cost:
 def _whole(n_bytes: int) -> int:
     """Return the bytes of the blocks that hold so many."""
     return -(-n_bytes // _BLOCK) * _BLOCK
+
+
+def write_record(path: Path, record: bytes, *, durable: bool = False) -> None:
+    """Write a record beside its body, so that it survives a restart; if `durable`, a crash of the host.
+
+    TransferError: the disk fails.
+    """
+    draft = path.with_suffix(".new")
+    try:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(own_file.create(draft), "wb") as written:
+            written.write(record)
+            written.flush()
+            if durable:
+                os.fdatasync(written.fileno())
+        draft.replace(path.with_suffix(".json"))
+        if durable:
+            _sync(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
 
 
 def _sync(folder: Path) -> None:

@@ -16,7 +16,7 @@ import structlog
 from aiohttp import hdrs
 from yarl import URL
 
-from cedos.apps.files.client_store import ClientStore, cost_of, encoded
+from cedos.apps.files.client_store import ClientStore, cost_of, encoded, write_record
 from cedos.apps.files.messages import (
     DIGEST_BYTES,
     HEADER_NAME,
@@ -30,7 +30,6 @@ from cedos.apps.files.messages import (
 from cedos.apps.files.objects.object_fetcher import (
     AT_ONCE,
     AT_ONCE_OF_ORIGIN,
-    THREADS,
     Slots,
     object_url,
 )
@@ -93,6 +92,8 @@ class KeptUpload:
     def __init__(self, path: Path, record: UploadRecord, have: int = 0) -> None:
         self.path, self.record, self.have = path, record, have
         self.bringer: Connection | None = None  # the session that brings it now
+        self.writes = 0  # of the record, now and next: until their end it stays
+        self.turn = asyncio.Lock()  # among them
         self.answered = asyncio.Event()
         if record.state is UploadState.ANSWERED:
             self.answered.set()
@@ -115,11 +116,14 @@ class KeptUpload:
     def may_make_room(self) -> bool:
         """True if the origin has answered: a body waits for a repetition alone, or its client knows."""
         answered = self.record.state is UploadState.ANSWERED
-        return answered and (self.record.told or self.path.exists())
+        may = answered and not self.writes
+        return may and (self.record.told or self.path.exists())
 
     def expired(self, now_unix_s: float) -> bool:
         """Tell whether its client was away for too long; an answer is kept for a week at least."""
         record = self.record
+        if self.writes:
+            return False
         if record.state is UploadState.ANSWERED and record.answer is not None:
             return now_unix_s > max(
                 record.answer.at_unix_s + ANSWERS_KEPT_S, record.heard_unix_s + record.keep_s
@@ -132,24 +136,51 @@ class UploadStore(ClientStore[KeptUpload]):
     """The uploads of all clients. Only bodies whose origin has answered make room for others."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        super().__init__(folder, most_bytes, _restored, _OURS, durable=True)
+        super().__init__(folder, most_bytes, _restored, _OURS)
 
     def find(self, client: str, name: str) -> KeptUpload | None:
         return self._kept[client].get(name) if client in self._kept else None
 
-    def create(self, client: str, record: UploadRecord) -> KeptUpload:
+    async def create(self, client: str, record: UploadRecord) -> KeptUpload:
         """Return a new upload. TransferError: there is no room, or no disk."""
-        cost = cost_of(record.size, len(encoded(record)), record.size)
+        head = encoded(record)
+        cost = cost_of(record.size, len(head), record.size)
         self.make_room(client, cost, self.clock.now_s())
         of = self.of(client)
         if len(of) >= _MOST_OF_CLIENT:
-            told = [each for each in of if each.record.told]
+            told = [each for each in of if each.record.told and not each.writes]
             if not told:
                 raise TransferError(f"{_MOST_OF_CLIENT} uploads are here for this client already")
             self.remove(client, min(told, key=lambda each: each.used_unix_s))
         made = KeptUpload(self._folder / client / record.id, record)
-        self.write(client, made)
+        self.account(client, made, head)
+        try:
+            await self.keep(client, made)
+        except TransferError:
+            self.remove(client, made)
+            raise
         return made
+
+    async def keep(self, client: str, upload: KeptUpload) -> None:
+        """Write the record, whatever becomes of who waits for it. TransferError: there is no room."""
+        upload.writes += 1
+        await to_its_end(self._keep(client, upload))
+
+    async def _keep(self, client: str, upload: KeptUpload) -> None:
+        async with upload.turn:
+            try:
+                async with self.threads[client]:
+                    record = self.counted(client, upload)  # as it is by now
+                    await asyncio.to_thread(write_record, upload.path, record, durable=True)
+            finally:
+                upload.writes -= 1
+
+    async def settled(self, client: str, name: str) -> KeptUpload | None:
+        """Return an upload once its record is written; None: it is not here."""
+        while (found := self.find(client, name)) is not None and found.writes:
+            async with found.turn:
+                pass
+        return found
 
     def grow(
         self, client: str, upload: KeptUpload, partial: Partial, data: bytes | memoryview
@@ -167,6 +198,7 @@ class UploadStore(ClientStore[KeptUpload]):
         self.account(client, upload)
 
     def forget_body(self, upload: KeptUpload) -> None:
+        """Remove the bytes of an upload. Errors: OSError."""
         for path in (upload.path, *files_of(upload.path)):
             path.unlink(missing_ok=True)
 
@@ -325,7 +357,6 @@ class WebUploads:
         self._sending: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
         self._coming: Counter[str] = Counter()
-        self._threads = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(THREADS))
         self._tidying: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -357,7 +388,7 @@ class WebUploads:
         assert web is not None
         object_url(request.path)
         self._open()
-        upload = self._known(client, request, web)
+        upload = await self._known(client, request, web)
         upload.record.heard_unix_s, upload.record.keep_s = time.time(), web.keep_s
         try:
             # While this waited for an earlier session's end, that one may have completed it.
@@ -376,7 +407,7 @@ class WebUploads:
             upload.record.heard_unix_s = time.time()
         if not upload.record.told:
             upload.record.told = True
-            self.store.write(client, upload)
+            await self.store.keep(client, upload)
 
     def _open(self) -> None:
         self.store.open()
@@ -393,9 +424,9 @@ class WebUploads:
             if record.state is UploadState.WHOLE:
                 self._send_later(client, each)
 
-    def _known(self, client: str, request: PutRequest, web: WebUpload) -> KeptUpload:
+    async def _known(self, client: str, request: PutRequest, web: WebUpload) -> KeptUpload:
         """Return the upload that this request continues, or a new one."""
-        found = self.store.find(client, web.id)
+        found = await self.store.settled(client, web.id)
         if found is not None:
             record, answer = found.record, found.record.answer
             if (record.url, record.size) != (request.path, request.size):
@@ -408,13 +439,11 @@ class WebUploads:
             # The body is still here: only the request is sent again.
             if found.path.exists():
                 record.headers, record.answer, record.told = list(web.headers), None, False
-                record.state = UploadState.WHOLE
                 found.answered.clear()
-                self.store.write(client, found)
-                self._send_later(client, found)
+                await self._is_whole(client, found)
                 return found
             self.store.remove(client, found)
-        return self.store.create(
+        return await self.store.create(
             client,
             UploadRecord(
                 web.id, request.path, list(web.headers), request.size, request.version,
@@ -434,7 +463,7 @@ class WebUploads:
         self._coming[client] += 1
         try:
             try:
-                async with self._threads[client]:
+                async with self.store.threads[client]:
                     partial = await when_free(upload.path, record.version)
             except TransferError:
                 if record.state is UploadState.COMING:
@@ -460,8 +489,7 @@ class WebUploads:
                         "the received file differs from the sent one; run the same command again"
                     )
                 # Whatever becomes of the session: a body that has its name comes no more.
-                async with self._threads[client]:
-                    await to_its_end(self._finish(client, upload, partial, digest))
+                await to_its_end(self._finish(client, upload, partial, digest))
             finally:
                 partial.close()
         except TransferError as error:
@@ -475,10 +503,15 @@ class WebUploads:
     async def _finish(
         self, client: str, upload: KeptUpload, partial: Partial, digest: bytes
     ) -> None:
-        await asyncio.to_thread(partial.finish, upload.record.heard_unix_s)
-        upload.record.state, upload.record.sha256 = UploadState.WHOLE, digest.hex()
+        async with self.store.threads[client]:
+            await asyncio.to_thread(partial.finish, upload.record.heard_unix_s)
+        upload.record.sha256 = digest.hex()
+        await self._is_whole(client, upload)
+
+    async def _is_whole(self, client: str, upload: KeptUpload) -> None:
+        upload.record.state = UploadState.WHOLE
         try:
-            self.store.write(client, upload)
+            await self.store.keep(client, upload)
         finally:
             self._send_later(client, upload)
 
@@ -505,22 +538,23 @@ class WebUploads:
             except Exception as error:
                 _log.error("sending an upload failed", exc_info=error)
                 answer = failed("the gateway failed; its owner's log says why")
-        self._is_answered(client, upload, answer)
+        await to_its_end(self._is_answered(client, upload, answer))
         if answer.good:
             self._changed(client, object_url(record.url))
 
-    def _is_answered(self, client: str, upload: KeptUpload, answer: WebAnswer) -> None:
+    async def _is_answered(self, client: str, upload: KeptUpload, answer: WebAnswer) -> None:
         record = upload.record
         record.answer, record.state, record.headers = answer, UploadState.ANSWERED, []
         try:
             if answer.good:
-                self.store.forget_body(upload)
+                async with self.store.threads[client]:
+                    await asyncio.to_thread(self.store.forget_body, upload)
             try:
-                self.store.write(client, upload)
+                await self.store.keep(client, upload)
             except TransferError:  # there is no room for the origin's words: its status is kept
                 shorter = {"headers": [], "body": b"", "shortened": True}
                 record.answer = msgspec.structs.replace(answer, **shorter)
-                self.store.write(client, upload)
+                await self.store.keep(client, upload)
         except (TransferError, OSError) as error:
             _log.warning("what became of an upload cannot be kept", why=str(error))
         finally:

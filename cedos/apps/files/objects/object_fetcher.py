@@ -29,8 +29,6 @@ _MOST_REDIRECTS: Final = 10
 AT_ONCE: Final = 8
 AT_ONCE_OF_ORIGIN: Final = 4
 PROGRAMS_AT_ONCE: Final = 32
-# Of the few threads that hash files and wait for the disk, so many work for one client.
-THREADS: Final = 2
 # The most objects that one client waits for.
 MOST_WAITING: Final = 256
 
@@ -71,7 +69,7 @@ _Ways = StoredObject | str
 
 _Answered = Callable[
     [str, URL, CacheLookup, dict[str, StoredObject], aiohttp.ClientResponse],
-    _Ways | aiohttp.ClientResponse,
+    Coroutine[Any, Any, _Ways | aiohttp.ClientResponse],
 ]
 
 
@@ -148,7 +146,6 @@ class ObjectFetcher:
         self._under_way: defaultdict[str, dict[str, _Asking]] = defaultdict(dict)
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
-        self._threads = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(THREADS))
         self._programs = defaultdict[str, Slots](
             lambda: Slots(PROGRAMS_AT_ONCE, PROGRAMS_AT_ONCE // 2)
         )
@@ -254,12 +251,11 @@ class ObjectFetcher:
                     return kept[lookup.fresh]
                 answer = await self._request(client, url, lookup.headers)
                 try:
-                    way = answered(client, url, lookup, kept, answer)
-                except TransferError:
+                    way = await answered(client, url, lookup, kept, answer)
+                except BaseException as error:
                     answer.close()
-                    raise
-                except Exception as error:
-                    answer.close()
+                    if isinstance(error, TransferError) or not isinstance(error, Exception):
+                        raise
                     _log.warning("an answer cannot be used", host=url.host, exc_info=True)
                     raise TransferError(
                         f"{url.host} sends an answer that cannot be used"
@@ -314,7 +310,7 @@ class ObjectFetcher:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
 
-    def _answered(
+    async def _answered(
         self,
         client: str,
         url: URL,
@@ -327,9 +323,9 @@ class ObjectFetcher:
             return str(there)
         if head.status != 200 and not (head.status == 304 and lookup.conditional):
             raise TransferError(f"{url.host} answers {head.says}")
-        return self._keep(client, url, _ASKED, lookup, kept, answer)
+        return await self._keep(client, url, _ASKED, lookup, kept, answer)
 
-    def _kept_or_not(
+    async def _kept_or_not(
         self,
         client: str,
         url: URL,
@@ -343,13 +339,13 @@ class ObjectFetcher:
                 name: value for name, value in lookup.headers.items() if name not in _CONDITIONS
             }
             try:
-                return self._keep(client, url, asked, lookup, kept, answer)
+                return await self._keep(client, url, asked, lookup, kept, answer)
             except TransferError:
                 if answer.status == 304:
                     raise
         return answer  # also without room to store it
 
-    def _keep(
+    async def _keep(
         self,
         client: str,
         url: URL,
@@ -384,7 +380,7 @@ class ObjectFetcher:
         version = (
             hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32] if validator else ""
         )
-        found = self.store.create(
+        found = await self.store.create(
             client, str(url), version, {name: [value] for name, value in asked.items()}, headers,
             reusable=verdict.store, size=head.size,
         )  # fmt: skip
@@ -422,7 +418,7 @@ class ObjectFetcher:
                     slot.close()  # to those that wait
                     await asyncio.sleep(_AGAIN_S[failures])
                     await slots.take(url, slot)
-            async with self._threads[client]:
+            async with self.store.threads[client]:
                 await found.finish()
             self.store.write(client, found)
             _log.debug("fetched", bytes=found.have)

@@ -13,7 +13,8 @@ from uuid import uuid4
 
 import msgspec
 
-from cedos.apps.files.client_store import ClientStore, cost_of, encoded
+from cedos.apps.files.client_store import ClientStore, cost_of, encoded, write_record
+from cedos.apps.files.partial import to_its_end
 from cedos.errors import TransferError
 from cedos.kernel import own_file
 
@@ -28,6 +29,7 @@ _SLOW_S: Final = 3600.0
 _FIRST_S: Final = 60.0
 
 _ENOUGH: Final = 1 << 18
+_AT_ONCE: Final = 1 << 20  # of the disk: larger room is reserved in a thread
 _OURS: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.json|\.new)?")
 
 HeaderLists = dict[str, list[str]]
@@ -96,10 +98,14 @@ class StoredObject:
     def reserve(self) -> None:
         """Take its room on the disk now, if its size is known. OSError: there is none."""
         if self.record.size:
-            # O_APPEND would write behind the reserved room.
-            flags = fcntl.fcntl(self._number, fcntl.F_GETFL)
-            fcntl.fcntl(self._number, fcntl.F_SETFL, flags & ~os.O_APPEND)
-            os.posix_fallocate(self._number, 0, self.record.size)
+            number = os.dup(self._number)  # `fail` closes the other one
+            try:
+                # O_APPEND would write behind the reserved room.
+                flags = fcntl.fcntl(number, fcntl.F_GETFL)
+                fcntl.fcntl(number, fcntl.F_SETFL, flags & ~os.O_APPEND)
+                os.posix_fallocate(number, 0, self.record.size)
+            finally:
+                os.close(number)
 
     def write(self, data: bytes) -> None:
         """Write the next bytes. OSError: the disk is full, say."""
@@ -126,19 +132,20 @@ class StoredObject:
     async def known_size(self) -> int:
         """Return its size, once that is known. TransferError: it failed."""
         while self.record.size is None:
-            self._check()
+            self.check()
             await self._grown.wait()
-        self._check()
+        self.check()
         return self.record.size
 
     async def beyond(self, offset: int, least: int = _ENOUGH) -> int:
         """Return `have` once `least` bytes beyond `offset` are here, or all. TransferError."""
         while not self.whole and self.have < offset + least:
-            self._check()
+            self.check()
             await self._grown.wait()
         return self.have
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Refuse an object that failed. Errors: TransferError."""
         if self.failed:
             raise TransferError(self.failed)
 
@@ -172,8 +179,9 @@ class ObjectStore(ClientStore[StoredObject]):
     """The objects of all clients: those used longest ago make room first, whosever they are."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        super().__init__(folder, most_bytes, _restored, _OURS, durable=False)
+        super().__init__(folder, most_bytes, _restored, _OURS)
         self._open: Counter[str] = Counter()
+        self._reserving = 0  # bytes of the disk that new objects are about to take
         self._by_url: dict[tuple[str, str], dict[str, StoredObject]] = {}
 
     def find(self, client: str, version: str) -> StoredObject | None:
@@ -186,7 +194,7 @@ class ObjectStore(ClientStore[StoredObject]):
     def of_url(self, client: str, url: str) -> list[StoredObject]:
         return list(self._by_url.get((client, url), {}).values())
 
-    def create(
+    async def create(
         self,
         client: str,
         url: str,
@@ -209,14 +217,36 @@ class ObjectStore(ClientStore[StoredObject]):
             made = StoredObject(path, record)
         except OSError as error:
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
-        try:
-            made.reserve()
-        except OSError as error:
-            made.fail("the disk is full")
-            path.unlink(missing_ok=True)
-            raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         self.account(client, made, head)
+        try:
+            await self._reserve(client, made, size or 0)
+            made.check()
+        except BaseException as error:
+            made.fail("the gateway has no room for it")
+            self.remove(client, made)
+            if isinstance(error, OSError):
+                raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
+            raise
         return made
+
+    async def _reserve(self, client: str, made: StoredObject, size: int) -> None:
+        """Take the room of a new object on the disk. OSError: there is none."""
+        if size <= _AT_ONCE:  # who asks for a page waits for no other object's disk
+            made.reserve()
+            return
+        self._reserving += size
+        try:
+            async with self.threads[client]:
+                await to_its_end(asyncio.to_thread(made.reserve))
+        finally:
+            self._reserving -= size
+
+    def _free_bytes(self) -> int:
+        return super()._free_bytes() - self._reserving
+
+    def write(self, client: str, found: StoredObject) -> None:
+        """Write the record, so that the object survives a restart. TransferError."""
+        write_record(found.path, self.counted(client, found))
 
     def open_object(self, client: str, found: StoredObject) -> OpenObject:
         """Open an object for reading. TransferError: its file is gone, or the client has too many."""

@@ -1,11 +1,15 @@
 """Objects on the disk: a limit for all, one for each client, and what a restart finds."""
 
+import asyncio
 import errno
+import os
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from kit.waiting import until
 
 from cedos.apps.files import client_store
 from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, cost_of
@@ -17,7 +21,9 @@ ME, OTHER, THIRD = "1" * 32, "2" * 32, "3" * 32
 
 
 async def put(store, client, name, data):
-    found = store.create(client, f"http://a/{name}", name, {}, {}, reusable=True, size=len(data))
+    found = await store.create(
+        client, f"http://a/{name}", name, {}, {}, reusable=True, size=len(data)
+    )
     found.write(data)
     await found.finish()
     store.write(client, found)
@@ -50,7 +56,7 @@ async def test_what_was_used_longest_ago_goes_first(store):
 
 async def test_one_client_has_half_of_it(store):
     with pytest.raises(TransferError, match="5000000 bytes"):
-        store.create(ME, "http://a/", "v", {}, {}, reusable=True, size=501 * UNIT)
+        await store.create(ME, "http://a/", "v", {}, {}, reusable=True, size=501 * UNIT)
     await put(store, OTHER, "x", bytes(400 * UNIT))
     await put(store, ME, "a", bytes(400 * UNIT))
     await put(store, ME, "b", bytes(400 * UNIT))
@@ -93,7 +99,7 @@ async def test_what_cannot_be_removed_breaks_no_session(store, monkeypatch):
 
 async def test_what_is_under_way_or_handed_on_stays(store):
     (await put(store, ME, "used", bytes(200 * UNIT))).users = 1
-    coming = store.create(ME, "http://a/", "coming", {}, {}, reusable=True, size=200 * UNIT)
+    coming = await store.create(ME, "http://a/", "coming", {}, {}, reusable=True, size=200 * UNIT)
     with pytest.raises(TransferError, match="no room"):
         room(store, ME, 200 * UNIT)
     coming.fail("it broke off")
@@ -103,7 +109,7 @@ async def test_what_is_under_way_or_handed_on_stays(store):
 async def test_what_comes_slowly_makes_room_for_others(store):
     """Origins that announce much and send a byte a minute had all of it, for weeks."""
     slow = [
-        store.create(client, "http://a/slow", "slow", {}, {}, reusable=True, size=499 * UNIT)
+        await store.create(client, "http://a/slow", "slow", {}, {}, reusable=True, size=499 * UNIT)
         for client in (ME, OTHER)
     ]
     with pytest.raises(TransferError, match="while it fetches others"):
@@ -118,6 +124,64 @@ async def test_what_comes_slowly_makes_room_for_others(store):
     assert [names(store, each) for each in (ME, OTHER)] == [[], ["slow"]]
 
 
+async def coming(store, client):
+    return await store.create(client, "http://a/", "coming", {}, {}, reusable=True, size=400 * UNIT)
+
+
+async def test_room_on_the_disk_is_taken_in_a_thread(store, monkeypatch):
+    """A GB of tmpfs takes 0.3 s, in which nobody was served; what waits for it has its room already."""
+    free = [client_store._KEEP_FREE + 1000 * UNIT]
+    monkeypatch.setattr(client_store, "disk_usage", lambda _folder: SimpleNamespace(free=free[0]))
+    begun, go_on, reserve = threading.Event(), threading.Event(), os.posix_fallocate
+
+    def slow(number, *room):
+        begun.set()
+        go_on.wait(10)
+        reserve(number, *room)
+
+    monkeypatch.setattr(os, "posix_fallocate", slow)
+    first = asyncio.create_task(coming(store, ME))
+    await until(begun.is_set)
+    assert not first.done()
+    free[0] = client_store._KEEP_FREE + 700 * UNIT  # another program's
+    with pytest.raises(TransferError, match="larger than the 350"):
+        await coming(store, OTHER)
+    go_on.set()
+    assert (await first).path.stat().st_size == 400 * UNIT
+    assert names(store, OTHER) == []
+
+
+async def test_what_finds_no_room_on_the_disk_leaves_nothing(store, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(TransferError, match="cannot store it: No space left"):
+        await coming(store, ME)
+    assert list((store._folder / ME).iterdir()) == store.of(ME) == []
+    assert store._total.disk == 0
+
+
+async def test_what_its_client_no_longer_waits_for_leaves_nothing(store, monkeypatch):
+    begun, go_on, left = threading.Event(), threading.Event(), []
+
+    def slow(number, *_):
+        begun.set()
+        go_on.wait(10)
+        left.append(str(Path(f"/proc/self/fd/{number}").readlink()))
+
+    monkeypatch.setattr(os, "posix_fallocate", slow)
+    asking = asyncio.create_task(coming(store, ME))
+    await until(begun.is_set)
+    asking.cancel()
+    await asyncio.sleep(0.05)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert list((store._folder / ME).iterdir()) == store.of(ME) == []
+    assert "objects" in left[0]
+
+
 async def test_what_nobody_wanted_for_a_week_goes(store):
     (await put(store, ME, "a", bytes(10))).record.used_unix_s -= KEPT_S + 1
     store._tidied_unix_s = 0.0
@@ -127,7 +191,8 @@ async def test_what_nobody_wanted_for_a_week_goes(store):
 
 async def test_a_restart_finds_what_was_whole(store, tmp_path):
     await put(store, ME, "a", b"whole")
-    store.create(ME, "http://a/", "half", {}, {}, reusable=True, size=9).write(b"half")
+    half = await store.create(ME, "http://a/", "half", {}, {}, reusable=True, size=9)
+    half.write(b"half")
     torn = await put(store, ME, "torn", b"12345")
     torn.path.write_bytes(b"123")
     (tmp_path / "objects" / ME / "holiday.jpg").write_bytes(b"mine")
@@ -155,7 +220,7 @@ async def test_small_objects_cost_what_they_take(store, tmp_path, field_bytes):
     """Of one byte each, with large heads: 300 took 277 MB of the disk with a limit of 60 MB."""
     for number in range(1_200):
         fields = {"x": [f"{number}".rjust(field_bytes)]}
-        found = store.create(ME, f"http://a/{number}", "", {}, fields, reusable=True, size=1)
+        found = await store.create(ME, f"http://a/{number}", "", {}, fields, reusable=True, size=1)
         found.write(b"x")
         found.whole = True
         found._close()
@@ -175,16 +240,18 @@ async def test_records_have_a_limit_of_memory_too(tmp_path):
     store.open()
     for number in range(600):
         fields = {"x": [f"{number}".rjust(100_000)]}
-        store.create(ME, f"http://a/{number}", "", {}, fields, reusable=True, size=None).fail(
-            "it broke off"
+        found = await store.create(
+            ME, f"http://a/{number}", "", {}, fields, reusable=True, size=None
         )
+        found.fail("it broke off")
     assert store._accounts[ME].memory <= MEMORY_BYTES // 2
+    fields = {"x": ["y" * LONGEST_RECORD]}
     with pytest.raises(TransferError, match="head is longer"):
-        store.create(ME, "http://a/", "", {}, {"x": ["y" * LONGEST_RECORD]}, reusable=True, size=1)
+        await store.create(ME, "http://a/", "", {}, fields, reusable=True, size=1)
 
 
 async def test_an_object_of_unknown_size_is_counted_as_it_grows(store):
-    found = store.create(ME, "http://a/", "", {}, {}, reusable=True, size=None)
+    found = await store.create(ME, "http://a/", "", {}, {}, reusable=True, size=None)
     for _ in range(48):
         store.grow(ME, found, bytes(10 * UNIT))
     with pytest.raises(TransferError, match="no room"):

@@ -125,6 +125,7 @@ async def test_the_origin_sees_one_request_and_its_answer_comes_back(uploading):
     assert b"content-type: image/jpeg\r\n" in head.lower()
     assert b"expect" not in head.lower()
     assert body == data
+    await until(lambda: not uploading.store.all()[0][1].writes)
     (name,) = disk(uploading)  # the body is gone, and so are its headers
     (record,) = (uploading.folder / "uploads").rglob("*.json")
     assert b"X-Own" not in record.read_bytes()
@@ -175,14 +176,14 @@ async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading):
 
 async def test_an_upload_whose_note_finds_no_room_is_sent_all_the_same(uploading, monkeypatch):
     """It was whole for the gateway, which never sent it: its client waited until the gateway's end."""
-    write = UploadStore.write
+    keep = UploadStore.keep
 
-    def full(store, client, upload):
+    async def full(store, client, upload):
         if upload.record.state is UploadState.WHOLE:
             raise TransferError("the gateway cannot store it: No space left on device")
-        write(store, client, upload)
+        await keep(store, client, upload)
 
-    monkeypatch.setattr(UploadStore, "write", full)
+    monkeypatch.setattr(UploadStore, "keep", full)
     uploading.origin.answers = [CREATED]
     source = uploading.file(b"data")
     with pytest.raises(TransferError, match="No space left"):
@@ -257,10 +258,10 @@ async def test_what_is_whole_is_sent_by_the_next_process(uploading):
         await uploading.put(source)
     ((client, kept),) = uploading.store.all()
     kept.record.state, kept.record.answer = UploadState.WHOLE, None
-    uploading.store.write(client, kept)
+    await uploading.store.keep(client, kept)
     await uploading.origin.start()
     kept.record.url = uploading.url
-    uploading.store.write(client, kept)
+    await uploading.store.keep(client, kept)
     uploading.origin.answers = [CREATED]
     await uploading.begin_anew()
     await until(lambda: uploading.origin.got)
@@ -299,10 +300,10 @@ async def test_a_clock_that_is_set_ahead_forgets_no_upload(uploading, monkeypatc
     assert len(uploading.store.all()) == 2
 
 
-def announced(store, client, name, size):
+async def announced(store, client, name, size):
     """Return an upload of which no byte came."""
     record = UploadRecord(name * 32, "http://a/", [], size, "v", 60.0, time.time())
-    return store.create(client * 32, record)
+    return await store.create(client * 32, record)
 
 
 def bring(store, client, upload, count):
@@ -320,60 +321,60 @@ def store(tmp_path):
     made.close()
 
 
-def test_what_a_client_announces_takes_no_room_from_others(store):
+async def test_what_a_client_announces_takes_no_room_from_others(store):
     """Two clients that brought no byte kept out all others for 31 days."""
     for client in "01":
-        announced(store, client, client, 480_000)
+        await announced(store, client, client, 480_000)
         with pytest.raises(TransferError, match="no room"):
-            announced(store, client, "9", 480_000)
-    third = announced(store, "2", "2", 480_000)
+            await announced(store, client, "9", 480_000)
+    third = await announced(store, "2", "2", 480_000)
     bring(store, "2", third, 480_000)
     assert third.have == 480_000
 
 
-def test_what_came_takes_room_from_all(store):
-    uploads = {client: announced(store, client, client, 480_000) for client in "012"}
+async def test_what_came_takes_room_from_all(store):
+    uploads = {client: await announced(store, client, client, 480_000) for client in "012"}
     for client in "01":
         bring(store, client, uploads[client], 470_000)
     with pytest.raises(TransferError, match="no room"):
         bring(store, "2", uploads["2"], 100_000)
     with pytest.raises(TransferError, match="no room"):
-        announced(store, "3", "3", 100_000)
+        await announced(store, "3", "3", 100_000)
     bring(store, "2", uploads["2"], 10_000)
     with pytest.raises(TransferError, match="no room"):
         bring(store, "2", uploads["2"], 100_000)
     assert uploads["2"].have == 10_000
 
 
-def test_what_came_counts_after_a_restart_too(store, tmp_path):
+async def test_what_came_counts_after_a_restart_too(store, tmp_path):
     for client in "01":
-        bring(store, client, announced(store, client, client, 480_000), 470_000)
+        bring(store, client, await announced(store, client, client, 480_000), 470_000)
     store.close()
     again = UploadStore(tmp_path / "uploads", 1_000_000)
     again.open()
     with pytest.raises(TransferError, match="no room"):
-        announced(again, "2", "2", 100_000)
+        await announced(again, "2", "2", 100_000)
     again.close()
 
 
-def test_only_bytes_that_come_push_others_out(store):
+async def test_only_bytes_that_come_push_others_out(store):
     """What is only announced removed bodies of others that waited for a repetition."""
     for client in "01":
-        waiting = announced(store, client, client, 480_000)
+        waiting = await announced(store, client, client, 480_000)
         waiting.path.write_bytes(bytes(480_000))
         waiting.record.state = UploadState.ANSWERED
         store.account(client * 32, waiting)
-    third = announced(store, "2", "2", 480_000)
+    third = await announced(store, "2", "2", 480_000)
     assert len(list(store._folder.glob("*/????????????????????????????????"))) == 2
     bring(store, "2", third, 100_000)
     assert not (store._folder / ("0" * 32) / ("0" * 32)).exists()
 
 
-def test_the_disk_is_looked_at_when_bytes_come(store, monkeypatch):
+async def test_the_disk_is_looked_at_when_bytes_come(store, monkeypatch):
     """Uploads that began together, or what others wrote meanwhile, filled the disk."""
     usage = SimpleNamespace(free=client_store._KEEP_FREE + 800_000)
     monkeypatch.setattr(client_store, "disk_usage", lambda _folder: usage)
-    upload = announced(store, "0", "0", 300_000)
+    upload = await announced(store, "0", "0", 300_000)
     bring(store, "0", upload, 100_000)
     usage.free = client_store._KEEP_FREE + 50_000
     with pytest.raises(TransferError, match="no room"):
@@ -388,7 +389,7 @@ async def test_a_disk_that_lets_no_body_go_refuses_in_words(uploading, monkeypat
     first, second = (
         UploadRecord(name * 32, "http://a/", [], 400_000, "", 60.0, time.time()) for name in "ab"
     )
-    uploading.store.create("0" * 32, first).path.write_bytes(bytes(400_000))
+    (await uploading.store.create("0" * 32, first)).path.write_bytes(bytes(400_000))
     first.state = UploadState.ANSWERED
 
     def refuse(_path, **_):
@@ -396,7 +397,7 @@ async def test_a_disk_that_lets_no_body_go_refuses_in_words(uploading, monkeypat
 
     monkeypatch.setattr(Path, "unlink", refuse)
     with pytest.raises(TransferError, match="cannot make room: Read-only"):
-        uploading.store.create("0" * 32, second)
+        await uploading.store.create("0" * 32, second)
 
 
 async def test_there_are_limits_for_each_and_for_all(uploading):
@@ -443,6 +444,54 @@ async def test_one_clients_uploads_leave_threads_to_others(uploading, monkeypatc
     assert len(ending) == 5
 
 
+async def test_records_reach_the_disk_in_threads(uploading, monkeypatch):
+    """Four waits for the disk an upload kept all others' requests waiting."""
+    waited_in = []
+    for name in ("fsync", "fdatasync"):
+        real = getattr(os, name)
+
+        def noted(number, real=real):
+            waited_in.append(threading.current_thread())
+            real(number)
+
+        monkeypatch.setattr(os, name, noted)
+    uploading.origin.answers = [CREATED]
+    assert (await uploading.put(uploading.file(b"x"))).answer.status == 201
+    await until(lambda: len(waited_in) == 9)  # the body, and four records with their folder
+    assert threading.main_thread() not in waited_in
+    ((_, upload),) = uploading.store.all()
+    assert upload.record.told
+
+
+async def test_what_is_written_last_is_what_the_record_says_last(uploading, monkeypatch):
+    """Hold the first of two writes back: the second one comes after it, and nothing drops it."""
+    store = uploading.store
+    store.open()
+    upload = await store.create("1" * 32, upload_record(1))
+    begun, go_on, fdatasync = threading.Event(), threading.Event(), os.fdatasync
+
+    def slow(number):
+        first = not begun.is_set()
+        begun.set()
+        if first:
+            go_on.wait(10)
+        fdatasync(number)
+
+    monkeypatch.setattr(os, "fdatasync", slow)
+    upload.record.state = UploadState.ANSWERED
+    first = asyncio.create_task(store.keep("1" * 32, upload))
+    await until(begun.is_set)
+    upload.record.told = True
+    second = asyncio.create_task(store.keep("1" * 32, upload))
+    await asyncio.sleep(0.05)
+    assert not upload.may_make_room
+    store.tidy(time.time() + 100 * 86_400)
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert b'"told":true' in upload.path.with_suffix(".json").read_bytes()
+    assert upload.may_make_room
+
+
 async def test_another_client_has_nothing_of_it(uploading):
     uploading.origin.answers = [CREATED, CREATED]
     source = uploading.file(b"mine" * 1000)
@@ -457,7 +506,7 @@ async def test_what_was_changed_is_fetched_anew(uploading):
     uploading.origin.answers = [CREATED]
     uploading.fetcher.store.open()
     client = client_of(uploading.client.public)
-    kept = uploading.fetcher.store.create(
+    kept = await uploading.fetcher.store.create(
         client, uploading.url, "v", {}, {"etag": ['"a"']}, reusable=True, size=1
     )
     kept.write(b"x")
@@ -560,14 +609,14 @@ async def test_answers_of_one_clients_servers_leave_room_for_the_uploads_of_othe
     store._most = Cost(1 << 30, 600_000)
     one, other = "1" * 32, "2" * 32
     long = WebAnswer(200, "OK", [("x", "y" * 8_000)], bytes(24_000), at_unix_s=time.time())
-    for each in [store.create(one, upload_record(number)) for number in range(20)]:
-        uploading.uploads._is_answered(one, each, long)
+    for each in [await store.create(one, upload_record(number)) for number in range(20)]:
+        await uploading.uploads._is_answered(one, each, long)
     assert store._accounts[one].memory <= 300_000
     assert [each.record.answer.status for each in store.of(one)] == [200] * 20
     assert store.of(one)[0].record.answer.body == bytes(24_000)
     assert store.of(one)[-1].record.answer.body == b""
     assert store.of(one)[-1].record.answer.shortened
-    assert store.create(other, upload_record(99))
+    assert await store.create(other, upload_record(99))
 
 
 def upload_record(number):
@@ -580,5 +629,5 @@ async def test_two_clients_may_choose_one_id(uploading):
     store.open()
     for client in "12":
         record = UploadRecord("a" * 32, "http://a/", [], 480_000, "v", 60.0, time.time())
-        store.create(client * 32, record)
+        await store.create(client * 32, record)
     assert store._accounts["1" * 32].disk == store._accounts["2" * 32].disk > 480_000
