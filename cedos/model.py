@@ -5,7 +5,7 @@ seconds since the epoch; all other `_s` are durations. Rates are bits per second
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
@@ -213,6 +213,18 @@ class Network:
             return self.up and remote == self.leads_to
         on_link = any(remote in each.network for each in self.addresses)
         return self.up and (on_link or remote.is_link_local or self.leads_out(remote.version))
+
+
+def owners(networks: Iterable[Network]) -> dict[Address, tuple[Network, Interface]]:
+    """Return by own address the network that has it, and its prefix there.
+
+    Of several it is the first that is up: a network may give this host an address that it has on another.
+    """
+    found: dict[Address, tuple[Network, Interface]] = {}
+    for network in sorted(networks, key=lambda each: not each.up):
+        for address in network.addresses:
+            found.setdefault(address.ip, (network, address))
+    return found
 
 
 def _may_leave(own: Address) -> bool:

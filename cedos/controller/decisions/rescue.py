@@ -21,7 +21,7 @@ from typing import Final
 from cedos.controller.commands import EndRescue, LookAtFirstPacket, RescueFlow, SetFirstTimeouts
 from cedos.controller.events import FirstPacketSeen
 from cedos.controller.outbox import Outbox
-from cedos.model import LAST_RULED_PORT, Address, Context, FlowKey, Network
+from cedos.model import LAST_RULED_PORT, Address, Context, FlowKey, Network, owners
 from cedos.selector.decision.liveness import dead_networks
 
 # The earliest time for a rescue, or for a repeated first packet.
@@ -123,7 +123,7 @@ class Rescuer:
     def networks_changed(self, networks: Sequence[Network], context: Context) -> None:
         """Take the networks that flows may use."""
         self._networks = {network.name: network for network in networks}
-        self._owners = {each.ip: network.name for network in networks for each in network.addresses}
+        self._owners = {ip: network.name for ip, (network, _) in owners(networks).items()}
         self._timeouts_s = {}  # addresses may have changed: all are set again
         self.context_changed(context)
 

@@ -31,7 +31,7 @@ from cedos.controller.flows.living_flow import FlowPath, LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox, next_beat_s
-from cedos.model import Context, Network
+from cedos.model import Context, FlowKey, Network
 from cedos.selector.decision.liveness import silent_s, why_dead
 
 # A network that went may return within this time with the same address.
@@ -210,7 +210,13 @@ class StuckConnections:
             and path.closed is None
             and not flow.own
             and not self._ruled.covers(key.remote, key.remote_port)
+            and not self._is_of_another(key, path.network)
         )
+
+    def _is_of_another(self, key: FlowKey, name: str | None) -> bool:
+        """Tell whether another network has a connection's address, too, and so may carry it."""
+        others = (each for each in self._decider.networks if each.name != name)
+        return any(key.local == address.ip for each in others for address in each.addresses)
 
     def _living(self, context: Context, dead: str, version: int) -> Network | None:
         """Return the network that a program then reaches; None: none is known to live."""

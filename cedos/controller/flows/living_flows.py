@@ -22,6 +22,7 @@ from cedos.model import (
     FlowSample,
     Network,
     Transfer,
+    owners,
 )
 from predictors.inputs import FIRST_WINDOW_BYTES
 
@@ -104,9 +105,9 @@ class LivingFlows:
 
     def networks_changed(self, networks: Iterable[Network]) -> None:
         """Take all networks: a path belongs to the one that has its local address."""
-        addresses = [(address, each.name) for each in networks for address in each.addresses]
-        self._owners = {address.ip: name for address, name in addresses}
-        self._prefixes = {address.ip: address.network for address, _ in addresses}
+        found = owners(networks)
+        self._owners = {ip: network.name for ip, (network, _) in found.items()}
+        self._prefixes = {ip: address.network for ip, (_, address) in found.items()}
 
     def connected(self, address: str, port: int | None, before_s: float) -> bool:
         """Return whether a TCP flow with this other end lives that began before an instant."""

@@ -12,7 +12,7 @@ from math import inf
 
 from cedos.controller.events import FlowClosed
 from cedos.controller.networks.rates import LEAST_BYTES, QUEUE_EMPTY, RateSample
-from cedos.model import Direction, FlowKey, FlowSample, Network
+from cedos.model import Direction, FlowKey, FlowSample, Network, owners
 from predictors.inputs import after_slow_start
 
 # A flow that carried this many times the capacity of its path has left slow start.
@@ -97,7 +97,7 @@ class DeliveryWatch:
         self, samples: Iterable[FlowSample], networks: Iterable[Network], at_s: float
     ) -> Mapping[str, Mapping[Direction, RateSample]]:
         """Return what each network delivered since the last sample, where that says something."""
-        owner = {address.ip: n.name for n in networks for address in n.addresses}
+        owner = {ip: network.name for ip, (network, _) in owners(networks).items()}
         parts: dict[tuple[str, Direction], list[_FlowDelivery]] = defaultdict(list)
         before, self._before = self._before, {}
         since_s, self._sampled_at_s = self._sampled_at_s, at_s

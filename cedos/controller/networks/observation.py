@@ -14,7 +14,7 @@ from cedos.controller.networks.delivery import DeliveryWatch
 from cedos.controller.networks.rates import LEAST_BYTES
 from cedos.controller.networks.silence import Due, RoundTrips, Silence
 from cedos.controller.outbox import Outbox
-from cedos.model import Address, Context, FlowKey, FlowSample, Network
+from cedos.model import Address, Context, FlowKey, FlowSample, Network, owners
 
 # After fewer bytes, the receiver's round trip may be that of the interval before.
 _BULK_BYTES = 15_000
@@ -40,7 +40,7 @@ class PassiveWatch:
         self, samples: Iterable[FlowSample], networks: Iterable[Network]
     ) -> Mapping[str, PassiveSample]:
         """Return what flows show of each network that has their local addresses, by its name."""
-        owner = {address.ip: n.name for n in networks for address in n.addresses}
+        owner = {ip: network.name for ip, (network, _) in owners(networks).items()}
         before, self._before = self._before, {}
         found: dict[str, PassiveSample] = {}
         for sample in samples:
@@ -203,9 +203,8 @@ class NetworkObservation:
             self._sent_bytes.pop(gone, None)
         self._networks = networks
         self._owners = {
-            address.ip: (network.name, tuple(each.network for each in network.addresses))
-            for network in networks
-            for address in network.addresses
+            ip: (network.name, tuple(each.network for each in network.addresses))
+            for ip, (network, _) in owners(networks).items()
         }
         for network in networks:
             self.keeper.observe_up(network.name, network.up, now_s)

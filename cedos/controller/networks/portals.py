@@ -29,7 +29,15 @@ from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.liveness import Liveness
 from cedos.controller.networks.unanswered import RESCUED_AFTER_S, Unanswered
 from cedos.controller.outbox import Outbox
-from cedos.model import Address, FlowKey, FlowSample, Network, NetworkLife, NetworkVerdict
+from cedos.model import (
+    Address,
+    FlowKey,
+    FlowSample,
+    Network,
+    NetworkLife,
+    NetworkVerdict,
+    owners,
+)
 from cedos.token_bucket import TokenBucket
 
 CAPTIVE_EVERY_S: Final = 30.0
@@ -95,10 +103,6 @@ class _NetworkPortal:
     @property
     def filtered(self) -> bool:
         return self.finding is not None and self.finding.verdict is PortalVerdict.FILTERED
-
-    def owns(self, key: FlowKey) -> bool:
-        """Return whether a flow's local address is one of this network's."""
-        return any(address.ip == key.local for address in self.network.addresses)
 
 
 class Portals:
@@ -238,16 +242,19 @@ class Portals:
 
     def on_rescue(self, key: FlowKey, now_s: float) -> None:
         """Take a flow whose first packet found no answer, and was led over another network."""
-        for name, one in self._watched.items():
-            if one.owns(key):
-                self._unanswered.on_rescue(name, key.remote, now_s)
-                one.in_vain_s = min(one.in_vain_s, now_s + RESCUED_AFTER_S + _MOMENT_S)
+        if (one := self._owner(key)) is not None:
+            self._unanswered.on_rescue(one.network.name, key.remote, now_s)
+            one.in_vain_s = min(one.in_vain_s, now_s + RESCUED_AFTER_S + _MOMENT_S)
 
     def answered_elsewhere(self, key: FlowKey) -> None:
         """Take that the server of a rescued flow has answered over the other network."""
-        for name, one in self._watched.items():
-            if one.owns(key):
-                self._unanswered.answered_elsewhere(name, key.remote)
+        if (one := self._owner(key)) is not None:
+            self._unanswered.answered_elsewhere(one.network.name, key.remote)
+
+    def _owner(self, key: FlowKey) -> _NetworkPortal | None:
+        """Return the network that a flow's local address belongs to; None: none that is up."""
+        found = owners(one.network for one in self._watched.values()).get(key.local)
+        return None if found is None else self._watched[found[0].name]
 
     def on_bytes(self, name: str, received_bytes: int, now_s: float) -> None:
         """Note once a second how many bytes the network has received since it came up."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from cedos.controller.events import SYN_SENT
-from cedos.model import Address, FlowKey, FlowSample, Network
+from cedos.model import Address, FlowKey, FlowSample, Network, owners
 
 # A connection that waited this long waits longer than any round trip. The kernel's second try is
 # after 1 s.
@@ -58,7 +58,7 @@ class Unanswered:
         self, samples: Sequence[FlowSample], networks: Iterable[Network], now_s: float
     ) -> None:
         """Take a look at the living flows."""
-        owner = {address.ip: (n.name, address) for n in networks for address in n.addresses}
+        owner = {ip: (network.name, address) for ip, (network, address) in owners(networks).items()}
         self._waiting, self.proven = {}, {}
         before, self._bytes_down = self._bytes_down, {}
         since_s, self._since_s = self._since_s, {}

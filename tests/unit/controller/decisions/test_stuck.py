@@ -19,7 +19,7 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.controller.rule import RuleRequest
-from cedos.model import Direction, FlowKey, FlowSample
+from cedos.model import Direction, FlowKey, FlowSample, NextHop
 
 LAPTOP = ip_address("10.0.0.2")
 SERVER = ip_address("198.51.100.1")
@@ -247,3 +247,19 @@ def test_a_refusal_is_no_end(silence):
     silence.refusing = False
     silence.run(24.2)
     assert len(silence.when(key)) == 1
+
+
+@pytest.mark.parametrize("up", [False, True])
+def test_a_lease_of_another_network_s_address_has_nothing_closed_there(silence, up):
+    """Wi-Fi's router gave this host LTE's address: connections there counted as Wi-Fi's."""
+    gateways = (NextHop(4, ip_address("10.1.0.1")),)
+    lte = replace(LTE, next_hops=gateways)
+    silence.script.networks(lte, replace(WLAN, addresses=lte.addresses, up=up))
+    key = silence.opens(443, key=FlowKey(lte.addresses[0].ip, 4443, SERVER, 443))
+    silence.downloads(key)
+    assert up or silence.script.flow(key).paths[key].network == "lte0"
+    silence.run(40.0)
+    # Also later, once it has given that address back.
+    silence.script.networks(lte, replace(WLAN, up=False))
+    silence.run(60.0)
+    assert silence.closed == []

@@ -250,6 +250,20 @@ def test_connections_in_vain_are_one_witness_and_other_networks_the_second(desk)
     assert told.life() is NetworkLife.ALIVE
 
 
+def test_an_address_that_two_networks_have_is_the_first_one_s(desk):
+    """A network that gives this host another one's address had that one condemned in its place."""
+    told = desk.listen()
+    told.networks(desk.wifi, replace(desk.lte, addresses=desk.wifi.addresses))
+    for server in (1, 2):
+        key = desk.flow(desk.wifi, server).key
+        told.watch.on_rescue(key, told.now_s)
+        told.watch.answered_elsewhere(key)
+    told.wait(0.7)
+    told.watch.observe_flows([], [], told.now_s)
+    assert told.life() is NetworkLife.DEAD
+    assert told.life("phone") is NetworkLife.UNKNOWN
+
+
 def test_connections_that_wait_have_the_page_asked_for(desk):
     told = desk.listen({"home": FREE, "phone": FREE})
     watch = told.watch
