@@ -217,11 +217,11 @@ def plan(
         for network in networks:
             table = table_of(network)
             if network.leads_out(version):
-                routes.add(_default_route(network, version, metrics or {}))
+                routes.add(_default_route(network, version, metrics or {}, ruled=ruled))
                 rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
             elif network.carries(version) and (translator := network.translator) is not None:
                 own = [each.ip for each in translator.addresses if each.version == version]
-                source = own[0] if own else None
+                source = own[0] if ruled and own else None
                 routes.add(Route(table, EVERYWHERE[version], translator.index, source=source))
                 if not tunnelled:
                     rules |= {_source_rule(each, table, shared) for each in own}
@@ -287,13 +287,19 @@ def own_addresses(network: Network) -> list[Address]:
 
 
 def _default_route(
-    network: Network, version: int, metrics: Mapping[tuple[int, int], bytes]
+    network: Network, version: int, metrics: Mapping[tuple[int, int], bytes], *, ruled: bool
 ) -> Route:
+    """Return a network's default route; `ruled`: it names its source in IPv4, too.
+
+    Where a network has lost its address of IPv4, the kernel would give a socket another network's, and
+    the rule for that would lead the connection there. With a source that is no more the route stays, and
+    what it leads is refused. So a network that changes its address has a gap then, until it is planned
+    again.
+    """
     hop = next((each for each in network.next_hops if each.version == version), NextHop(version))
     source = hop.source
-    if version == 4:
-        # The kernel would choose this one, and removes the route with it. Else a socket would get another
-        # network's address, and the rule for that address would lead the connection there.
+    if version == 4 and ruled:
+        # The kernel would choose this one.
         own = [each for each in network.addresses if each.version == 4]
         near = [each for each in own if hop.gateway is not None and hop.gateway in each.network]
         source = next((each.ip for each in (*near, *own)), None)

@@ -29,6 +29,25 @@ async def test_new_flows_take_the_default(host, steering, version):
     assert host.seen_tcp(version) == host.address("wlan0", version)
 
 
+@pytest.mark.parametrize("default", ["wlan0", "lte0", None])
+def test_a_lease_for_another_address_leaves_no_gap(host, default):
+    """Routes that named the old address refused all that was new until the daemon had followed."""
+
+    async def body():
+        async with Steering(host.directory) as steering:
+            await steering.networks_changed(host.networks())
+            steering.set_default(default)
+            for name in ("wlan0", "lte0"):
+                old = host.address(name, 4)
+                new = old.removesuffix("2") + "9"
+                host.client.ip("address", "add", f"{new}/25", "dev", name)
+                host.client.ip("address", "del", f"{old}/24", "dev", name)
+                if name == (default or "wlan0"):
+                    assert host.seen_tcp(4) == host.seen_udp(4) == new
+
+    host.run(body)
+
+
 @both
 @steered(default="lte0")
 async def test_a_living_tcp_flow_stays_on_its_network_and_unbroken(host, steering, version):
