@@ -348,7 +348,12 @@ def url_of(text: str) -> URL:
         len(label) > _LONGEST_LABEL for label in _LABEL_ENDS.split(host)
     ):
         raise ValueError("its host is longer than a name can be")
-    return URL(text)
+    try:
+        url = URL(text)
+        _ = url.host  # else it may raise later
+    except (IndexError, UnicodeError) as error:  # for http://[]@/, for what is no Punycode
+        raise ValueError("it is no URL") from error
+    return url
 
 
 def strong_validator(fields: Fields) -> str:

@@ -10,7 +10,10 @@ AUDIO = bytes(range(256)) * 400
 
 
 class OddWebServer:
-    """`/good`, `/circle`, `/ftp`, `/early`, `/silent`, `/shut`, `/garbage`, `/status/503`, `files`."""
+    """`/good`, `/circle`, `/ftp`, `/brackets`, `/early`, `/silent`, `/shut`, `/garbage`, `/status/503`.
+
+    Others are in `files`.
+    """
 
     def __init__(self) -> None:
         self.port = 0
@@ -59,6 +62,8 @@ class OddWebServer:
             writer.write(_head("302 Found", 0, "Location: /circle"))
         elif path == "ftp":
             writer.write(_head("302 Found", 0, "Location: ftp://127.0.0.1/file"))
+        elif path == "brackets":
+            writer.write(_head("302 Found", 0, "Location: http://[]@/file"))
         elif path == "garbage":
             writer.write(b"220 smtp.example ESMTP\r\n\r\n")
         elif path == "silent":

@@ -119,6 +119,21 @@ def test_what_can_be_a_name_is_one(text, host):
     assert web.url_of(text).raw_host == host
 
 
+@pytest.mark.parametrize("text", ["http://[]@/", "http://][@", "//[v1.a]@", "http://xn--ss/"])
+def test_what_yarl_cannot_read_is_no_url(text):
+    """Yarl raises an IndexError for some, and for others once the host is asked for."""
+    with pytest.raises(ValueError, match="no URL"):
+        web.url_of(text)
+    with pytest.raises(TransferError):
+        head(302, location=text).redirect()
+
+
+@given(st.text(st.sampled_from("[]@:/v1.ax-n"), max_size=12))
+def test_any_text_is_a_url_or_a_value_error(text):
+    with suppress(ValueError):
+        assert web.url_of(f"http://{text}").host != ""
+
+
 @given(st.text(st.characters(max_codepoint=255), max_size=60))
 def test_any_field_is_something_or_a_transfer_error(text):
     found = head(

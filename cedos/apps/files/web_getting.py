@@ -20,7 +20,7 @@ from aiohttp import hdrs
 
 from cedos import web
 from cedos.apps.files.partial import Partial, to_its_end
-from cedos.errors import DiskError, HostError, TransferError, WebError
+from cedos.errors import CedosError, DiskError, HostError, TransferError, WebError
 from cedos.session.io.advice import Chooser
 from cedos.session.io.links import Egress, EgressReader
 from cedos.web import AnswerHead, WebWay
@@ -43,8 +43,6 @@ _WORDS: Final = {
 _NO_WAY: Final = frozenset(
     {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENODEV, errno.EADDRNOTAVAIL}
 )
-
-_FAILURES: Final = (aiohttp.ClientError, OSError, TimeoutError, ValueError)
 
 
 async def fetch(
@@ -124,7 +122,9 @@ async def _asked(
                         yield head, answer
                         return
                     there = to
-    except _FAILURES as error:
+    except CedosError:
+        raise
+    except Exception as error:  # any other one would end the transfers from all other servers
         if way.refused:
             raise TransferError(way.refused) from error
         raise _failure(error) from error

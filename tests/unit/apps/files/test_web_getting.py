@@ -22,6 +22,8 @@ from cedos.web import Distance, WebWay
 REFUSED = [
     ("circle", "the server redirects in circles"),
     ("ftp", "127.0.0.1 leads to what is no URL of a web server"),
+    # It ended `cedos-pod`, at each run, before anything of any server came.
+    ("brackets", "127.0.0.1 leads to what is no URL of a web server"),
     ("garbage", "what answers there is no web server"),
     ("status/410", "the server says 410 Reason"),
 ]
@@ -57,6 +59,14 @@ async def test_what_a_server_does_wrong(tmp_path, monkeypatch, path, why, again)
         for error in await failed(server.url(path), tmp_path):
             assert str(error) == why
             assert isinstance(error, WebError) is again
+
+
+async def test_an_answer_that_nobody_thought_of_fails_alone(tmp_path, monkeypatch):
+    """An error of another kind would end the transfers from all other servers."""
+    monkeypatch.setattr(web_getting.AnswerHead, "of", lambda _url, answer: answer.fields)
+    async with OddWebServer().running() as server:
+        for error in await failed(server.url("good"), tmp_path):
+            assert str(error) == "the connection to the server failed"
 
 
 async def test_who_is_not_there(tmp_path):
@@ -345,6 +355,7 @@ def test_a_way_that_led_on_was_not_refused():
 @pytest.mark.parametrize(
     ("url", "good"),
     [
+        ("http://[]@/", False), ("http://xn--ss/", False),
         ("https://b\u00fccher.test:8080/a b?c", True), ("http://[2001:db8::1]/", True),
         ("http:///a", False), ("ftp://a.test/", False), ("http://a.test:99999/", False),
         # The look-up of such a host took 0.2 s of a processor, every five seconds for each episode.
