@@ -28,6 +28,31 @@ def print_json(value: object) -> None:
     click.echo(plain_json(value, indent=2))
 
 
+class JsonFiles:
+    """The JSON of a command's files, printed as they come: a server may have a million.
+
+    Nothing else goes to standard output until `end`.
+    """
+
+    _BEGIN: Final = '{\n  "files": ['
+    _END: Final = "\n  ]"
+
+    def __init__(self) -> None:
+        self._between = self._BEGIN + "\n"
+
+    def add(self, fact: Mapping[str, object]) -> None:
+        text = plain_json({"files": [fact]}, indent=2)
+        one = text.removeprefix(self._BEGIN + "\n").removesuffix(self._END + "\n}")
+        click.echo(self._between + one, nl=False)
+        self._between = ",\n"
+
+    def end(self, errors_left_out: int = 0) -> None:
+        """End the object; `errors_left_out`: failures that were counted alone."""
+        empty = self._between.startswith(self._BEGIN)
+        more = f',\n  "errors_left_out": {errors_left_out}' if errors_left_out else ""
+        click.echo((f"{self._BEGIN}]" if empty else self._END) + f"{more}\n}}")
+
+
 def echo(text: object, *, err: bool = False) -> None:
     """Print one line. It may contain names from elsewhere."""
     click.echo(plain(str(text)), err=err)

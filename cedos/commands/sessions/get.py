@@ -175,8 +175,8 @@ def command(
     is away, and then the file is fetched from there. The gateway terminates TLS: it checks the
     server's certificate and can read the file. It sends neither cookies nor passwords.
 
-    All files are tried until a server is given up. The exit status is that of the first error. With
-    --json each file has its "error", or null.
+    All files are tried until a server is given up. The exit status is that of the first error, and
+    a thousand are told. With --json each file has its "error", or null.
 
     Your own key identifies you, and the given key identifies the server. HOST may be a name under
     which --save remembered a server.
@@ -239,13 +239,16 @@ def command(
     try:
         interruptible(all_of_them())
     finally:  # also after Ctrl-C: what is here is here
-        if as_json:
-            render.print_json({"files": run.results})
+        run.end()
     click.get_current_context().exit(run.status)
 
 
+# The most failures of one command that are told: a server may name a million things that cannot come.
+_MOST_FAILURES: Final = 1_000
+
+
 class _Run:
-    """The state of one command: `results` for --json, and the exit `status`."""
+    """The state of one command: its exit `status`, and what it tells, which is kept nowhere."""
 
     def __init__(
         self,
@@ -258,21 +261,32 @@ class _Run:
     ) -> None:
         self._into_folder = into_folder
         self._recursive, self._dot_files = recursive, dot_files
-        self._quiet, self._as_json = quiet or as_json, as_json
+        self._quiet = quiet or as_json
         self._opened = ExitStack()
         self._later: FilesByDeadline | None = None
         if by_unix_s is not None:
             self._later = FilesByDeadline(by_unix_s, self._quiet, self._done, self.failed)
-        self.results: list[dict[str, Any]] = []
-        self.status = 0
+        self._json = render.JsonFiles() if as_json else None
+        self._failures = self.status = 0
 
     def _note(self, fact: dict[str, Any]) -> None:
-        if self._as_json:
-            self.results.append(fact)
+        if self._json is not None:
+            self._json.add(fact)
+
+    def end(self) -> None:
+        """Tell how many failures were left out."""
+        left_out = max(self._failures - _MOST_FAILURES, 0)
+        if left_out:
+            say("cedos-get", CedosError(f"{left_out} more failed, and are not listed"))
+        if self._json is not None:
+            self._json.end(left_out)
 
     def failed(self, name: str, target: Path, error: CedosError) -> None:
-        say("cedos-get", error)
         self.status = self.status or error.exit_code
+        self._failures += 1
+        if self._failures > _MOST_FAILURES:
+            return
+        say("cedos-get", error)
         self._note({"path": str(target), "from": name, "error": str(error)})
 
     def _done(self, fact: dict[str, Any]) -> None:
@@ -342,7 +356,7 @@ class _Run:
             name = each.name + "/" * folder
             fact = {"from": f"{source.name}{name}", "folder": folder, "kind": each.kind}
             self._note({**fact, "bytes": each.size, "modified": when.isoformat(), "error": None})
-            if not self._as_json:
+            if self._json is None:
                 shown_size = size(each.size) if each.kind == "file" else "" if folder else each.kind
                 echo(f"{shown_size:>9}  {when:%Y-%m-%d %H:%M}  {name}")
 

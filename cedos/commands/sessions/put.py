@@ -161,32 +161,43 @@ def command(
         server = servers.known(to.host, to.port, given_key, FILES_PORT)
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
-    run = _Run(to.server, target, ends, quiet or as_json)
+    run = _Run(to.server, target, ends, quiet, as_json)
     process_limits.allow()  # each folder stays open until the end
     with ExitStack() as opened:
-        for source, path, below in _files(files, "" if target else to.path, run.left_out, opened):
-            run.add(source, path, below)
         try:
+            for source, path, below in _files(
+                files, "" if target else to.path, run.left_out, opened
+            ):
+                run.add(source, path, below)
             interruptible(run.now() if by is None else run.later(by))
         finally:  # also after Ctrl-C: what is there is there
-            if as_json:
-                render.print_json({"files": run.results})
+            run.end()
     click.get_current_context().exit(run.status)
 
 
 class _Run:
-    """The state of one command: `results` for --json, and the exit `status`.
+    """The state of one command: its exit `status`, and what it tells, which is kept nowhere.
 
     `target`: files go to a web server.
     """
 
-    def __init__(self, server: str, target: WebTarget | None, ends: Endpoints, quiet: bool) -> None:
-        self._server, self._target, self._ends, self._quiet = server, target, ends, quiet
+    def __init__(
+        self, server: str, target: WebTarget | None, ends: Endpoints, quiet: bool, as_json: bool
+    ) -> None:
+        self._server, self._target, self._ends = server, target, ends
+        self._quiet, self._json = quiet or as_json, render.JsonFiles() if as_json else None
         # Each file with its folder, its path at the server (`target`: its URL), and the whole target.
         self._sent: list[tuple[Path, OpenFolder | None, str, str]] = []
         self._folders: list[tuple[Path, str, str]] = []
-        self.results: list[dict[str, Any]] = []
         self.status = 0
+
+    def _note(self, fact: dict[str, Any]) -> None:
+        if self._json is not None:
+            self._json.add(fact)
+
+    def end(self) -> None:
+        if self._json is not None:
+            self._json.end()
 
     def add(self, source: Path, path: str, below: OpenFolder | None) -> None:
         """Add a file, or a folder without files (a path that ends with a slash)."""
@@ -273,7 +284,7 @@ class _Run:
                 self._failed(where, source, error)
 
     def _done(self, fact: dict[str, Any]) -> None:
-        self.results.append(fact)
+        self._note(fact)
         if self._quiet:
             return
         said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
@@ -287,7 +298,7 @@ class _Run:
     def _failed(self, where: str, source: Path, error: CedosError) -> None:
         say("cedos-put", type(error)(f"{source}: {error}"))
         self.status = self.status or error.exit_code
-        self.results.append({"path": str(source), "to": where, "error": str(error)})
+        self._note({"path": str(source), "to": where, "error": str(error)})
 
 
 def _files(
