@@ -137,7 +137,7 @@ class Journal:
             raise _refused(self.path, error) from error
 
     def put_aside(self) -> Path | None:
-        """Keep what could not be undone beside, and begins anew; where it is kept, None: nowhere."""
+        """Keep what could not be undone, and begin anew; return where it is kept, None: nowhere."""
         self._close_file()
         aside = own_file.aside(self._itself)
         try:

@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from cedos.errors import SteeringError
+from cedos.kernel.bpf import netns_cookie
 from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
 
 _log = structlog.get_logger(__name__)
@@ -118,7 +119,10 @@ def is_interface_name(name: str) -> bool:
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network namespace, by its inode, of one start of the host."""
+    """A network namespace of one boot, by its cookie, which no later one has.
+
+    Before Linux 5.14 by its inode.
+    """
 
     boot: str
     namespace: int
@@ -131,7 +135,11 @@ _NAMESPACE: Final = Path("/proc/thread-self/ns/net")
 def here() -> Place | None:
     """Return the place of the calling thread; None: the kernel does not say."""
     try:
-        return Place(_BOOT.read_text().strip(), _NAMESPACE.stat().st_ino)
+        try:
+            namespace = netns_cookie()
+        except OSError:
+            namespace = _NAMESPACE.stat().st_ino
+        return Place(_BOOT.read_text().strip(), namespace)
     except OSError:
         return None
 
@@ -161,7 +169,7 @@ class SharingRecord(_Record, frozen=True, tag="sharing"):
 
 
 class InterfaceForwardingRecord(_Record, frozen=True, tag="interface-forwarding"):
-    """Puts the forwarding of an interface's packets (IPv4) back to off: it is journaled only then.
+    """The record of an interface that forwarded no packets (IPv4): only then is it journaled.
 
     `index`: of the interface, as a later one may have its name; 0: not known.
     """
@@ -300,15 +308,15 @@ class JournalReading:
 
 
 ELSEWHERE: Final = (
-    "the journal tells of another network namespace, whose changes can be undone there alone; if it is no"
-    " more, remove the journal"
+    "the journal is of another network namespace. Run `cedos restore` there. If that namespace no longer"
+    " exists, remove the journal"
 )
 
 
 def of_here(journal: JournalReading) -> tuple[JournalReading, bool]:
-    """Return a journal without the records of other places; whether some are of another namespace.
+    """Return a journal without the records of other places; whether some are of this boot.
 
-    Nothing is left of what an earlier start of the host had.
+    Records of an earlier boot are left out: nothing is left of their changes.
     """
     now, place, elsewhere = here(), None, False
     kept: list[Record] = []

@@ -49,10 +49,13 @@ def undo_sharing(
             if isinstance(error, OSError):
                 refused = refused or error
 
-    if role is SharingRole.HELP:
-        _undo_help(kernel, read, step)
-    else:
-        _undo_request(kernel, step)
+    try:
+        if role is SharingRole.HELP:
+            _undo_help(kernel, read, step)
+        else:
+            _undo_request(kernel, step)
+    except (OSError, HostError) as error:  # what follows is undone all the same
+        left.append(f"the host's interfaces: {error}")
     # The rules go last: until then nothing leaves by another way than its own.
     for route in kernel.own_routes(role):
         step(f"deleted: {route}", partial(kernel.delete_routes, [route]))

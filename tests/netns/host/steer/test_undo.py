@@ -87,6 +87,14 @@ def test_elsewhere_nothing_is_undone_and_the_journal_stays(host):
     assert host.state() == before
 
 
+def test_a_later_namespace_is_another_place():
+    """The kernel gives the inode of a namespace that ended to the next one."""
+    code = "from cedos.host.steer.journal_records import here; print(here())"
+    asked = ["unshare", "--net", sys.executable, "-c", code]
+    places = {subprocess.check_output(asked, text=True) for _ in range(3)}
+    assert len(places) == 3
+
+
 def test_a_restarted_host_has_nothing_of_an_earlier_daemon(host, monkeypatch):
     """What another program has set meanwhile to the same was taken for ours."""
     killed_daemon(host)
