@@ -6,7 +6,8 @@ They write the real destination into tables, where the proxy finds it.
 
 import os
 import socket
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -14,7 +15,7 @@ from ipaddress import IPv4Network, IPv6Network, ip_address
 from os import scandir
 from pathlib import Path
 from stat import S_ISDIR
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -203,19 +204,21 @@ class Redirection:
         if table is None:
             return
         root = root_cgroup(_MOUNTS.read_text())
-        found = chosen_cgroups(root, words)
+        all_ = chosen_cgroups(root, words)
         if self._contained:
             own = own_cgroup(_MOUNTS.read_text(), _OWN_CGROUP.read_text())
-            if any(own.is_relative_to(each) for each in found.values()):
+            if any(own.is_relative_to(each.path) for each in all_.values()):
                 raise HostError(
                     "within a container the proxy cannot redirect the cgroup that it runs in"
                 )
-        # Remove cgroups that have gone, then add new ones as far as the table has room.
+        kept = shared(all_, self._known_cgroups, _MOST_CGROUPS)
+        found = {number: each.path for number, each in kept.items()}
+        # Remove cgroups that have gone, or make room, then add new ones.
         for number in self._known_cgroups.keys() - found.keys():
             with suppress(OSError):
                 del table[programs.COOKIE.pack(number)]
             _log.info("a cgroup has gone", cgroup=str(self._known_cgroups[number]))
-        refused = ""
+        refused = "" if len(kept) == len(all_) else "there are more"
         for number in found.keys() - self._known_cgroups.keys():
             try:
                 table[programs.COOKIE.pack(number)] = _PRESENT
@@ -379,9 +382,18 @@ def _is_led_to(port: int) -> Keeps:
 
 # The link count of a folder without subfolders: its name, and its own `.`.
 _EMPTY: Final = 2
+# The cgroups below those of one user that are looked at: any user with a session may make more.
+_MOST_OF_USER: Final = 4_096
 
 
-def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, Path]:
+class ChosenCgroup(NamedTuple):
+    """A cgroup that was chosen, and the user who owns it."""
+
+    path: Path
+    owner: int
+
+
+def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, ChosenCgroup]:
     """Return the cgroups that exist now, by number.
 
     A word with a slash is a path, absolute or below `root` (the mounted hierarchy). One without is the
@@ -397,6 +409,18 @@ def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, Path]:
     return found
 
 
+def shared(
+    found: Mapping[int, ChosenCgroup], known: Collection[int], most: int
+) -> dict[int, ChosenCgroup]:
+    """Return at most so many: each owner has a share, in which known ones stay. Pure."""
+    held = Counter[int]()
+    ranked: list[tuple[int, int]] = []
+    for number in sorted(found, key=lambda each: each not in known):
+        ranked.append((held[found[number].owner], number))
+        held[found[number].owner] += 1
+    return {number: found[number] for _, number in sorted(ranked)[:most]}
+
+
 def _below(root: Path, word: str) -> Path | None:
     path = Path(word)
     if not path.is_relative_to(root):
@@ -404,23 +428,35 @@ def _below(root: Path, word: str) -> Path | None:
     return None if ".." in path.parts or path == root else path
 
 
-def _numbered(folder: Path) -> tuple[int, Path] | None:
+def _numbered(folder: Path) -> tuple[int, ChosenCgroup] | None:
     """Return a cgroup with its number in the kernel, which is its folder's inode."""
     try:
         status = folder.stat()
     except OSError:  # it does not exist, or no more
         return None
-    return (status.st_ino, folder) if S_ISDIR(status.st_mode) else None
+    if not S_ISDIR(status.st_mode):
+        return None
+    return status.st_ino, ChosenCgroup(folder, status.st_uid)
 
 
-def _all(folder: Path) -> Iterator[Path]:
-    # A folder's link count tells whether it has subfolders. Most cgroups have none, but some sixty files:
-    # so do not read them.
-    with suppress(OSError):
-        if folder.stat().st_nlink == _EMPTY:
-            return
-        with scandir(folder) as entries:
-            inside = [Path(each) for each in entries if each.is_dir(follow_symlinks=False)]
-        for each in inside:
-            yield each
-            yield from _all(each)
+def _all(root: Path) -> Iterator[Path]:
+    """Yield the cgroups down to the level to which the kernel is asked, and of each user not too many."""
+    of_user = Counter[int]()
+    level = [root]
+    for _ in range(programs.CGROUP_LEVELS):
+        level, above = [], level
+        for folder in above:
+            # A folder's link count tells whether it has subfolders. Most cgroups have none, but some
+            # sixty files: so do not read them.
+            with suppress(OSError):
+                status = folder.stat()
+                if status.st_nlink == _EMPTY:
+                    continue
+                with scandir(folder) as entries:
+                    for each in entries:
+                        if status.st_uid and of_user[status.st_uid] >= _MOST_OF_USER:
+                            break
+                        if each.is_dir(follow_symlinks=False):
+                            of_user[status.st_uid] += 1
+                            level.append(Path(each))
+        yield from level

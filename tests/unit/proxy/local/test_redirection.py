@@ -1,16 +1,19 @@
 """Programs that are redirected: the BPF programs, and the cgroups that were chosen."""
 
+import os
 import struct
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.proxy.local import redirection
 from cedos.proxy.local import redirection_programs as programs
 from cedos.proxy.local.direct import NEAR, is_near
-from cedos.proxy.local.redirection import chosen_cgroups
+from cedos.proxy.local.redirection import ChosenCgroup, chosen_cgroups, shared
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
 TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10)
@@ -121,8 +124,37 @@ def root(tmp_path):
 def test_words(root, word, count):
     found = chosen_cgroups(root, [word])
     assert len(found) == count
-    assert all(number == path.stat().st_ino for number, path in found.items())
+    assert all(number == each.path.stat().st_ino for number, each in found.items())
 
 
 def test_an_absolute_path(root):
-    assert list(chosen_cgroups(root, [str(root / SCOPE)]).values()) == [root / SCOPE]
+    (found,) = chosen_cgroups(root, [str(root / SCOPE)]).values()
+    assert found.path == root / SCOPE
+
+
+def test_one_users_cgroups_leave_room_for_those_of_others():
+    """They filled the table: another user's program that started later went direct."""
+    mine = {number: ChosenCgroup(Path(f"/{number}"), 1000) for number in range(2000)}
+    others = {5000 + user: ChosenCgroup(Path(f"/{user}"), user) for user in (0, 1001)}
+    kept = shared(mine | others, set(range(1000, 1500)), 1024)
+    assert len(kept) == 1024
+    assert kept.items() >= others.items()
+    assert kept.keys() >= set(range(1000, 1500)), "those that are redirected stay so"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to another user")
+def test_no_depth_or_number_of_cgroups_hides_those_of_others(tmp_path, monkeypatch):
+    """A thousand levels ended the following for good, and the next start."""
+    monkeypatch.setattr(redirection, "_MOST_OF_USER", 50)
+    name = "one.scope"
+    own = tmp_path / "z" / name
+    deep = tmp_path.joinpath(*"abcdefghijklmnopqrst") / name
+    wide = tmp_path / "wide"
+    for folder in (own, deep, *(wide / str(number) / name for number in range(100))):
+        folder.mkdir(parents=True)
+    for folder in (wide, *wide.rglob("*")):
+        os.chown(folder, 1000, 1000)
+    found = {each.path for each in chosen_cgroups(tmp_path, [name]).values()}
+    assert own in found
+    assert deep not in found, "deeper than the kernel is asked"
+    assert len(found) <= 51
