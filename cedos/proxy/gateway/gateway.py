@@ -329,11 +329,13 @@ class Gateway:
                 "connection_limit_reached",
                 "the gateway has no memory left for another one",
             )
-        theirs = sum(
-            len(each) for each in self._sessions.values() if each.connection.peer_key == client
-        )
+        everyones = theirs = 0
+        for each in self._sessions.values():
+            count = len(each)
+            everyones += count
+            theirs += count if each.connection.peer_key == client else 0
         for count, most, whose in (
-            (self.streams, self._most, "the gateway takes"),
+            (everyones, self._most, "the gateway takes"),
             (theirs, self._most_per_client, "one client may have"),
         ):
             if count > most:

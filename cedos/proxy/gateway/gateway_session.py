@@ -299,6 +299,7 @@ class GatewaySession:
     async def _open(self, stream: ProxiedStream, asked: OpenStream) -> None:
         """Serve a stream until it is over. If anything fails, drop it: its program must not wait."""
         try:
+            await self._turn()
             self._terms.admit(self._client)
             await self._serve_stream(stream, asked)
         except RefusedError as error:
@@ -314,17 +315,29 @@ class GatewaySession:
         if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
             await send_answer(stream, found)
             return
-        connecting = self._terms.origins.connect(asked.host, asked.port, self._client)
-        with await unless_broken(stream, connecting) as origin:
+        with await unless_broken(stream, self._connected(asked)) as origin:
             stream.accept()
             await self._carry(stream, origin)
 
+    async def _turn(self) -> None:
+        """Wait for the client's turn: what it asks for may cost more than to read that it asks."""
+        await self.connection.flow.driver.turns.turn(self._client.hex())
+
+    async def _connected(self, asked: OpenStream) -> socket.socket:
+        await self._turn()
+        return await self._terms.origins.connect(asked.host, asked.port, self._client)
+
     async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> FetchedAnswer | None:
         """Return the gateway's own answer; None: a connection to the origin answers."""
-        if self._terms.requests is None or (request := await request_head(stream)) is None:
+        requests = self._terms.requests
+        if requests is None or (request := await request_head(stream)) is None:
             return None
-        fetching = fetched(self._terms.requests, self._client, asked, request)
-        return await unless_broken(stream, fetching)
+
+        async def fetching() -> FetchedAnswer | None:
+            await self._turn()
+            return await fetched(requests, self._client, asked, request)
+
+        return await unless_broken(stream, fetching())
 
     async def _carry(self, stream: ProxiedStream, origin: socket.socket) -> None:
         # If this process ends, the origin must see a reset. An orderly end would look like a complete

@@ -26,6 +26,7 @@ from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle, ProgramPacket
+from cedos.session.io.driver import current
 
 # The lifetime of an association without outgoing packets (RFC 4787, REQ-5: five minutes, never
 # below two).
@@ -343,6 +344,7 @@ class Associations:
         self._check_later()
 
     async def _permitted(self, client: bytes, host: str, port: int) -> list[str]:
+        await current().turns.turn(client.hex())
         if self._name_of(client) is None:
             raise RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "not invited any more")
         return await self._origins.addresses(host, port, asker=client)

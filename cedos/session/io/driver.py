@@ -31,6 +31,7 @@ import struct
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextvars import Context
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -296,6 +297,13 @@ class Turns:
             self._do(peer, work)
         else:
             self._waiting.setdefault(peer, {})[work] = None
+
+    async def turn(self, peer: str) -> None:
+        """Return in a turn of the peer. What the task does until it waits again counts as its work."""
+        waiter = Waiter(self._loop)
+        self._waiting.setdefault(peer, {})[partial(waiter.wake, at_once=True)] = None
+        self._plan()
+        await waiter
 
     def _may_now(self, peer: str) -> bool:
         return self._all_s < _ALL_S and self._turn_s.get(peer, 0.0) < TURN_S

@@ -3,16 +3,24 @@
 import asyncio
 import hashlib
 import os
+import time
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from kit.waiting import until
+from kit.waiting import counting_turns, until
 
 from cedos.apps.files.objects.object_fetcher import PROGRAMS_AT_ONCE, ObjectFetcher
-from cedos.apps.files.objects.object_serving import ProgramRequests, client_of, program_url
+from cedos.apps.files.objects.object_serving import (
+    NoAnswer,
+    ProgramRequests,
+    client_of,
+    program_url,
+)
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.proxy.gateway.gateway import LIMITS
+from cedos.proxy.gateway.origin import DestinationRules
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import WINDOW_BYTES
@@ -430,6 +438,50 @@ async def test_a_client_that_ends_no_connection_has_only_so_many(ends, tmp_path)
         await until(lambda: ends.gateway.streams == 3)
         running.cancel()
     await fetcher.close()
+
+
+class CostlyRequests:
+    """Answers that cost a processor 3 ms each."""
+
+    def __init__(self, cost):
+        self.cost = cost
+
+    async def fetch(self, *_):
+        self.cost()
+        return NoAnswer()
+
+
+@pytest.mark.parametrize("asked", ["request", "connection", "packet"])
+async def test_what_one_client_asks_for_leaves_the_event_loop_to_others(ends, monkeypatch, asked):
+    """Requests for an object with long rules for caches had another client wait for 1.8 s."""
+    in_turns = []
+    async with counting_turns() as turns:
+
+        def cost(*_):
+            in_turns.append(turns())
+            time.sleep(0.003)
+
+        ends.requests = CostlyRequests(cost)
+        if asked != "request":
+            monkeypatch.setattr(DestinationRules, "check", cost)
+        await ends.start()
+        async with await connect(
+            ends.gateway.address, server_key=ends.me.public, key=ends.client, limits=LIMITS
+        ) as connection:
+            streams = Multiplexer(connection)
+            running = asyncio.create_task(streams.run())
+            if asked == "packet":
+                association = streams.associate()
+                await association.accepted()
+            for number in range(60):
+                if asked == "packet":
+                    association.send(f"127.0.0.{number + 1}", 9, b"x")
+                    continue
+                stream = streams.open("127.0.0.1", 9, fetch=asked == "request")
+                stream.write(b"GET / HTTP/1.1\r\nHost: 127.0.0.1:9\r\n\r\n")
+            await until(lambda: len(in_turns) == 60)
+            assert max(Counter(in_turns).values()) <= 3
+            running.cancel()
 
 
 def test_a_target_that_would_be_asked_in_another_form_goes_to_its_origin_as_it_is():

@@ -177,7 +177,14 @@ class ObjectFetcher:
         self.store.close()
 
     async def _ask(self, client: str, url: URL) -> _Ways:
-        """Ask the origin once for all requests of now."""
+        """Ask the origin once for all requests of now, if what is here is no answer."""
+        # One that is on its way for a program may be another variant (RFC 9111, 4.1), or that user's.
+        asked = {name: [value] for name, value in _ASKED.items()}
+        for each in self.store.of_url(client, str(url)):
+            if each.record.asked == asked and not (each.whole or each.failed):
+                return each
+        if (found := self.find_kept(client, url, _ASKED)) is not None:
+            return found
         under_way = self._under_way[client]
         asking = under_way.get(str(url))
         if asking is None:
@@ -189,13 +196,6 @@ class ObjectFetcher:
         return await asking.result()
 
     async def _asked(self, client: str, url: URL) -> _Ways:
-        # One that is on its way for a program may be another variant (RFC 9111, 4.1), or that user's.
-        asked = {name: [value] for name, value in _ASKED.items()}
-        for each in self.store.of_url(client, str(url)):
-            if each.record.asked == asked and not (each.whole or each.failed):
-                return each
-        if (found := self.find_kept(client, url, _ASKED)) is not None:
-            return found
         way = await self._looked_up(client, url, _ASKED, self._slots[client], self._answered)
         assert not isinstance(way, PassedOn)
         return way

@@ -31,6 +31,7 @@ from cedos.apps.files.objects.object_fetcher import ObjectFetcher, PassedOn
 from cedos.apps.files.objects.object_store import ObjectRecord, OpenObject, StoredObject
 from cedos.apps.files.tree import reader
 from cedos.errors import SessionError, TransferError
+from cedos.session.io.driver import current
 from cedos.session.protocol.crypto import host_id
 from cedos.session.sockets.connection import Connection
 
@@ -108,7 +109,7 @@ class ObjectServing:
                     connection.abort(str(error))
                     return
                 # A client may have sent thousands, without waiting for answers.
-                await asyncio.sleep(0)
+                await current().turns.turn(connection.peer_key.hex())
                 self._let_go()
                 before, why = connection.written_bytes, ""
                 try:
