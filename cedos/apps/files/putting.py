@@ -70,6 +70,8 @@ class UploadBody:
 
 
 _SHOWN_S: Final = 0.2
+# What sessions send beside the file: set-ups on bad networks, for hours.
+_SPARE_BYTES: Final = 10_000_000
 
 
 class Putting:
@@ -89,7 +91,7 @@ class Putting:
         self._body, self._path, self._link = body, path, link
         self._patience_s, self._web = patience_s, web
         self._begun = False
-        self._again_bytes = 0
+        self._sent_bytes = 0  # by earlier sessions
         self.answer: WebAnswer | None = None
         self.progress = Progress(size_bytes=body.size)
 
@@ -149,12 +151,6 @@ class Putting:
         start = (await self._answer(connection)).start
         if start > body.size:
             raise TransferError(f"the server wants byte {start} of {body.size}")
-        # Count what the server had acknowledged and has not: it could have the file sent without end.
-        self._again_bytes += max(progress.have_bytes - start, 0)
-        if self._again_bytes > MOST_ANEW * body.size:
-            raise TransferError(
-                f"the server began the file anew until {MOST_ANEW} times its size was sent"
-            )
         if not self._begun:
             self._begun, progress.began_bytes = True, start
         progress.have_bytes, progress.state = start, ""
@@ -162,9 +158,10 @@ class Putting:
         answering = asyncio.get_running_loop().create_task(self._answer(connection))
         sending = asyncio.get_running_loop().create_task(self._send(connection, start))
         # Progress is what the server has acknowledged, not what was written.
-        first = connection.written_bytes
+        first, sent_before = connection.written_bytes, _sent_by(connection) - self._sent_bytes
         try:
             while not answering.done():
+                self._refuse_endless(_sent_by(connection) - sent_before)
                 await asyncio.wait((answering,), timeout=_SHOWN_S)
                 sent = max(connection.acknowledged_bytes - first, 0)
                 progress.have_bytes = min(start + sent, body.size)
@@ -180,8 +177,18 @@ class Putting:
             answering.cancel()
             sending.cancel()
             await asyncio.gather(answering, sending, return_exceptions=True)
+            self._sent_bytes = _sent_by(connection) - sent_before
         progress.have_bytes, progress.state = body.size, ""
         return True
+
+    def _refuse_endless(self, sent_bytes: int) -> None:
+        """Give up what was sent too often. TransferError.
+
+        A server that acknowledges nothing, or who resets its connections on the way, could have that
+        without end.
+        """
+        if sent_bytes > (1 + MOST_ANEW) * self._body.size + _SPARE_BYTES:
+            raise TransferError(f"the file was sent {MOST_ANEW} times, and is not there")
 
     async def _answer(self, connection: "Connection") -> PutAnswer:
         answer: PutAnswer = await read(PutAnswer, connection.read_exactly)
@@ -194,6 +201,10 @@ class Putting:
         if length := self._body.size - start:
             await connection.write_source(self._body.reader(start), length)
         await connection.write(await asyncio.to_thread(self._body.digest))
+
+
+def _sent_by(connection: "Connection") -> int:
+    return sum(connection.sent_by_network().values())
 
 
 async def put_folder(link: Sessions, path: str, patience_s: float) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.waiting import until
 
-from cedos.apps.files import partial, server_link, serving
+from cedos.apps.files import partial, putting, server_link, serving
 from cedos.apps.files import tree as tree_module
 from cedos.apps.files.getting import MOST_ANEW, Getting
 from cedos.apps.files.messages import (
@@ -118,6 +118,9 @@ class End:
     async def write_source(self, fetch, length):
         for offset in range(0, length, 50_000):
             await self.write(fetch(offset, min(50_000, length - offset)))
+
+    def sent_by_network(self):
+        return {"a network": self.written_bytes}
 
     def finish(self):
         self.other.inbox.put_nowait(None)
@@ -309,8 +312,14 @@ def test_a_server_cannot_begin_anew_without_end(root, tmp_path):
     assert not (tmp_path / "got").exists()
 
 
-def test_a_server_cannot_have_a_file_sent_without_end(root):
-    """A server that dropped what it had, with new words each time, got 55 MB of 5 in 40 s."""
+@pytest.mark.parametrize("acknowledges", [1 << 40, 0, 1])
+def test_a_server_cannot_have_a_file_sent_without_end(root, monkeypatch, acknowledges):
+    """A server that dropped what it had, with new words each time, got 55 MB of 5 in 40 s.
+
+    One that acknowledged a byte more in each session got 800 MB.
+    """
+    monkeypatch.setattr(End, "acknowledged_bytes", acknowledges)
+    monkeypatch.setattr(putting, "_SPARE_BYTES", 0)
     ends = []
 
     async def take(end):
@@ -327,15 +336,33 @@ def test_a_server_cannot_have_a_file_sent_without_end(root):
             ends.append((server, asyncio.create_task(take(server))))
             return client
 
-        putting = Putting(UploadBody(root / "file"), "file", ServerLink(connect), 60.0)
+        one = Putting(UploadBody(root / "file"), "file", ServerLink(connect), 60.0)
         try:
-            await putting.run()
+            await one.run()
         finally:
-            putting.close()
+            one.close()
 
-    with pytest.raises(TransferError, match=f"anew until {MOST_ANEW} times"):
+    with pytest.raises(TransferError, match=f"sent {MOST_ANEW} times"):
         asyncio.run(asyncio.wait_for(put(), 30.0))
-    assert len(ends) == MOST_ANEW + 2
+    assert len(ends) == MOST_ANEW + 3
+
+
+async def test_a_session_cannot_have_a_file_sent_without_end(root):
+    """Somebody on the way who held back what the server said, and reset, had 710 MB of 5 sent in 30 s."""
+    client, server = End(), End()
+    client.other, server.other = server, client
+
+    async def connect():
+        return client
+
+    await server.write(pack(PutAnswer(0)))
+    one = Putting(UploadBody(root / "file"), "file", ServerLink(connect), 60.0)
+    running = asyncio.create_task(one.run())
+    await until(lambda: client.written_bytes >= len(TEXT), 60.0)
+    client.written_bytes += MOST_ANEW * len(TEXT) + putting._SPARE_BYTES
+    with pytest.raises(TransferError, match=f"sent {MOST_ANEW} times"):
+        await asyncio.wait_for(running, 5.0)
+    one.close()
 
 
 async def test_a_file_is_open_until_the_server_has_it_whatever_that_says(root):
