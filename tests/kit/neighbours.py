@@ -47,6 +47,13 @@ def identity(
     return HostIdentity(key, CertificateAuthority(gateway).issue(wish, session, serial, now_s))
 
 
+class Everyone:
+    """The public keys of all clients that there may be, which all are invited."""
+
+    def __contains__(self, _key: object) -> bool:
+        return True
+
+
 def trust() -> Trust:
     return Trust(GATEWAY.public)
 

@@ -9,7 +9,7 @@ kernel acknowledged there, both with the session's own overhead.
 import asyncio
 import hmac
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +115,7 @@ class HelperRates:
 class _Followed:
     path: SessionPath
     session: bytes
+    host: bytes
     declared: tuple[bytes, bytes] | None = None
     helper: bytes | None = None
     rate_at_s: float | None = None
@@ -127,6 +128,7 @@ class GatewaySharing:
         key: the one that signs.
         store: of certificates and receipts.
         connections: the sessions of now.
+        invited: returns the public keys of the clients that are still invited.
     """
 
     def __init__(
@@ -134,9 +136,10 @@ class GatewaySharing:
         key: SigningKey,
         store: SharingStore,
         connections: Callable[[], Iterable[Connection]],
+        invited: Callable[[], Container[bytes]],
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self._store, self._connections = store, connections
+        self._store, self._connections, self._invited = store, connections, invited
         self._now_s = clock or SharingClock().now_s
         self._authority = CertificateAuthority(key)
         self._trust = Trust(key.public)
@@ -150,9 +153,12 @@ class GatewaySharing:
         self._declared: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
         self._followed: dict[int, _Followed] = {}
         self._helped: Counter[bytes] = Counter()  # by session: paths with a contract
-        # Of one look at all paths: the contracts that were verified, and the hosts of sessions.
+        # Of one look at all paths: the contracts that were verified, the hosts of sessions, and whether
+        # hosts' certificates hold.
         self._tried: Counter[bytes] = Counter()
         self._hosts: dict[bytes, bytes | None] = {}
+        self._held: dict[bytes, bool] = {}
+        self._list: tuple[int, bytes] = -1, b""  # of certificates that hold no more, of a second
         self._asked: dict[bytes, TokenBucket] = {}
         self._unwritten: list[tuple[Receipt, bytes]] = []
         secret = hmac.digest(key.private, b"bandwidth map", "sha256")
@@ -214,7 +220,10 @@ class GatewaySharing:
         self._declared[key] = asked.join, asked.confirm
 
     def _withdrawn(self, now_s: float) -> bytes:
-        return self._store.revocations(self._authority, now_s)
+        if self._list[0] != int(now_s):  # a later one of the same second is not accepted
+            made = self._store.revocations(self._authority, now_s, self._invited())
+            self._list = int(now_s), made
+        return self._list[1]
 
     async def run(self) -> None:
         """Count paths and write receipts until it is cancelled; then write those of the last period.
@@ -243,6 +252,7 @@ class GatewaySharing:
         self._trust.revoke(self._withdrawn(self._now_s()))
         here: set[int] = set()
         self._hosts.clear()
+        self._held.clear()
         self._tried.clear()
         for session, source, path in self._paths(self._connections()):
             here.add(path.path_id)
@@ -290,7 +300,7 @@ class GatewaySharing:
             host = self._hosts[session]
             if host is None:
                 return
-            followed = self._followed[path.path_id] = _Followed(path, session)
+            followed = self._followed[path.path_id] = _Followed(path, session, host)
             self._accounts.on_path(path.path_id, host)
         contract = self._declared.get((session, source))
         few = max(self._helped[session], self._tried[session]) < _MOST_HELPED_EACH
@@ -304,7 +314,22 @@ class GatewaySharing:
                 followed.helper = agreed.helper
             except UntrustedError as error:
                 _log.warning("a contract is not accepted", why=str(error))
+        if followed.helper is not None and not (
+            self._holds(followed.host) and self._holds(followed.helper)
+        ):
+            self._accounts.on_closed(path.path_id)  # what it carries from now on is nobody's
         self._accounts.on_counts(path.path_id, path.received_bytes, path.acknowledged_bytes())
+
+    def _holds(self, host: bytes) -> bool:
+        """Tell whether a host has a certificate that holds now."""
+        if host not in self._held:
+            now_s, self._held[host] = self._now_s(), False
+            for certificate in self._store.certificates_of(host, now_s):
+                with suppress(UntrustedError):
+                    self._trust.read(certificate, now_s)
+                    self._held[host] = True
+                    break
+        return self._held[host]
 
     def _learn(self, number: int, facts: PathFacts) -> None:
         """Take the rate towards the requestor, if the session has measured it well since."""

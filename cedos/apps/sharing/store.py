@@ -5,7 +5,7 @@ datagrams of its contract, which prove its price.
 """
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,7 @@ COMMIT;
 _INDEXES: Final = """
 CREATE INDEX IF NOT EXISTS receipt_requestor ON receipt (requestor, serial);
 CREATE INDEX IF NOT EXISTS receipt_helper ON receipt (helper, serial);
+CREATE INDEX IF NOT EXISTS certificate_expires ON certificate (expires_s, session);
 """
 _RECEIPT_COLUMNS: Final = (
     "gateway, serial, requestor, helper, contract, start_s, end_s, up_bytes, down_bytes, total_bytes,"
@@ -200,6 +201,11 @@ class SharingStore:
         sql = "SELECT host FROM certificate WHERE session = ? ORDER BY serial DESC LIMIT 1"
         return next((row[0] for row in self._read(sql, (session,))), None)
 
+    def certificates_of(self, host: bytes, now_s: float) -> list[bytes]:
+        """Return the certificates of a host that have not expired, the newest first."""
+        sql = "SELECT data FROM certificate WHERE host = ? AND expires_s > ? ORDER BY serial DESC"
+        return [row[0] for row in self._read(sql, (host, int(now_s)))]
+
     def name_of(self, host: bytes) -> str | None:
         sql = "SELECT name FROM certificate WHERE host = ? ORDER BY serial DESC LIMIT 1"
         return next((row[0] for row in self._read(sql, (host,))), None)
@@ -220,14 +226,20 @@ class SharingStore:
         )
         return self._write(sql, [(int(now_s), host, int(now_s))])
 
-    def revocations(self, authority: CertificateAuthority, now_s: float) -> bytes:
-        """Return the signed list of withdrawn certificates that have not expired."""
-        sql = (
-            "SELECT serial FROM revocation JOIN certificate USING (serial) WHERE expires_s > ?"
-            " ORDER BY serial"
-        )
-        serials = tuple(row[0] for row in self._read(sql, (int(now_s),)))
-        return authority.revocations(serials[-MOST_REVOKED:], now_s)
+    def revocations(
+        self, authority: CertificateAuthority, now_s: float, invited: Container[bytes]
+    ) -> bytes:
+        """Return the signed list of certificates that hold no more, though they have not expired.
+
+        They were withdrawn, or their clients, by the keys of their sessions, are not `invited` any more.
+        """
+        sql = "SELECT serial FROM revocation JOIN certificate USING (serial) WHERE expires_s > ?"
+        serials = {row[0] for row in self._read(sql, (int(now_s),))}
+        sql = "SELECT serial, session FROM certificate WHERE expires_s > ?"
+        for serial, session in self._read(sql, (int(now_s),)):
+            if session not in invited:
+                serials.add(serial)
+        return authority.revocations(tuple(sorted(serials)[-MOST_REVOKED:]), now_s)
 
     def _prepare(self) -> None:
         try:

@@ -216,7 +216,7 @@ async def _run(
 ) -> None:
     folder = _cache_folder()
     if not cache_bytes:
-        with _Sharing() as share:
+        with _Sharing(invited) as share:
             gateway = Gateway(settings, me, invited.name_of, share=share.answer)
             await _serve(gateway, len(invited.names), share)
         return
@@ -266,7 +266,7 @@ async def _run(
     requests = ProgramRequests(fetcher)
     uploads.begin()
     try:
-        with _Sharing() as share:
+        with _Sharing(invited) as share:
             gateway = Gateway(settings, me, invited.name_of, serving, requests, share.answer)
             await _serve(gateway, len(invited.names), share)
     finally:
@@ -306,7 +306,8 @@ def _own_address() -> str:
 class _Sharing:
     """The sharing of bandwidth among clients, where the gateway can keep receipts."""
 
-    def __init__(self) -> None:
+    def __init__(self, invited: InvitedClients) -> None:
+        self._invited = invited
         self._store: SharingStore | None = None
         self._sharing: GatewaySharing | None = None
 
@@ -328,7 +329,9 @@ class _Sharing:
         try:
             if self._store is not None:
                 key = gateway_signing_key()
-                self._sharing = GatewaySharing(key, self._store, lambda: gateway.connections)
+                self._sharing = GatewaySharing(
+                    key, self._store, lambda: gateway.connections, self._invited.by_key
+                )
         except CedosError as error:  # its key or its receipts are damaged
             log.warning("clients cannot share bandwidth", why=str(error))
         if self._sharing is not None:

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import socket
 import time
+from hashlib import sha256
 from types import SimpleNamespace
 
-from kit.neighbours import GATEWAY, REACHES, START_S, identity, key_of
+from kit.neighbours import GATEWAY, REACHES, START_S, Everyone, identity, key_of, trust
 
 from cedos.apps.sharing.gateway_sharing import GatewaySharing
 from cedos.apps.sharing.protocol.accounting import PERIOD_S
+from cedos.apps.sharing.protocol.certificates import UntrustedError
 from cedos.apps.sharing.protocol.messages import ConfirmMessage, JoinMessage, pack, unpack
 from cedos.apps.sharing.questions import (
     AskFacts,
@@ -51,7 +53,7 @@ def contract():
 def test_one_session_cannot_push_out_what_others_declared(tmp_path):
     now = [START_S]
     store = SharingStore(tmp_path / "s.db")
-    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), Everyone, lambda: now[0])
 
     def declare(session, address):
         now[0] += 0.5
@@ -89,7 +91,7 @@ def test_a_host_is_told_what_waits_for_its_own_paths_alone(tmp_path):
             return made
 
         ann, eve = connection(b"ann" * 10, 1, 2, 0), connection(b"eve" * 10, 3)
-        gateway = GatewaySharing(GATEWAY, store, lambda: (ann, eve), lambda: START_S)
+        gateway = GatewaySharing(GATEWAY, store, lambda: (ann, eve), Everyone, lambda: START_S)
         for each in (*ann.flow.paths.values(), *eve.flow.paths.values()):
             each.connection.setblocking(False)
         full = ann.flow.paths[2].connection
@@ -115,7 +117,7 @@ def test_a_host_is_told_what_waits_for_its_own_paths_alone(tmp_path):
 def test_receipts_wait_while_they_cannot_be_written(tmp_path, monkeypatch):
     now = [START_S]
     store = SharingStore(tmp_path / "s.db")
-    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), Everyone, lambda: now[0])
     gateway._accounts.on_path("path", ANN)
     gateway._accounts.on_declared("path", *contract(), START_S)
 
@@ -139,7 +141,7 @@ def test_receipts_wait_while_they_cannot_be_written(tmp_path, monkeypatch):
 def test_questions_of_one_client_beyond_eight_a_second_are_not_answered(tmp_path):
     now = [START_S]
     store = SharingStore(tmp_path / "s.db")
-    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: now[0])
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), Everyone, lambda: now[0])
     question = pack_question(AskFacts())
 
     def answered(session, times):
@@ -154,7 +156,7 @@ def test_questions_of_one_client_beyond_eight_a_second_are_not_answered(tmp_path
 
 async def test_a_failure_to_count_does_not_end_the_gateway(tmp_path, monkeypatch):
     store = SharingStore(tmp_path / "s.db")
-    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: START_S)
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), Everyone, lambda: START_S)
     tried = []
 
     def fails():
@@ -193,7 +195,7 @@ def test_thousands_of_paths_of_one_client_cost_little(tmp_path, monkeypatch):
     store = SharingStore(tmp_path / "s.db")
     monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
     session = client_with(8_000, source=lambda _number: 1)
-    gateway = GatewaySharing(GATEWAY, store, lambda: [session], lambda: START_S)
+    gateway = GatewaySharing(GATEWAY, store, lambda: [session], Everyone, lambda: START_S)
     join, confirm = contract()
     for each in (confirm[:-1] + bytes([confirm[-1] ^ 1]), confirm):
         question = DeclarePath((1).to_bytes(4, "big"), join, each)
@@ -211,7 +213,7 @@ def test_one_client_has_a_few_paths_that_cost_receipts(tmp_path, monkeypatch):
     store = SharingStore(tmp_path / "s.db")
     monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
     session = client_with(40, source=lambda number: number)
-    gateway = GatewaySharing(GATEWAY, store, lambda: [session], lambda: now[0])
+    gateway = GatewaySharing(GATEWAY, store, lambda: [session], Everyone, lambda: now[0])
     for each in session.flow.paths:
         question = DeclarePath(each.to_bytes(4, "big"), *contract())
         gateway.answer(Session(session.peer_key), pack_question(question))
@@ -219,3 +221,58 @@ def test_one_client_has_a_few_paths_that_cost_receipts(tmp_path, monkeypatch):
     gateway.count()
     assert sum(each.helper == BOB for each in gateway._followed.values()) == 16
     store.close()
+
+
+def test_certificates_of_a_client_that_is_revoked_count_for_nothing(tmp_path):
+    """They held for 30 days: the gateway accepted contracts with it and signed receipts for it."""
+    now, clients = [START_S], set()
+    store = SharingStore(tmp_path / "s.db")
+    for name in ("ann", "bob"):
+        store.add_certificate(identity(name).certificate)
+        clients.add(session_of(name))
+    session = client_with(2, source=lambda number: number)
+    session.peer_key = session_of("ann")
+    gateway = GatewaySharing(GATEWAY, store, lambda: [session], lambda: clients, lambda: now[0])
+
+    def carried(path_id, n_bytes):
+        """Return the bytes of the receipts after a path, whose contract is declared, has carried some."""
+        question = DeclarePath(path_id.to_bytes(4, "big"), *contract())
+        gateway.answer(session, pack_question(question))
+        gateway.count()
+        session.flow.paths[path_id].received_bytes += n_bytes
+        gateway.count()
+        now[0] += PERIOD_S
+        gateway.write_receipts()
+        return sum(each.carried_bytes for each in store.receipts())
+
+    def withdrawn():
+        facts = read_answer(gateway.answer(session, pack_question(AskFacts())) or b"")
+        known = trust()
+        known.revoke(facts.revocations)
+        mine = {name: identity(name).certificate for name in ("ann", "bob")}
+        return [name for name in mine if not holds(known, mine[name], now[0])]
+
+    before = carried(1, 1_000_000)
+    assert before >= 1_000_000
+    assert withdrawn() == []
+    clients.discard(session_of("bob"))
+    now[0] += 1.0
+    assert withdrawn() == ["bob"]
+    assert carried(1, 1_000_000) == before
+    assert carried(2, 1_000_000) == before
+    clients.add(session_of("bob"))
+    clients.discard(session_of("ann"))
+    now[0] += 1.0
+    assert withdrawn() == ["ann"]
+    assert carried(2, 1_000_000) == before
+    store.close()
+
+
+def session_of(name):
+    return sha256(key_of(name).public).digest()
+
+
+def holds(known, certificate, now_s):
+    with contextlib.suppress(UntrustedError):
+        return bool(known.read(certificate, now_s))
+    return False

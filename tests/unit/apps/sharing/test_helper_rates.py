@@ -1,7 +1,7 @@
 """The gateway's bandwidth map in its file, and the questions for it."""
 
 import pytest
-from kit.neighbours import GATEWAY, START_S, key_of, request_certificate
+from kit.neighbours import GATEWAY, START_S, Everyone, key_of, request_certificate
 
 from cedos.apps.sharing.gateway_sharing import GatewaySharing, HelperRates
 from cedos.apps.sharing.protocol.certificates import CertificateAuthority
@@ -59,7 +59,7 @@ def test_the_gateway_tells_registered_hosts_alone(tmp_path):
     known = HelperRates(tmp_path / "helper-rates", b"")
     known.learn(BOB, 4e6, START_S)
     known.save()
-    gateway = GatewaySharing(GATEWAY, store, lambda: (), lambda: START_S)
+    gateway = GatewaySharing(GATEWAY, store, lambda: (), Everyone, lambda: START_S)
     question = pack_question(AskRates((BOB, CYD)))
     refused = read_answer(gateway.answer(Session(), question) or b"")
     assert isinstance(refused, SharingRefused)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from kit.neighbours import GATEWAY, START_S, key_of, trust
+from kit.neighbours import GATEWAY, START_S, Everyone, key_of, trust
 
 from cedos.apps.sharing.protocol.certificates import (
     MOST_REVOKED,
@@ -123,7 +123,7 @@ def test_a_list_of_more_withdrawn_certificates_than_it_holds_is_accepted(store):
     rows = [(serial, *row) for serial in range(2, MOST_REVOKED + 100)]
     store._write("INSERT INTO certificate VALUES (?, ?, ?, ?, ?, ?)", rows)
     known = trust()
-    known.revoke(store.revocations(AUTHORITY, START_S))
+    known.revoke(store.revocations(AUTHORITY, START_S, Everyone()))
     assert known.read(data, START_S).serial == 1, "the oldest are left out"
 
 
@@ -149,13 +149,13 @@ def test_revocation_is_for_all_of_a_hosts_certificates_and_lasts_until_they_expi
     assert store.revoke(ANN, START_S + 5) == 2
     assert store.revoke(ANN, START_S + 5) == 0
     known = trust()
-    known.revoke(store.revocations(AUTHORITY, START_S + 5))
+    known.revoke(store.revocations(AUTHORITY, START_S + 5, Everyone()))
     for data in (first, second):
         with pytest.raises(UntrustedError):
             known.read(data, START_S + 5)
     assert known.read(other, START_S + 5).name == "bob"
-    late = store.revocations(AUTHORITY, START_S + 31 * 86_400)
-    assert len(late) < len(store.revocations(AUTHORITY, START_S + 5))
+    late = store.revocations(AUTHORITY, START_S + 31 * 86_400, Everyone())
+    assert len(late) < len(store.revocations(AUTHORITY, START_S + 5, Everyone()))
 
 
 def test_a_revoked_host_cannot_register_again_with_either_key(store):

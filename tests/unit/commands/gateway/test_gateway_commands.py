@@ -62,7 +62,8 @@ async def test_a_gateway_whose_key_for_sharing_is_damaged_goes_on_without(config
     key.parent.mkdir()
     key.write_bytes(b"damaged")
     key.chmod(0o600)
-    with gateway._Sharing() as share, capture_logs() as logs:
+    clients = InvitedClients(config_home / "clients.toml")
+    with gateway._Sharing(clients) as share, capture_logs() as logs:
         running = asyncio.create_task(share.run(None))
         await until(lambda: logs)
         assert not running.done()
