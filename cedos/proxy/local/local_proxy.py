@@ -347,14 +347,15 @@ class LocalProxy:
         """Tell whether a host is nearby, the gateway itself, or reached by a route of this host's own.
 
         Such a route leads to a network nearby, or through a VPN. With `--fail closed` only a VPN's
-        route counts, since a hostile network could announce routes to any host.
+        route counts, since a hostile network could announce routes to any host. None is known where
+        the kernel does not answer.
         """
         if is_near(host) or self._link.leads_to(host):
             return True
         try:
             address = ip_address(host.partition("%")[0])
             return self._routes.has_own(address, specific=self._fail is Fail.OPEN)
-        except ValueError:
+        except (ValueError, HostError):
             return False
 
     def _tell_direct(self, why: str | None) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from ipaddress import ip_address
 from typing import Final
 
 import structlog
@@ -61,13 +62,12 @@ class ProgramPackets:
         self._user = user
         self._loop = asyncio.get_running_loop()
         self._ways: OrderedDict[_Destination, _Way] = OrderedDict()
-        # Likewise of hosts in whose name the gateway sent something.
+        # The way of hosts that the program has not sent to.
         self._heard: OrderedDict[_Destination, _Way] = OrderedDict()
         self._direct = PacketRelay(permitted, self._answered, self._not_direct)
         self._association: ProxiedAssociation | None = None  # the gateway has accepted it
-        self._begun: ProxiedAssociation | None = (
-            None  # it was asked for; the gateway has not answered
-        )
+        # It was asked for; the gateway has not answered.
+        self._begun: ProxiedAssociation | None = None
         self._opening: asyncio.Task[None] | None = None
         self._waiting: list[tuple[str, int, bytes]] = []
         self._not_before_s = 0.0
@@ -76,11 +76,7 @@ class ProgramPackets:
     def send(self, host: str, port: int, data: bytes) -> None:
         """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
-        # Choose a way for a new destination, or for one that has not answered for a while.
-        way = self._ways.get((host, port))
-        if way is None or way.until_s < now:
-            way = self._chosen(self._ways, host, port, now)
-        self._ways.move_to_end((host, port))
+        way = self._way(self._ways, host, port, now)
         if way.direct:
             self._direct.send(host, port, data)
         elif self._association is not None:
@@ -140,23 +136,29 @@ class ProgramPackets:
         """Forget the association; the next packet opens another one."""
         self._association = None
 
-    def _chosen(
-        self, ways: OrderedDict[_Destination, _Way], host: str, port: int, now: float
-    ) -> _Way:
-        """Choose a way for a moment, and keep it."""
-        way = ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
+    def _way(self, ways: OrderedDict[_Destination, _Way], host: str, port: int, now: float) -> _Way:
+        """Return a destination's way; choose one if it is new, or has not answered for a while."""
+        way = ways.get((host, port))
+        if way is None or way.until_s < now:
+            way = ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
+        ways.move_to_end((host, port))
         while len(ways) > MOST_DESTINATIONS:
             ways.popitem(last=False)
         return way
 
     def _is_direct(self, host: str, port: int) -> bool:
-        """Tell whether a host is reached without the gateway, which then says nothing in its name."""
-        now = self._loop.time()
-        for ways in (self._ways, self._heard):
-            way = ways.get((host, port))
-            if way is not None and way.until_s >= now:
-                return way.direct
-        return self._chosen(self._heard, host, port, now).direct
+        """Tell whether the gateway may say nothing in a host's name: it is reached without the gateway.
+
+        Nor may it for a name that the program has not sent to: this host would have to look it up.
+        """
+        # The program's last packet took this way, and what the gateway sends answers it.
+        if (way := self._ways.get((host, port))) is not None:
+            return way.direct
+        try:
+            ip_address(host)
+        except ValueError:
+            return True
+        return self._way(self._heard, host, port, self._loop.time()).direct
 
     def _received(self, packet: ProgramPacket) -> None:
         if not self._is_direct(packet.host, packet.port):

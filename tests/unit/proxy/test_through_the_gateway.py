@@ -14,7 +14,7 @@ import pytest
 from kit.proxy_requests import http_connect, socks_associate, socks_connect
 from kit.waiting import until
 
-from cedos.errors import SessionError
+from cedos.errors import HostError, SessionError
 from cedos.kernel.process_limits import MemoryRoom
 from cedos.kernel.socket_owners import is_of_other_host
 from cedos.proxy.gateway import gateway
@@ -513,6 +513,18 @@ async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_near
     ends.proxy._fail = Fail.OPEN
     (await ends.proxy.connect("printer", port, far=False)).close()
     assert dialled[0] == world[0]
+
+
+async def test_a_kernel_that_tells_no_route_loses_no_packet(ends, monkeypatch):
+    """The error ended the reading of all packets that had come together."""
+
+    def unanswered(*_, **__):
+        raise HostError("rtnetlink does not answer")
+
+    await ends.start(fail=Fail.OPEN)
+    monkeypatch.setattr(EgressReader, "has_own", unanswered)
+    assert not ends.proxy.goes_direct("203.0.113.9")
+    assert ends.proxy.goes_direct("192.168.1.1")
 
 
 @pytest.mark.usefixtures("nothing_is_near")
