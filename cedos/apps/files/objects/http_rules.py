@@ -35,7 +35,7 @@ _MOST_OF_URL: Final = 8
 _STRICT: Final = re.compile("max-age|min-fresh", re.IGNORECASE)
 # Rules by which nothing, or not every field, may be another user's. hishel takes `private="x-token"` for
 # no rule, and does not read a request's `no-store`.
-_ONCE: Final = re.compile(r"\b(?:private|no-store|no-cache\s*=)", re.IGNORECASE)
+_NOT_STORED: Final = re.compile(r"\b(?:private|no-store|no-cache\s*=)", re.IGNORECASE)
 _VALIDATORS: Final = frozenset({"etag", "last-modified", "date"})
 _TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
@@ -72,7 +72,7 @@ class CacheLookup:
         variants = [each for each in newest if _is_variant(each, headers)]
         # hishel asks about the first of several, and may take another one for the confirmed.
         self._older = [each.id for each in variants[:-1]]
-        self._once = _ONCE.search(rules) is not None
+        self._forbids_storage = _NOT_STORED.search(rules) is not None
         found = IdleClient(options=_OPTIONS).next(request, list(map(_entry, variants[-1:])))
         self.fresh = str(found.entry.id) if isinstance(found, FromCache) else None
         self.headers = dict(headers)
@@ -91,10 +91,11 @@ class CacheLookup:
         assert self._state is not None
         if status == 304:  # its fields are for all who get the object later
             headers = {name: value for name, value in headers.items() if name != "set-cookie"}
-        once = self._once or _is_for_once(headers)
-        if once and status == 304:
+        forbidden = _forbids_storage(headers)
+        nothing_new = forbidden or self._forbids_storage
+        if nothing_new and status == 304:
             headers = {name: value for name, value in headers.items() if name in _VALIDATORS}
-        elif once:
+        elif nothing_new:
             headers = headers | {"cache-control": ["no-store"], "vary": ["*"]}
         old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []
         state: AnyState = self._state.next(Response(status, Headers(dict(headers))))
@@ -111,7 +112,8 @@ class CacheLookup:
             for newer in updated.values():
                 if "age" not in headers:  # how old the answer before this one was says nothing now
                     newer.pop("age", None)
-            return Verdict(not once, str(state.next().entry.id), replaced, updated)
+            # What one request forbids takes no stored object from the others.
+            return Verdict(not forbidden, str(state.next().entry.id), replaced, updated)
         return Verdict(store=isinstance(state, StoreAndUse), replaced=list(dict.fromkeys(replaced)))
 
 
@@ -135,11 +137,11 @@ def _entry(record: ObjectRecord) -> Entry:
     return Entry(UUID(record.id), request, Response(200, Headers(dict(headers))))
 
 
-def _is_for_once(headers: HeaderLists) -> bool:
+def _forbids_storage(headers: HeaderLists) -> bool:
     """Return whether an answer forbids its storage, by a rule, a cookie, or more rules than are read."""
     rules = {name: ",".join(headers.get(name, ())) for name in ("cache-control", "vary")}
     endless = sum(map(len, rules.values())) > _MOST_RULES_BYTES
-    return endless or "set-cookie" in headers or bool(_ONCE.search(rules["cache-control"]))
+    return endless or "set-cookie" in headers or bool(_NOT_STORED.search(rules["cache-control"]))
 
 
 def _dated_s(record: ObjectRecord) -> float:

@@ -125,6 +125,18 @@ def test_a_confirmation_for_one_user_ends_what_others_may_have(rule):
     assert "x-token" not in confirmed.updated[one.id]
 
 
+@pytest.mark.parametrize("rule", ["no-store", "max-age=0, no-store"])
+def test_who_wants_nothing_stored_takes_nothing_from_others(rule):
+    """One program's request ended the use of an object by all users, though the origin confirmed it."""
+    one = record(headers(70, cache_control="max-age=60", etag='"a"'))
+    said = headers(cache_control="max-age=600", etag='"a"', x_token="one's")
+    asked = CacheLookup(URL, ASKED | {"cache-control": rule}, [one])
+    confirmed = asked.on_answer(304, said)
+    assert (confirmed.fresh, confirmed.store) == (one.id, True)
+    assert confirmed.updated[one.id]["cache-control"] == ["max-age=60"]
+    assert "x-token" not in confirmed.updated[one.id]
+
+
 @pytest.mark.parametrize("current", ["first", "second"])
 def test_what_an_origin_confirms_is_what_it_was_asked_about(current):
     """It confirmed the second one, and the program got the first one's bytes: both had one date."""
