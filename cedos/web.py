@@ -245,6 +245,7 @@ def tls_context() -> ssl.SSLContext:
     """
     context = ssl.create_default_context()
     context.set_ciphers(_CIPHERS)
+    context.set_alpn_protocols(["http/1.1"])
     return context
 
 

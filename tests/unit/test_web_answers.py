@@ -45,6 +45,15 @@ def test_only_what_tells_every_byte_is_a_strong_validator(fields, validator):
     assert strong_validator(fields) == validator
 
 
+def test_a_server_hears_which_http_is_spoken():
+    """Servers that take HTTP/2 for granted without that word (ALPN) ended the connection."""
+    said = ssl.MemoryBIO()
+    client = web.tls_context().wrap_bio(ssl.MemoryBIO(), said, server_hostname="a.example")
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    assert b"\x08http/1.1" in said.read()
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
