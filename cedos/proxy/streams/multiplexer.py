@@ -230,6 +230,7 @@ class Multiplexer:
         self._early.forget_until(inf)
         if self._forgetting is not None:
             self._forgetting.cancel()
+            self._forgetting = None
         self._account()
 
     def _keep(self, packet: ProgramPacket) -> None:

@@ -228,6 +228,12 @@ async def test_packets_before_their_association_count_over_all_sessions_of_a_cli
     assert share.total_bytes > 9 * 60_000
     await asyncio.sleep(2 * KEPT_S)
     assert share.total_bytes == 0
+    # Also one that comes behind the end of its session is forgotten.
+    session, streams = made[1]
+    streams._datagrams([ProgramPacket(9, "a", 9, bytes(60_000)).pack()])
+    assert share.total_bytes
+    await asyncio.sleep(2 * KEPT_S)
+    assert share.total_bytes == 0
     session, streams = made[0]
     streams._datagrams([ProgramPacket(9, "a", 9, bytes(60_000)).pack()])
     session.ended = True
