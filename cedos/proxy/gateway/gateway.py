@@ -72,7 +72,7 @@ class InvitedClients:
 
     @property
     def is_new(self) -> bool:
-        """Tell whether nobody was invited so far; those may be who were revoked since."""
+        """Tell whether no client was ever invited here, revoked ones included."""
         return not self._file.exists()
 
     @property
