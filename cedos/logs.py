@@ -11,6 +11,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import Any, Literal, TextIO
 
 from cedos.plain_text import plain, plain_json
@@ -35,8 +36,9 @@ _CHATTY = ("aiohttp.access", "asyncio", "pyroute2")
 
 # Strangers cause some of the lines. So many of one kind are written at once, then one a second.
 _AT_ONCE = 500
-_KINDS = 1000  # that are remembered
-_LONGEST = 1000  # value of a line
+_KINDS = 1000  # kinds of lines that are remembered
+_LONGEST = 1000  # letters of a value
+_MOST_PARTS = 100  # of a list
 
 
 def ends_in_journal(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
@@ -123,17 +125,33 @@ class _LineLimit(logging.Filter):
 
 def _cut(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Cut long values: names of others may have thousands of letters."""
-    for key, value in event.items():
-        if isinstance(value, str) and len(value) > _LONGEST and key != "exception":
-            event[key] = f"{value[:_LONGEST]}..."
-    return event
+    return {
+        key: value if key == "exc_info" else _lines(value) if key == "exception" else _short(value)
+        for key, value in event.items()
+    }
+
+
+def _short(value: object) -> object:
+    if isinstance(value, str | BaseException):
+        text = str(value)
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    if isinstance(value, Mapping):
+        return {_short(key): _short(each) for key, each in islice(value.items(), _MOST_PARTS)}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_short(each) for each in islice(value, _MOST_PARTS)]
+    return value
+
+
+def _lines(text: str) -> str:
+    """Cut each line of a traceback."""
+    return "\n".join(str(_short(line)) for line in text.split("\n"))
 
 
 def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:
     if form == "json":
         return [
-            _cut,
             structlog.processors.format_exc_info,
+            _cut,
             structlog.processors.JSONRenderer(serializer=_serialize),
         ]
     return [
@@ -152,7 +170,7 @@ def _traceback(stream: TextIO, error: Any) -> None:
     """Write a traceback, whose messages may have names from elsewhere."""
     text = io.StringIO()
     structlog.dev.plain_traceback(text, error)
-    stream.write("\n".join(map(plain, text.getvalue().split("\n"))))
+    stream.write("\n".join(map(plain, _lines(text.getvalue()).split("\n"))))
 
 
 def _human(_logger: object, _method: str, event: EventDict) -> EventDict:

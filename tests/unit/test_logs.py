@@ -162,3 +162,20 @@ def test_nothing_for_terminals_is_loaded_by_the_daemon():
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_no_value_of_others_makes_a_long_line(form):
+    """A list of names, an error and what is nested in a value count as much as plain text."""
+    stream = io.StringIO()
+    logs.configure("info", form, stream)
+    log = structlog.get_logger()
+    name = "n" * 20_000
+    log.info("asked", names=[name, name], error=ValueError(name), fields={name: {"value": name}})
+    log.info("many", numbers=list(range(50_000)))
+    try:
+        raise ValueError(name)
+    except ValueError:
+        log.info("failed", exc_info=True)
+    assert max(map(len, stream.getvalue().splitlines())) < 6_000
+    assert "ValueError" in stream.getvalue()
