@@ -204,6 +204,10 @@ def write(path: Path, content: bytes) -> None:
         with os.fdopen(file, "wb") as opened:
             opened.write(content)
         new.replace(path)
+        # Programs that were killed left theirs.
+        for old in path.parent.glob(f"{path.stem}.*.new"):
+            if not Path("/proc", old.suffixes[-2][1:]).exists():
+                old.unlink(missing_ok=True)
     except OSError:
         new.unlink(missing_ok=True)
         raise

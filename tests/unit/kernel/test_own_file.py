@@ -102,3 +102,15 @@ def test_two_programs_write_one_file_whole_each_time(tmp_path):
         assert path.read_bytes() == content
     assert [each.returncode for each in both] == [0, 0]
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_draft_of_a_killed_program_goes_with_the_next_write(tmp_path):
+    """Each killed program's stayed for good."""
+    path = tmp_path / "book.json"
+    with subprocess.Popen(["true"]) as ended:
+        pass
+    left, living = (tmp_path / f"book.{each}.new" for each in (ended.pid, os.getppid()))
+    left.touch()
+    living.touch()
+    own_file.write(path, b"{}")
+    assert sorted(tmp_path.iterdir()) == [living, path]
