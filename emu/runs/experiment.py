@@ -117,9 +117,13 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         name: [] for name in tables_of(scenario) if name != "capacity"
     }
     progress = _Progress(scenario, report)
-    left_out: dict[int, tuple[str, _StartedLateError]] = {}
+    left_out: list[tuple[str, _StartedLateError]] = []
     with _simulations(scenario, place) as simulated:
-        for repeat in range(scenario.repeats):
+        for attempt in range(scenario.repeats):
+            # The next one after one that was left out has its number and its transfers.
+            repeat = attempt - len(left_out)
+            for name in scenario.policies:
+                shutil.rmtree(folder.logs / f"{name}-{repeat}", ignore_errors=True)
             of_repeat: dict[str, _Result] = {}
             # All policies of a repeat get the same transfers and visits.
             plan = _plan(scenario, repeat)
@@ -134,14 +138,13 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
                                 name, repeat, plan, wanted, scenario, place, folder
                             )
             except _StartedLateError as error:
-                left_out[repeat] = name, error
+                left_out.append((name, error))
                 continue
-            number = repeat - len(left_out)  # no number is missing in the folder
             for name, result in of_repeat.items():
                 results[name].append(result)
                 for table, rows in result.tables().items():
                     if table in tables:
-                        tables[table] += [{"policy": name, "repeat": number, **row} for row in rows]
+                        tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
     if left_out:
         folder.write_scenario(_without(scenario, left_out))
     # Write tables once, at the end: a Parquet file cannot be appended to.
@@ -157,8 +160,8 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
             figures["policies"][name]["calibration"] = held
         disturbed = list(dict.fromkeys(why for result in each for why in result.disturbed))
         disturbed += [
-            f"repetition {repeat + 1} of {scenario.repeats} is left out, of all policies: {error}"
-            for repeat, (late, error) in left_out.items()
+            f"one of {scenario.repeats} repetitions is left out, of all policies: {error}"
+            for late, error in left_out
             if late == name
         ]
         if disturbed:
@@ -255,10 +258,10 @@ def _run_ready_policy(
     return _run_policy(name, repeat, plan, wanted, scenario, place, folder)
 
 
-def _without(scenario: Scenario, left_out: Mapping[int, tuple[str, _StartedLateError]]) -> Scenario:
+def _without(scenario: Scenario, left_out: Sequence[tuple[str, _StartedLateError]]) -> Scenario:
     """Return a scenario with the repetitions that were not left out. _StartedLateError: all were."""
     if len(left_out) == scenario.repeats:
-        raise next(iter(left_out.values()))[1]
+        raise left_out[0][1]
     return msgspec.structs.replace(scenario, repeats=scenario.repeats - len(left_out))
 
 
