@@ -35,6 +35,7 @@ _PARSE_S, _PARSE_BYTES = 30, 1 << 30
 _MOST_PARSED: Final = 2000
 # A feed may name new episodes each time that it is read.
 MOST_NEW: Final = 100  # until the time when they are wanted, or `keep`
+_MOST_DAYS: Final = 2  # so many of its days are remembered, however few are in it now
 MOST_OF_DAY_BYTES: Final = 8 * 10**9
 _DAY_S: Final = 86_400.0
 _TEXT_LENGTH: Final = 1000
@@ -205,8 +206,19 @@ class Library:
             each.podcast, each.by_unix_s = name, by_unix_s
             each.file = str(folder / name / each.file_name)
         self.episodes.extend(new)
+        self._forget(name, {each.guid for each in found[: wanted.keep]})
         self.save()
         return len(new)
+
+    def _forget(self, name: str, named: set[str]) -> None:
+        """Forget a podcast's oldest episodes beyond a limit, but for those that its feed names now.
+
+        Each is written with each attempt.
+        """
+        most = _MOST_DAYS * max(self.podcasts[name].keep, MOST_NEW)
+        others = [each for each in self.episodes if each.podcast == name and each.guid not in named]
+        gone = {id(each) for each in others[:-most]}
+        self.episodes = [each for each in self.episodes if id(each) not in gone]
 
     def count(self, name: str, n_bytes: int) -> None:
         """Count bytes that a podcast has brought."""

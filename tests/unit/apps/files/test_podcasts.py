@@ -517,3 +517,26 @@ def test_an_episode_that_begins_anew_each_time_is_given_up(tmp_path):
     assert one.is_given_up
     one.on_bytes(WIFI, 200_000)
     assert one.failures == 0, "it went on"
+
+
+@pytest.mark.parametrize("keep", [3, 300])
+def test_a_feed_is_not_remembered_without_end(tmp_path, monkeypatch, keep):
+    """A year of a feed that named others each time took 339 MB, which each attempt wrote anew."""
+    (tmp_path / "podcasts.toml").write_text(
+        f'[podcasts.news]\nurl = "http://a.test/"\nkeep = {keep}\n'
+    )
+    library = Library(tmp_path / "podcasts.toml", tmp_path / "book.json")
+    first = [Episode("", f"first {number}", "T", "http://a.test/x") for number in range(2)]
+    for day in range(5):
+        monkeypatch.setattr(Subscription, "next_unix_s", lambda _, day=day: 86_400.0 * day)
+        for reading in range(MOST_NEW):
+            new = [
+                Episode("", f"{day} {reading} {at}", "T", "http://a.test/x") for at in range(keep)
+            ]
+            library.add_new("news", [*first, *new], tmp_path)
+            for each in library.episodes:
+                each.state = EpisodeState.HERE
+    guids = {each.guid for each in library.episodes}
+    assert guids >= {each.guid for each in first}
+    assert len(guids) == len(library.episodes) <= 2 * max(keep, MOST_NEW) + keep
+    assert len(Library(tmp_path / "podcasts.toml", tmp_path / "book.json").episodes) == len(guids)
