@@ -46,8 +46,8 @@ from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
 
 MOST: Final = 64
-# The most addresses of all rules for names. Each is three rules of the kernel, which goes through all of
-# them for each that comes or goes.
+# The most addresses of all rules for names. Each is three rules of the kernel, in IPv6 up to six, and the
+# kernel goes through all of them for each that comes or goes.
 MOST_OF_ALL: Final = 1024
 # The most names that a rule's names are known to be aliases of. The latest stay.
 MOST_ALIASES: Final = 64

@@ -57,6 +57,9 @@ _LOOPBACK: Final = IPv6Address("::1")
 # Gives an unbound IPv6 socket an address from which it reaches no host.
 REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, source=_LOOPBACK)
 _LAST_STEP: Final = 15
+# The most prefixes of a network's own addresses in the rules of each ruled destination. (Of more than
+# two, the nearest ones have at least their first bit in common.)
+_MOST_SOURCES: Final = 4
 _HALVES: Final = (IPv6Network("::/1"), IPv6Network("8000::/1"))
 
 
@@ -236,6 +239,7 @@ def plan(
             refused = ip_network(_LOOPBACK)
             rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
         there = [each for each in destinations or () if each.prefix.version == version]
+        sources = {each.name: _sources(each) for each in networks} if version == 6 else {}
         # Hints of many lengths do not make rules share a preference.
         steps_by = {
             ruled: steps_of(each.prefix for each in there if each.ruled is ruled)
@@ -246,7 +250,7 @@ def plan(
                 continue
             steps = steps_by[destination.ruled]
             if name in by_name:
-                rules |= _leading_rules(destination, by_name[name], steps)
+                rules |= _leading_rules(destination, by_name[name], steps, sources.get(name, ()))
             if name == NOWHERE or destination.ruled:
                 rules.add(_destination_rule(destination, _refusing(version), steps, last=True))
         if left:
@@ -388,23 +392,49 @@ def steps_of(prefixes: Iterable[Prefix]) -> dict[int, int]:
 
 
 def _leading_rules(
-    destination: Destination, network: Network, steps: Mapping[int, int]
+    destination: Destination,
+    network: Network,
+    steps: Mapping[int, int],
+    sources: Iterable[IPv6Network],
 ) -> set[Rule]:
     """Return the rules that lead a destination to a network.
 
-    Where a network has lost its addresses of IPv6, a socket would get another one's, and what it repeats
-    would follow the rule for that. So a user's rule holds for the network's own addresses alone, and else
-    the next one refuses. An address that the route names is not looked at here: then any one will do.
+    Where a network has lost its addresses of IPv6, the kernel would give a socket another network's, and
+    send what it repeats over that one. So a user's rule holds for these sources alone, and the next rule
+    refuses all others.
     """
     rule = _destination_rule(destination, table_of(network), steps)
     if not destination.ruled or rule.version == 4:
         return {rule}
-    own = own_addresses(network)
-    sources = [each.network for each in network.addresses if each.version == 6 and each.ip in own]
+    return {replace(rule, source=source, finds_source=True) for source in sources}
+
+
+def _sources(network: Network) -> list[IPv6Network]:
+    """Return the prefixes of a network's own addresses of IPv6; of many, the nearest ones as one.
+
+    A router may announce 16, and the kernel goes through the rules of all destinations for each
+    connection. An address that the route names is not looked at by the kernel: then any one will do.
+    """
     if any(hop.version == 6 and hop.source is not None for hop in network.next_hops):
         # (One without a source could not stand beside the others: the kernel takes them for equal.)
-        sources = [*_HALVES]
-    return {replace(rule, source=source, finds_source=True) for source in sources}
+        return [*_HALVES]
+    own = own_addresses(network)
+    found = {each.network for each in network.addresses if each.version == 6 and each.ip in own}
+    prefixes = sorted(each for each in found if isinstance(each, IPv6Network))
+    while len(prefixes) > _MOST_SOURCES:
+        joined = list(map(_common, prefixes, prefixes[1:]))
+        nearest = max(joined, key=lambda each: each.prefixlen)
+        at = joined.index(nearest)
+        prefixes[at : at + 2] = [nearest]
+    return prefixes
+
+
+def _common(one: IPv6Network, other: IPv6Network) -> IPv6Network:
+    """Return the longest prefix that contains both."""
+    first = int(one.network_address)
+    differs = (first ^ int(other.network_address)).bit_length()
+    length = min(one.prefixlen, other.prefixlen, one.max_prefixlen - differs)
+    return IPv6Network((first, length), strict=False)
 
 
 def _destination_rule(

@@ -1,7 +1,8 @@
 """Ruled destinations that skip the main table, and parts of them where its routes are asked first."""
 
 import time
-from ipaddress import ip_network
+from dataclasses import replace
+from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
 
@@ -87,3 +88,30 @@ def test_thousands_of_routes_cost_little_and_make_few_rules(world, routing):
     assert time.process_time() - began < 2
     assert len(world.kernel.own) < 1_200
     assert world.carrier(port=443) == world.carrier(remote="203.0.113.9") == "lte0"
+
+
+def sources(world, **changed):
+    """The addresses from which a rule leads one destination over LTE, whose properties changed."""
+    routing = Routing(world.kernel)
+    routing.networks_changed([world.wlan0, replace(world.lte0, **changed)])
+    rule(routing, "2001:db8:100::1/128", "lte0")
+    return {str(each.source) for each in world.kernel.own if each.finds_source}
+
+
+def test_prefixes_that_a_router_announces_do_not_multiply_the_rules(world):
+    """Any neighbour may announce 16: a thousand ruled hosts made 17,000 rules, for each connection."""
+    announced = [f"2001:db8:{number:x}:1::7/64" for number in range(15)]
+    addresses = tuple(map(ip_interface, [*announced, "fd00::1:7/64", "fd00::1:8/64", "fe80::7/64"]))
+    assert sources(world, addresses=(*addresses[:3], *addresses[-3:])) == {
+        *(f"2001:db8:{number}:1::/64" for number in range(3)),
+        "fd00::/64",
+    }
+    # The nearest ones are taken together.
+    found = {"2001:db8::/45", "2001:db8:8::/46", "2001:db8:c::/46", "fd00::/64"}
+    assert sources(world, addresses=addresses) == found
+
+
+def test_where_the_route_names_an_address_any_one_is_led(world):
+    """Where all of a network's addresses are deprecated, the kernel looks at another network's."""
+    hop = replace(world.lte0.next_hops[1], source=ip_address("2001:db8:44::2"))
+    assert sources(world, next_hops=(world.lte0.next_hops[0], hop)) == {"::/1", "8000::/1"}
