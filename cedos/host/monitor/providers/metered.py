@@ -5,7 +5,7 @@ By NetworkManager; else by ModemManager, the DHCP server, or the access point.
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Final
 
 from cedos.errors import HostError
@@ -42,8 +42,10 @@ def parse_device(properties: Mapping[str, Any]) -> tuple[str, MeteredWord | None
 class HostMetered:
     """NetworkManager's word (`bus` None: without it), else what modems, leases and access points tell.
 
-    A word of NetworkManager's, and that a modem is behind an interface, holds while that interface is
-    there and nothing else is said: a service that is busy, or starts again, opens no wall.
+    NetworkManager's last word holds while the interface is there: a service that is busy, or starts
+    again, opens no wall. So does ModemManager's, that a modem is behind an interface. That a network is
+    not metered is said of this network alone: it ends where NetworkManager says nothing of the interface,
+    and while it does not answer, the others count.
 
     `scanned`: what the radio behind an interface has heard (`access_points.read`, or a test's).
     """
@@ -59,6 +61,7 @@ class HostMetered:
         self._seen: set[_Interface] = set()
         self._words: dict[_Interface, MeteredWord] = {}
         self._modems: set[_Interface] = set()
+        # Of what was asked about (`_judged`), those that leases and access points tell.
         self._told: set[_Interface] = set()
         self._judged: set[_Interface] = set()
         self._again: asyncio.TimerHandle | None = None
@@ -70,13 +73,19 @@ class HostMetered:
                 await self._bus.watch(SERVICE, DEVICES, DEVICE, lambda _: changed())
 
     async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
-        """Return what is said of each interface; OSError: no descriptor is left to find it out."""
+        """Return what is said of each interface.
+
+        Where no descriptor is left to find it out, all is as it was, and a new one counts as metered.
+        """
         seen, self._seen = self._seen, set(interfaces.items())
         if self._seen - seen:
             # A lease may be written a moment after its address is there.
             asyncio.get_running_loop().call_later(_LEASE_S, self._changed)
+        answered: Collection[_Interface] = ()
         if self._bus is not None:
-            await asyncio.gather(self._ask_manager(self._bus), self._ask_modems(self._bus))
+            answered, _ = await asyncio.gather(
+                self._ask_manager(self._bus), self._ask_modems(self._bus)
+            )
         # NetworkManager's guess "not metered" is worth no more than our own.
         self._words = {
             each: word
@@ -84,13 +93,18 @@ class HostMetered:
             if each in self._seen and word is not MeteredWord.GUESSED_NO
         }
         self._modems &= self._seen
-        words = {name: word for (name, _), word in self._words.items()}
+        certain = {
+            each: word
+            for each, word in self._words.items()
+            if word is not MeteredWord.NO or each in answered
+        }
         told = self._modems.copy()
-        for each in self._seen - told:
-            if each[0] not in words and await self._is_told(each):
+        for each in self._seen - told - certain.keys():
+            if await self._is_told(each):
                 told.add(each)
         self._told, self._judged = told, self._seen.copy()
-        return {**{name: MeteredWord.GUESSED_YES for name, _ in told}, **words}
+        words = {**self._words, **dict.fromkeys(told, MeteredWord.GUESSED_YES), **certain}
+        return {name: word for (name, _), word in words.items()}
 
     async def _is_told(self, interface: _Interface) -> bool:
         """Return whether a lease or an access point tells that an interface is metered."""
@@ -101,9 +115,8 @@ class HostMetered:
         except (OSError, LookupError, HostError) as error:
             cause = error.__cause__ if isinstance(error, HostError) else error
             if isinstance(cause, OSError) and cause.errno in OUT_OF_FILES:
-                if interface not in self._judged:
-                    raise cause from error
-                return interface in self._told  # as it was: no descriptor is left to find it out
+                self._ask_later()
+                return interface in self._told or interface not in self._judged
             return False  # no radio of nl80211's
 
     async def _ask_modems(self, bus: SystemBus) -> None:
@@ -113,8 +126,11 @@ class HostMetered:
             modems = cellular.parse_modems(body[0] if body else None).by_interface
             self._modems |= {each for each in self._seen if each[0] in modems}
 
-    async def _ask_manager(self, bus: SystemBus) -> None:
-        """Note NetworkManager's words; where it takes too long, ask once more a moment later."""
+    async def _ask_manager(self, bus: SystemBus) -> Collection[_Interface]:
+        """Note NetworkManager's words; return of which interfaces it spoke.
+
+        Where it takes too long, ask once more a moment later.
+        """
         manager = await _properties(bus, PATH, SERVICE)
         devices = manager.get("Devices") if manager else None
         found = devices if isinstance(devices, list) else []
@@ -122,10 +138,21 @@ class HostMetered:
         # All at once: each takes its time, and a network may just have been lost.
         answers = await asyncio.gather(*(_properties(bus, path, DEVICE) for path in paths))
         indices = dict(self._seen)
+        answered = set()
         for name, word in map(parse_device, filter(None, answers)):
-            if word is not None and name in indices:
-                self._words[name, indices[name]] = word
-        if None in (manager, *answers) and self._again is None:
+            if name not in indices:
+                continue
+            answered.add(interface := (name, indices[name]))
+            if word is not None:
+                self._words[interface] = word
+            elif self._words.get(interface) is MeteredWord.NO:
+                del self._words[interface]
+        if None in (manager, *answers):
+            self._ask_later()
+        return answered
+
+    def _ask_later(self) -> None:
+        if self._again is None:
             self._again = asyncio.get_running_loop().call_later(_AGAIN_S, self._ask_again)
 
     def _ask_again(self) -> None:

@@ -71,8 +71,32 @@ async def test_a_word_stays_while_network_manager_says_nothing_else():
     assert await source.read(interfaces) == words
     wifi["Metered"] = 4
     assert await source.read(interfaces) == {"enp0s20u3": MeteredWord.NO}
+    stick["Metered"] = 0  # whatever its next network is like, nobody has said that it costs nothing
+    assert await source.read(interfaces) == {}
+    stick["Metered"] = 2
+    assert await source.read(interfaces) == {"enp0s20u3": MeteredWord.NO}
     bus.answers = {}
     assert await source.read({"wlan0": 2, "enp0s20u3": 4}) == {}  # another one by that name
+
+
+async def test_a_word_that_something_is_free_counts_for_less_while_nobody_says_it(monkeypatch):
+    """NetworkManager has ended: iwd leads to a phone's hotspot, and a hard budget's wall stayed open."""
+    leases = {"wlan0": False, "eth0": False}
+    monkeypatch.setattr(metered, "announced_metered", lambda name, _: leases[name])
+    devices = {f"{DEVICES}/1": [{"Interface": "wlan0", "Metered": 2}]}
+    bus = PlayedBus({PATH: [{"Devices": [*devices]}], **devices})
+    source, interfaces = HostMetered(bus), {"wlan0": 2, "eth0": 3}
+    free, costs = {"wlan0": MeteredWord.NO}, {"wlan0": MeteredWord.GUESSED_YES}
+    for silent, announced, words in (
+        (False, False, free),
+        (True, False, free),
+        (True, True, costs),
+        (False, True, free),
+        (True, False, free),
+    ):
+        bus.answers = {} if silent else {PATH: [{"Devices": [*devices]}], **devices}
+        leases["wlan0"] = announced
+        assert await source.read(interfaces) == words
 
 
 async def test_a_modem_stays_behind_its_interface():
@@ -86,14 +110,16 @@ async def test_a_modem_stays_behind_its_interface():
 
 
 async def test_without_a_descriptor_all_is_as_it_was(monkeypatch):
-    """Who uses them up makes no hotspot free of charge; of a new network it is found out later."""
+    """Who uses them up makes no hotspot free of charge, nor a new network, and hides no lost one."""
     leases = {"wlan0": True, "eth0": False}
     monkeypatch.setattr(metered, "announced_metered", lambda name, _: leases[name])
+    monkeypatch.setattr(metered, "_AGAIN_S", 0.01)
 
     async def scanned(index):
         raise LookupError("no nl80211")
 
-    source, interfaces = HostMetered(None, scanned), {"wlan0": 2, "eth0": 3}
+    source, interfaces, again = HostMetered(None, scanned), {"wlan0": 2, "eth0": 3}, asyncio.Event()
+    await source.start(again.set)
     words = {"wlan0": MeteredWord.GUESSED_YES}
     assert await source.read(interfaces) == words
 
@@ -103,8 +129,11 @@ async def test_without_a_descriptor_all_is_as_it_was(monkeypatch):
     monkeypatch.setattr(metered, "announced_metered", none_left)
     assert await source.read(interfaces) == words
     for _ in range(2):
-        with pytest.raises(OSError, match="Too many"):
-            await source.read({"wlan0": 2, "eth0": 4})
+        again.clear()
+        assert await source.read({"wlan0": 2, "eth0": 4}) == dict.fromkeys(
+            interfaces, MeteredWord.GUESSED_YES
+        )
+        await asyncio.wait_for(again.wait(), 2)
     monkeypatch.setattr(metered, "announced_metered", lambda name, _: False)
     assert await source.read(interfaces) == {}
 
