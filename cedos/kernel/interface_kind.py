@@ -138,8 +138,10 @@ class Hardware:
     """The facts of an interface in sysfs.
 
     `genuine`: sysfs shows this very interface, not one of another namespace with the same name.
+    `known`: it could be read; else no descriptor was left.
     """
 
+    known: bool = True
     genuine: bool = False
     wireless: bool = False
     device_type: str = ""
@@ -164,15 +166,13 @@ class Sysfs:
     def look_up(self, link: Link) -> Hardware:
         """Return the facts of a link; an empty Hardware if sysfs shows another interface.
 
-        As they were, where no descriptor is left: a modem is to stay one. OSError: they were not known.
+        Where no descriptor is left, they are as they were when they were read last: a modem stays one.
         """
         key = link.name, link.index
         try:
             found = self._look_up(link)
         except OSError:
-            if key not in self._known:
-                raise
-            return self._known[key]
+            return self._known.get(key, Hardware(known=False))
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._known[key] = found
@@ -258,6 +258,9 @@ def guess(
 
 
 def _kind(link: Link, hardware: Hardware) -> NetworkKind:
+    # It may be a phone: then its bytes are metered.
+    if not hardware.known:
+        return NetworkKind.CELLULAR
     # The hardware is certain; a driver or kind nearly so; names are conventions, and come last.
     if hardware.wireless or hardware.device_type == "wlan" or link.kind == "virt_wifi":
         return NetworkKind.WIFI

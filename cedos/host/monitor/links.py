@@ -26,6 +26,7 @@ from cedos.host.monitor.events import Change, Mailbox, NetworkEvent
 from cedos.host.monitor.resolvers import HostResolvers, Resolvers, ResolverSource
 from cedos.kernel import policy_routing, rtnetlink
 from cedos.kernel.interface_kind import (
+    Hardware,
     HardwareSource,
     MeteredWord,
     Sysfs,
@@ -118,6 +119,8 @@ _SETTLE_S = 0.005
 
 
 _TRIES = 5
+# Hardware that could not be read is looked at again after this time.
+_AGAIN_S = 1.0
 
 # The changes that are followed at once, and how many a second beyond. A neighbour can have this host's
 # router come and go without end.
@@ -197,6 +200,19 @@ class Tables:
             source = self.sources.get(index) if route.version == 6 else None
             chosen.setdefault(route.version, NextHop(route.version, route.gateway, source))
         return tuple(chosen.values())
+
+
+class _LookedUp:
+    """A source of hardware that notes whether all could be read."""
+
+    def __init__(self, source: HardwareSource) -> None:
+        self._source = source
+        self.known = True
+
+    def look_up(self, link: rtnetlink.Link) -> Hardware:
+        found = self._source.look_up(link)
+        self.known = self.known and found.known
+        return found
 
 
 def assemble(
@@ -392,6 +408,7 @@ class LinkMonitor:
         self._addresses: set[Address] = set()
         self._mailbox: Mailbox[NetworkEvent] = Mailbox()
         self._changed = asyncio.Event()
+        self._again: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "LinkMonitor":
         self._tables = self._given_tables or KernelTables()
@@ -449,7 +466,11 @@ class LinkMonitor:
         tables, resolvers = await self._tables.read(), await self._resolvers.read()
         interfaces = {link.name: link.index for link in tables.links.values()}
         metered = await self._metered.read(interfaces)
-        found = assemble(tables, resolvers, self._hardware, self._overrides, metered)
+        hardware = _LookedUp(self._hardware)
+        found = assemble(tables, resolvers, hardware, self._overrides, metered)
+        loop = asyncio.get_running_loop()
+        if not hardware.known and (self._again is None or self._again.when() <= loop.time()):
+            self._again = loop.call_later(_AGAIN_S, self._changed.set)
         before = self._helpers | self._networks
         self._networks = {network.name: network for network, _ in found}
         self._metrics = {network.name: m for network, m in found if m is not None}

@@ -88,7 +88,8 @@ class NetworkIdentifier:
             if found is None:
                 kind = guess(link, hardware, beneath, leads_out=True) or NetworkKind.ETHERNET
                 found = Identity(link.name, kind)
-            self._known[key] = found
+            if all(each.known for each in (hardware, *(its for _, its in beneath))):
+                self._known[key] = found
         return found
 
 
@@ -129,18 +130,21 @@ class Egress:
 class EgressReader:
     """A reader of the routes of this thread's network namespace; it blocks for a moment.
 
+    `certain`: each of the last egresses is known; else some count as metered until they are.
     HostError: the kernel has no rtnetlink.
     """
 
     def __init__(self, identifier: NetworkIdentifier | None = None) -> None:
         self._identifier = identifier or NetworkIdentifier(user_overrides())
         self._requester = Requester(NETLINK_ROUTE)
+        self.certain = True
 
     def egresses(self, destination: Address) -> tuple[Egress, ...]:
         """Return the interfaces that lead to `destination`; empty where none does.
 
         HostError: the kernel does not answer.
         """
+        self.certain = True
         try:
             return self._egresses(destination)
         except OSError as error:
@@ -215,7 +219,10 @@ class EgressReader:
 
     def _egress(self, link: Link, links: Mapping[int, Link], addresses: set[str]) -> Egress:
         identity = self._identifier.identify(link, links)
-        announced = announced_metered(link.name, link.index)
+        try:
+            announced = announced_metered(link.name, link.index)
+        except OSError:  # no descriptor is left to find it out
+            announced, self.certain = True, False
         metered = identity.metered(
             map(ip_address, addresses), MeteredWord.GUESSED_YES if announced else None
         )
@@ -297,12 +304,15 @@ class EgressTable:
     def egresses(self, destination: str) -> tuple[Egress, ...]:
         """Return the interfaces that lead to `destination` (IPv4, or IPv6 without a scope) now."""
         address = ip_address(destination.partition("%")[0])
-        if address not in self._known:
-            self._known[address] = tuple(
-                replace(egress, came_s=self._came_s.get(egress.index, egress.came_s))
-                for egress in self._reader.egresses(address)
-            )
-        return self._known[address]
+        if (known := self._known.get(address)) is not None:
+            return known
+        found = tuple(
+            replace(egress, came_s=self._came_s.get(egress.index, egress.came_s))
+            for egress in self._reader.egresses(address)
+        )
+        if self._reader.certain:
+            self._known[address] = found
+        return found
 
     def _receive(self, datagram: bytes) -> None:
         for link in map(parse_link, messages(datagram)):

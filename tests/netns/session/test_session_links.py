@@ -1,6 +1,7 @@
 """The choice of local networks for a session, by their routes, kinds and hotspots."""
 
 import asyncio
+import errno
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from cedos.kernel import interface_kind
 from cedos.model import NetworkKind
 from cedos.session.io import links
 from cedos.session.io.links import EgressReader, EgressTable
@@ -205,6 +207,38 @@ def test_by_its_addresses_or_by_its_lease(make_namespace, monkeypatch, address, 
     laptop.ip("route", "add", "default", "dev", "wlan0")
     found = egress(laptop)
     assert (found.kind, found.metered) == (NetworkKind.WIFI, metered)
+
+
+def test_without_a_descriptor_an_interface_is_metered_and_asked_about_again(
+    make_namespace, monkeypatch
+):
+    """Else no network was left for a session."""
+    laptop, phone = make_namespace("laptop"), make_namespace("phone")
+    laptop.ip("link", "add", "eth0", "type", "veth", "peer", "eth0", "netns", phone.name)
+    laptop.ip("address", "add", "192.168.43.7/24", "dev", "eth0")
+    for namespace in (laptop, phone):
+        namespace.ip("link", "set", "eth0", "up")
+    laptop.ip("route", "add", "default", "dev", "eth0")
+
+    def none_left(*_):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def watch():
+        table = EgressTable(lambda: None)
+        for failing in ("announced_metered", "_read"):
+            with monkeypatch.context() as patched:
+                where = links if failing == "announced_metered" else interface_kind
+                patched.setattr(where, failing, none_left)
+                (found,) = table.egresses(str(WORLD))
+                assert found.metered
+            (found,) = table.egresses(str(WORLD))
+            assert (found.kind, found.metered) == (NetworkKind.ETHERNET, False)
+            table._invalidate()
+            laptop.ip("link", "set", "eth0", "mtu", str(1400 + len(failing)))
+        table.close()
+
+    with laptop.entered():
+        asyncio.run(watch())
 
 
 CAT = str(Path(sys.executable).with_name("cedos-cat"))

@@ -244,8 +244,11 @@ def test_without_a_descriptor_the_hardware_is_as_it_was(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "open", none_left)
     assert facts.look_up(link("enx1")) == known
-    with pytest.raises(OSError, match="Too many"):
-        facts.look_up(link("enx1", index=4))
+    new = link("enx1", index=4)
+    found = facts.look_up(new)
+    assert (found, guess(new, found)) == (Hardware(known=False), "cellular")
+    monkeypatch.undo()
+    assert facts.look_up(new) == Hardware()
 
 
 NETWORKD = """# This is private data. Do not parse.

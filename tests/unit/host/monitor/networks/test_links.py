@@ -9,6 +9,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.errors import HostError
+from cedos.host.monitor import links
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.links import LinkMonitor, Tables, assemble, helpers
 from cedos.host.monitor.resolvers import Resolvers
@@ -113,6 +114,29 @@ def test_deprecated_addresses_are_named_and_stay_so():
     assert source(first, second) == first.interface.ip
     assert source(second) is None, "it has gone"
     assert not made.sources
+
+
+async def test_hardware_that_could_not_be_read_is_read_again(monkeypatch):
+    """Without descriptors a new interface kept the daemon from noticing that others were lost."""
+    monkeypatch.setattr(links, "_AGAIN_S", 0.01)
+
+    class OutOfFiles(Genuine):
+        known = False
+
+        def look_up(self, link):
+            return replace(super().look_up(link), known=self.known or link.name == "wlan0")
+
+    hardware, source = OutOfFiles(), PlayedTables(tables("wlan0"))
+    monitor = LinkMonitor(tables=source, hardware=hardware, resolvers=NoResolvers())
+    async with monitor:
+        events = monitor.events()
+        source.play(tables("eth0"))
+        lost, appeared = await anext(events), await anext(events)
+        assert (lost.change, appeared.change) == (Change.LOST, Change.APPEARED)
+        assert (appeared.network.kind, appeared.network.metered) == (NetworkKind.CELLULAR, True)
+        hardware.known = True
+        changed = await asyncio.wait_for(anext(events), 2)
+        assert (changed.network.kind, changed.network.metered) == (NetworkKind.ETHERNET, False)
 
 
 async def test_the_monitor_tells_changes_in_order():
