@@ -16,7 +16,7 @@ import structlog
 from aiohttp import hdrs
 from yarl import URL
 
-from cedos.apps.files.client_store import ClientStore, cost_of, encoded, write_record
+from cedos.apps.files.client_store import ClientStore, cost_of, encoded, unlink, write_record
 from cedos.apps.files.messages import (
     DIGEST_BYTES,
     HEADER_NAME,
@@ -200,7 +200,7 @@ class UploadStore(ClientStore[KeptUpload]):
     def forget_body(self, upload: KeptUpload) -> None:
         """Remove the bytes of an upload. Errors: OSError."""
         for path in (upload.path, *files_of(upload.path)):
-            path.unlink(missing_ok=True)
+            unlink(path)
 
     def _drop(self, client: str, kept: KeptUpload) -> None:
         if kept.path.exists():
@@ -547,8 +547,7 @@ class WebUploads:
         record.answer, record.state, record.headers = answer, UploadState.ANSWERED, []
         try:
             if answer.good:
-                async with self.store.threads[client]:
-                    await asyncio.to_thread(self.store.forget_body, upload)
+                self.store.forget_body(upload)
             try:
                 await self.store.keep(client, upload)
             except TransferError:  # there is no room for the origin's words: its status is kept
