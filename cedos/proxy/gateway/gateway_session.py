@@ -47,6 +47,9 @@ class FetchedAnswer(Protocol):
 
     head: bytes
 
+    def on_given_up(self, call: Callable[[], object]) -> None:
+        """Call `call` if others need the room that it takes."""
+
     def body(self, offset: int) -> Coroutine[Any, Any, bytes]:
         """Return bytes from `offset` on, as soon as there are any; empty: the end. TransferError."""
 
@@ -88,6 +91,7 @@ async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
     whole = False
     try:
         stream.accept()
+        answer.on_given_up(stream.drop)
         # The request needs no origin: count its bytes as read, so that the program's window opens again.
         stream.on_read(sum(map(len, stream.waiting)))
         # `sent_bytes` tells how far the answer has got: first the head, then the body.

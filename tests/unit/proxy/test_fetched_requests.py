@@ -440,6 +440,21 @@ async def test_a_client_that_ends_no_connection_has_only_so_many(ends, tmp_path)
     await fetcher.close()
 
 
+async def test_a_program_that_does_not_read_makes_room_for_other_clients(fetching):
+    """Two clients whose programs read nothing held all that a gateway keeps, for good."""
+    port = await fetching.origin(Origin())
+    reader = await begun(fetching, port)
+    await reader.readuntil(b"\r\n\r\n")
+    store, me = fetching.fetcher.store, client_of(fetching.client.public)
+    await until(lambda: any(each.whole and each.users for each in store.of(me)))
+    (found,) = store.of(me)
+    assert store._give_up(me, None)
+    assert not store.of(me)
+    with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+        await asyncio.wait_for(reader.readexactly(LARGE), 5)
+    await until(lambda: not found.users and not store._open[me])
+
+
 class CostlyRequests:
     """Answers that cost a processor 3 ms each."""
 

@@ -164,7 +164,11 @@ class ObjectServing:
             self._fetcher.store.remove(self._client, found)
             found = await self._fetcher.find(self._client, request.path, request.version)
         with ExitStack() as taken:
-            opened = self._fetcher.store.open_object(self._client, found)
+            opened = self._fetcher.store.open_object(
+                self._client,
+                found,
+                lambda: self._connection.abort("others need the room of what it does not take"),
+            )
             taken.callback(opened.close)
             size = await found.known_size()
             if request.head:  # the object stays until the client asks for it, while there is room
@@ -321,8 +325,15 @@ class StoredAnswer:
         self._fetcher, self._client, self._found = fetcher, client, found
         self._first, self._end = part or (0, found.record.size or 0)
         self.head = _stored_head(found.record, part)
+        self._ends: Callable[[], object] = lambda: None
         # `close` gives this back: nothing may fail below.
-        self._opened = fetcher.store.open_object(client, found)
+        self._opened = fetcher.store.open_object(client, found, self._give_up)
+
+    def on_given_up(self, call: Callable[[], object]) -> None:
+        self._ends = call
+
+    def _give_up(self) -> None:
+        self._ends()
 
     async def body(self, offset: int) -> bytes:
         at = self._first + offset
@@ -345,6 +356,8 @@ class PassedAnswer:
         reason = (answer.reason or "").encode("utf-8", "surrogateescape")
         self.head = _head(answer.status, reason, fields)
 
+    def on_given_up(self, call: Callable[[], object]) -> None: ...
+
     async def body(self, offset: int) -> bytes:
         try:
             return await self._passed.answer.content.readany()
@@ -360,6 +373,8 @@ class NoAnswer:
 
     def __init__(self) -> None:
         self.head = _head(504, b"Gateway Timeout", [(b"content-length", b"0")])
+
+    def on_given_up(self, call: Callable[[], object]) -> None: ...
 
     async def body(self, offset: int) -> bytes:
         return b""

@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -58,7 +59,9 @@ class StoredObject:
         have: bytes that are here.
         whole: all bytes are here.
         failed: why the rest will never be here.
-        users: readers; while there are any the object is not removed.
+        users: readers, and questions to its origin; while there are any it is not removed, unless
+            others need the room.
+        readers: those of its users that have it open.
     """
 
     def __init__(self, path: Path, record: ObjectRecord, *, whole: bool = False) -> None:
@@ -66,6 +69,7 @@ class StoredObject:
         self.whole, self.failed = whole, ""
         self.have = record.size or 0 if whole else 0
         self.users = 0
+        self.readers: set[OpenObject] = set()
         self._digest = hashlib.sha256()
         self._number = -1 if whole else own_file.create(path)
         self._grown = asyncio.Event()
@@ -161,17 +165,24 @@ class StoredObject:
 
 
 class OpenObject:
-    """An object that is open for reading: until `close` it stays, whatever it makes room for."""
+    """An object that is open for reading: until `close` it stays, unless others need its room.
 
-    def __init__(self, store: "ObjectStore", client: str, found: StoredObject) -> None:
-        self.found = found
+    `give_up`: called then, to end what reads it.
+    """
+
+    def __init__(
+        self, store: "ObjectStore", client: str, found: StoredObject, give_up: Callable[[], object]
+    ) -> None:
+        self.found, self.give_up = found, give_up
         self._store, self._client = store, client
         self.number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
         found.users += 1
+        found.readers.add(self)
 
     def close(self) -> None:
         os.close(self.number)
         self.found.users -= 1
+        self.found.readers.discard(self)
         self._store.closed(self._client)
 
 
@@ -248,12 +259,14 @@ class ObjectStore(ClientStore[StoredObject]):
         """Write the record, so that the object survives a restart. TransferError."""
         write_record(found.path, self.counted(client, found))
 
-    def open_object(self, client: str, found: StoredObject) -> OpenObject:
+    def open_object(
+        self, client: str, found: StoredObject, give_up: Callable[[], object]
+    ) -> OpenObject:
         """Open an object for reading. TransferError: its file is gone, or the client has too many."""
         if self._open[client] >= MOST_OPEN:
             raise TransferError(f"{MOST_OPEN} objects are open for this client: try again later")
         try:
-            opened = OpenObject(self, client, found)
+            opened = OpenObject(self, client, found, give_up)
         except OSError as error:
             raise TransferError(f"the gateway has lost it: {error.strerror}") from error
         self._open[client] += 1
@@ -280,7 +293,10 @@ class ObjectStore(ClientStore[StoredObject]):
         self._by_url.setdefault((client, kept.record.url), {})[kept.record.id] = kept
 
     def _drop_oldest(self, clients: list[str], but: StoredObject | None) -> None:
-        """Drop what was used longest ago of what may go, else what is on its way and comes slowly."""
+        """Drop what was used longest ago of what may go, else what is on its way and comes slowly.
+
+        Where all is in use, the client that has most of it loses what it has read for longest.
+        """
         try:
             super()._drop_oldest(clients, but)
         except TransferError:
@@ -288,10 +304,24 @@ class ObjectStore(ClientStore[StoredObject]):
             every = ((client, each) for client in clients for each in self.of(client))
             slow = ((client, each) for client, each in every if each.is_slow(now_s))
             client, found = next(slow, ("", None))
+            if found is None and len(clients) > 1:
+                most = max(clients, key=lambda each: self._accounts[each].here)
+                if self._give_up(most, but):
+                    return
             if found is None or found is but:
                 raise
             found.fail("its origin sends it too slowly, and others need the room")
             self.remove(client, found)
+
+    def _give_up(self, client: str, but: StoredObject | None) -> bool:
+        """End what reads one of a client's objects, and remove that; return whether there was one."""
+        for found in self.of(client):
+            if found.whole and found is not but and found.users == len(found.readers):
+                for each in list(found.readers):
+                    each.give_up()
+                self.remove(client, found)
+                return True
+        return False
 
     def remove(self, client: str, kept: StoredObject) -> None:
         super().remove(client, kept)

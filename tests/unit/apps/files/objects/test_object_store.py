@@ -54,6 +54,30 @@ async def test_what_was_used_longest_ago_goes_first(store):
     assert len(list((store._folder / ME).iterdir())) == 6
 
 
+async def test_who_has_most_open_makes_room_for_others(store):
+    """Two clients that did not take what they had asked for left no room to others, for good."""
+    given_up, opened = [], []
+    for client, size in ((ME, 499), (OTHER, 240), (OTHER, 240)):
+        found = await put(store, client, f"{size} {len(opened)}", bytes(size * UNIT))
+        opened.append(store.open_object(client, found, lambda of=found: given_up.append(of)))
+    opened.append(store.open_object(ME, opened[0].found, lambda: given_up.append("also")))
+    await put(store, THIRD, "a", bytes(100 * UNIT))
+    assert set(given_up) == {opened[0].found, "also"}
+    assert not opened[0].found.path.exists()
+    for each in opened:
+        each.close()
+    assert not any(store._open.values())
+    assert names(store, THIRD) == ["a"]
+    assert len(names(store, OTHER)) == 2
+    held = [await put(store, ME, name, bytes(200 * UNIT)) for name in "bc"]
+    reading = [store.open_object(ME, each, lambda: given_up.append(ME)) for each in held]
+    with pytest.raises(TransferError, match="no room for it while it fetches"):
+        await put(store, ME, "d", bytes(200 * UNIT))
+    assert ME not in given_up, "room of one's own is nobody else's"
+    for each in reading:
+        each.close()
+
+
 async def test_one_client_has_half_of_it(store):
     with pytest.raises(TransferError, match="5000000 bytes"):
         await store.create(ME, "http://a/", "v", {}, {}, reusable=True, size=501 * UNIT)
