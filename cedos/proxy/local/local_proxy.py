@@ -230,7 +230,10 @@ class LocalProxy:
             if away is not None:
                 self._tell_direct(away)
                 origin = await direct.connect(host, port, user)
-                self._link.went_direct()
+                # (A router's name, or this host's own, shows no network that works.)
+                with suppress(OSError):  # it was reset
+                    if not self.goes_direct(origin.getpeername()[0]):
+                        self._link.went_direct()
                 return origin
         return await self._connect_direct(host, port, direct, user)
 

@@ -26,7 +26,7 @@ from cedos.proxy.local import gateway_link, local_proxy
 from cedos.proxy.local.direct import RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
-from cedos.proxy.local.local_proxy import Fail, Listening
+from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.frames import OpenStream, StreamBytes
 from cedos.proxy.streams.stream import SMALL, WINDOW_BYTES, ProxiedStream
@@ -682,6 +682,37 @@ async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypat
     assert await _through_or_direct(ends, port) == b"aend"
     with pytest.raises(ConnectionResetError):
         await asyncio.wait_for(reader.read(), 5)
+    writer.close()
+
+
+async def test_what_is_near_under_any_name_shows_no_network(ends, monkeypatch):
+    """One look at a router's page, in an outage of 10 s, broke all that waited for its end."""
+    monkeypatch.setattr(gateway_link, "GONE_S", 0.5)
+    monkeypatch.setattr(LocalProxy, "goes_direct", lambda *_: False)
+    await ends.start(fail=Fail.OPEN, patience_s=0.3)
+    port = await ends.origin(echo)
+    reader, writer = await ends.ask(http_connect(port))
+    await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"x")
+    assert await reader.readexactly(1) == b"x"
+    (session,) = ends.gateway._sessions.values()
+    session.connection._over = True  # silent from now on
+    session.connection.flow.end("killed")
+    await ends.gateway._listener.close()
+    await asyncio.sleep(0.8)
+    writer.write(b"y")
+    monkeypatch.setattr(LocalProxy, "goes_direct", lambda _proxy, host: host == "127.0.0.1")
+    real = Origins.look_up
+
+    async def look_up(origins, host, asker):
+        return ["127.0.0.1"] if host == "router.test" else await real(origins, host, asker)
+
+    monkeypatch.setattr(Origins, "look_up", look_up)
+    upstream = await ends.proxy.connect("router.test", port, far=False)
+    assert isinstance(upstream, socket.socket), "it went direct"
+    upstream.close()
+    with pytest.raises(TimeoutError):  # it waits on
+        await asyncio.wait_for(reader.read(), 2.0)
     writer.close()
 
 
