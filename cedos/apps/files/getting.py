@@ -1,5 +1,6 @@
 """The receiving end of a file: it survives lost networks, lost servers and its own crash."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -53,6 +54,9 @@ class Target(Protocol):
 
 _READ_BYTES: Final = 1 << 18
 MOST_ANEW: Final = 10  # a server that drops what has come could have it sent without end
+# What comes beside a file: set-ups on bad networks, for hours.
+_SPARE_BYTES: Final = 10_000_000
+_LOOK_S: Final = 0.5
 _WRONG: Final = 2  # so many whole files with a wrong digest, then it is not an accident
 
 
@@ -72,6 +76,7 @@ class Getting:
         self._read_bytes = read_bytes
         self.progress = Progress(target.have, target.have)
         self._wrong = self._anew = 0
+        self._received_bytes = 0  # by earlier sessions
 
     @property
     def told(self) -> dict[str, Any]:
@@ -119,6 +124,23 @@ class Getting:
         return answer
 
     async def _over(self, connection: "Connection") -> bool:
+        """Give up a server that sends without end what is not of the file. Errors: as of `run`."""
+        before = _received_by(connection) - self._received_bytes
+        getting = asyncio.get_running_loop().create_task(self._get(connection))
+        try:
+            while not getting.done():
+                self._received_bytes = _received_by(connection) - before
+                most = (1 + MOST_ANEW) * (self.progress.size_bytes or 0) + _SPARE_BYTES
+                if self._received_bytes > most:
+                    raise TransferError(f"{MOST_ANEW} times the file came, and it is not whole")
+                await asyncio.wait({getting}, timeout=_LOOK_S)
+            return getting.result()
+        finally:
+            getting.cancel()
+            await asyncio.gather(getting, return_exceptions=True)
+            self._received_bytes = _received_by(connection) - before
+
+    async def _get(self, connection: "Connection") -> bool:
         target, progress = self._target, self.progress
         # The server answers with the offset that it sends from, the bytes, and their digest.
         answer = await self._asked(connection)
@@ -147,6 +169,10 @@ class Getting:
             )
         self.progress.state = "what was here is not what the server has; all of it again"
         return False
+
+
+def _received_by(connection: "Connection") -> int:
+    return sum(connection.received_by_network().values())
 
 
 async def entries(link: ServerLink, path: str, patience_s: float) -> list[Entry]:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kit.waiting import until
 
-from cedos.apps.files import partial, putting, server_link, serving
+from cedos.apps.files import getting, partial, putting, server_link, serving
 from cedos.apps.files import tree as tree_module
 from cedos.apps.files.getting import MOST_ANEW, Getting
 from cedos.apps.files.messages import (
@@ -121,6 +121,9 @@ class End:
 
     def sent_by_network(self):
         return {"a network": self.written_bytes}
+
+    def received_by_network(self):
+        return {"a network": self.other.written_bytes}
 
     def finish(self):
         self.other.inbox.put_nowait(None)
@@ -363,6 +366,29 @@ async def test_a_session_cannot_have_a_file_sent_without_end(root):
     with pytest.raises(TransferError, match=f"sent {MOST_ANEW} times"):
         await asyncio.wait_for(running, 5.0)
     one.close()
+
+
+@pytest.mark.parametrize("text", [b"", pack(Answer(len(TEXT))), pack(Answer(10)) + bytes(10)])
+async def test_a_server_cannot_send_without_end_what_is_no_file(tmp_path, monkeypatch, text):
+    """Padded Pings within a session came without end: 179 MB in 8 s for a file of 10 MB."""
+    monkeypatch.setattr(getting, "_LOOK_S", 0.01)
+    client, server = End(), End()
+    client.other, server.other = server, client
+
+    async def connect():
+        return client
+
+    partial = Partial(tmp_path / "got", "s")
+    one = Getting("file", partial, ServerLink(connect), 60.0)
+    running = asyncio.create_task(one.run())
+    await server.write(text)
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    server.written_bytes += (2 + MOST_ANEW) * len(TEXT) + getting._SPARE_BYTES
+    with pytest.raises(TransferError, match=f"{MOST_ANEW} times the file came"):
+        await asyncio.wait_for(running, 5.0)
+    partial.close()
+    assert not (tmp_path / "got").exists()
 
 
 async def test_a_file_is_open_until_the_server_has_it_whatever_that_says(root):
