@@ -18,9 +18,9 @@ from cedos.apps.files.messages import (
     read,
     unix_time,
 )
-from cedos.apps.files.partial import OpenFolder, disk_words
+from cedos.apps.files.partial import OpenFolder, disk_words, to_its_end
 from cedos.apps.files.server_link import Progress, Sessions
-from cedos.apps.files.tree import Version, digest_of, reader
+from cedos.apps.files.tree import FileHash, Version, reader
 from cedos.errors import TransferError
 
 if TYPE_CHECKING:
@@ -61,9 +61,11 @@ class UploadBody:
         """Return a reader as `tree.reader` does."""
         return reader(self._number, start)
 
-    def digest(self) -> bytes:
-        """Return SHA-256 of the whole. TransferError: the file has changed."""
-        digest = digest_of(self._number, self.size)
+    async def digest(self) -> bytes:
+        """Return SHA-256 of the whole, computed in a thread. TransferError: the file has changed."""
+        hashing, digest = FileHash(self._number, self.size), None
+        while digest is None:
+            digest = await to_its_end(asyncio.to_thread(hashing.go_on, lambda: True))
         if Version.of(os.fstat(self._number)) != self.version:
             raise TransferError("changed while it was sent; run the same command again")
         return digest
@@ -200,7 +202,7 @@ class Putting:
     async def _send(self, connection: "Connection", start: int) -> None:
         if length := self._body.size - start:
             await connection.write_source(self._body.reader(start), length)
-        await connection.write(await asyncio.to_thread(self._body.digest))
+        await connection.write(await self._body.digest())
 
 
 def _sent_by(connection: "Connection") -> int:

@@ -19,6 +19,7 @@ from cedos.apps.files.partial import (
     disk_words,
     files_of,
     folder_below,
+    to_its_end,
 )
 from cedos.errors import TransferError
 
@@ -175,7 +176,7 @@ class Tree:
         """
         digest = self._digests.get(version)
         if digest is None:
-            digest = await asyncio.to_thread(hashing.go_on, wanted)
+            digest = await to_its_end(asyncio.to_thread(hashing.go_on, wanted))
             if digest is not None and Version.of(os.fstat(hashing.number)) == version:
                 self._digests[version] = digest
                 if len(self._digests) > _DIGESTS_KEPT:

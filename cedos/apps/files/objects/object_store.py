@@ -122,8 +122,13 @@ class StoredObject:
         self._tell()
 
     async def finish(self) -> None:
-        """Note that the object is whole. OSError: it is not on the disk."""
-        await asyncio.to_thread(os.fdatasync, self._number)
+        """Note that the object is whole. OSError: it is not on the disk. TransferError: it failed."""
+        number = os.dup(self._number)  # `fail` closes the other one
+        try:
+            await to_its_end(asyncio.to_thread(os.fdatasync, number))
+        finally:
+            os.close(number)
+        self.check()
         self.record.size, self.record.sha256 = self.have, self._digest.hexdigest()
         self.whole = True
         self._close()

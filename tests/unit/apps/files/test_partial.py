@@ -8,11 +8,13 @@ import random
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from types import SimpleNamespace
 
 import pytest
 from kit.waiting import until
 
 from cedos.apps.files import partial
+from cedos.apps.files.objects.object_store import ObjectRecord, StoredObject
 from cedos.apps.files.partial import (
     PART_NAME,
     NotedBytes,
@@ -23,6 +25,8 @@ from cedos.apps.files.partial import (
     to_its_end,
     when_free,
 )
+from cedos.apps.files.putting import Putting, UploadBody
+from cedos.apps.files.tree import FileHash, Tree
 from cedos.errors import DiskError, TransferError
 
 FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
@@ -244,6 +248,47 @@ async def test_what_a_thread_does_comes_to_its_end_before_its_file_is_closed(tmp
 
     with pytest.raises(TransferError):
         await to_its_end(fails())
+
+
+@pytest.mark.parametrize("whose", ["object", "served", "sent"])
+async def test_files_are_open_for_as_long_as_a_thread_uses_them(tmp_path, monkeypatch, whose):
+    """The thread went on with the file's number, which another file had by then."""
+    begun, go_on, used = Event(), Event(), []
+
+    def use(number):
+        begun.set()
+        go_on.wait(5)
+        used.append(os.fstat(number).st_ino)
+        return b"digest"
+
+    monkeypatch.setattr(os, "fdatasync", use)
+    monkeypatch.setattr(FileHash, "go_on", lambda self, _wanted: use(self.number))
+    path = tmp_path / "one"
+    path.write_bytes(b"data")
+    body, found = UploadBody(path), None
+    if whose == "object":
+        path.unlink()
+        found = StoredObject(path, ObjectRecord("one", "http://a.test/", "v", {}, {}, True, 0.0, 4))
+        work = found.finish()
+    elif whose == "served":
+        hashing = FileHash(os.open(path, os.O_RDONLY), 4)
+        work = Tree(tmp_path).digest(hashing, body.version, lambda: True)
+    else:
+        work = Putting(body, "one", None, 1.0)._send(SimpleNamespace(write=None), body.size)
+    inode = path.stat().st_ino
+    task = asyncio.create_task(work)
+    await asyncio.to_thread(begun.wait, 5)
+    if found is not None:
+        found.fail("others need the room")
+    task.cancel()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert not task.done()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert used == [inode]
+    body.close()
 
 
 def test_no_other_user_can_open_and_lock_a_part(tmp_path):
