@@ -5,10 +5,10 @@ import os
 import signal
 import socket
 from collections.abc import Hashable
-from contextlib import suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
 import click
 import structlog
@@ -35,9 +35,6 @@ from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.listener import open_listening
-
-if TYPE_CHECKING:
-    pass
 
 _FIRST: Final = "laptop"
 _ANYWHERE: Final = ("", PORT)
@@ -178,30 +175,30 @@ def command(
     if revoke is not None:
         invited.revoke(revoke)
         return
-    if invite is None:
-        open_listening(listen).close()  # a port that is taken is told before a line is printed
-    me = keys.own(own_key or keys.own_key_path())
-    newcomer = invite or (_FIRST if invited.is_new else "")
-    given = name is not None or listen != _ANYWHERE
-    if newcomer:
-        known = None if given else invited.address
-        _print_line(
-            invited, newcomer, known or (name or listen[0] or _own_address(), listen[1]), me
+    # A port that is taken is told before a line is printed; nobody takes a free one meanwhile.
+    with closing(open_listening(listen)) if invite is None else nullcontext() as listening:
+        me = keys.own(own_key or keys.own_key_path())
+        newcomer = invite or (_FIRST if invited.is_new else "")
+        given = name is not None or listen != _ANYWHERE
+        if newcomer:
+            known = None if given else invited.address
+            _print_line(
+                invited, newcomer, known or (name or listen[0] or _own_address(), listen[1]), me
+            )
+        if given and (name or listen[0]):
+            invited.address = name or listen[0], listen[1]
+        if listening is None:
+            return
+        logs.configure(log_level, log_format)
+        settings = GatewaySettings(
+            listen=listen,
+            deny=deny,
+            inside=allow_inside,
+            local=allow_local,
+            most=max_connections,
         )
-    if given and (name or listen[0]):
-        invited.address = name or listen[0], listen[1]
-    if invite is not None:
-        return
-    logs.configure(log_level, log_format)
-    settings = GatewaySettings(
-        listen=listen,
-        deny=deny,
-        inside=allow_inside,
-        local=allow_local,
-        most=max_connections,
-    )
-    process_limits.one_arena()
-    asyncio.run(_run(settings, me, invited, 0 if no_cache else cache))
+        process_limits.one_arena()
+        asyncio.run(_run(settings, me, invited, 0 if no_cache else cache, listening))
 
 
 def _cache_folder() -> Path:
@@ -212,13 +209,17 @@ def _cache_folder() -> Path:
 
 
 async def _run(
-    settings: GatewaySettings, me: KeyPair, invited: InvitedClients, cache_bytes: int
+    settings: GatewaySettings,
+    me: KeyPair,
+    invited: InvitedClients,
+    cache_bytes: int,
+    listening: socket.socket,
 ) -> None:
     folder = _cache_folder()
     if not cache_bytes:
         with _Sharing(invited) as share:
             gateway = Gateway(settings, me, invited.name_of, share=share.answer)
-            await _serve(gateway, len(invited.names), share)
+            await _serve(gateway, listening, len(invited.names), share)
         return
     settings = replace(settings, idle=_idle_file(folder))
     # What only who is asked for objects needs is loaded by no other command.
@@ -268,7 +269,7 @@ async def _run(
     try:
         with _Sharing(invited) as share:
             gateway = Gateway(settings, me, invited.name_of, serving, requests, share.answer)
-            await _serve(gateway, len(invited.names), share)
+            await _serve(gateway, listening, len(invited.names), share)
     finally:
         await uploads.close()
         await fetcher.close()
@@ -340,10 +341,10 @@ class _Sharing:
             await asyncio.Event().wait()
 
 
-async def _serve(gateway: Gateway, clients: int, share: _Sharing) -> None:
+async def _serve(gateway: Gateway, listening: socket.socket, clients: int, share: _Sharing) -> None:
     """Serve until a signal ends the gateway."""
     notifier = Notifier()
-    await gateway.open()
+    await gateway.open(listening)
     loop = asyncio.get_running_loop()
     running = loop.create_task(gateway.run())
     counting = loop.create_task(share.run(gateway))

@@ -6,6 +6,7 @@ The clients that a gateway lets in: names and public keys in a file, read again 
 import asyncio
 import re
 import secrets
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -244,8 +245,11 @@ class Gateway:
     def sessions(self) -> int:
         return len(self._sessions)
 
-    async def open(self) -> None:
-        """Listen, with as many open files as the host allows. HostError: it cannot."""
+    async def open(self, listening: socket.socket | None = None) -> None:
+        """Listen, with as many open files as the host allows. HostError: it cannot.
+
+        `listening`: a socket that listens already, instead of one at the settings' address.
+        """
         files = process_limits.allow()
         self._most = min(self._settings.most, max(1, files - _SPARE_FILES))
         if self._most < self._settings.most:
@@ -258,16 +262,16 @@ class Gateway:
             # One client leaves some of them to the others.
             self._most_per_client = min(self._most_per_client, max(1, self._most // 2))
         try:
-            self._listener = await self._listen(self._settings.idle)
+            self._listener = await self._listen(self._settings.idle, listening)
         except (SessionError, OSError) as error:
             _log.warning("idle sessions stay in memory", why=str(error))
-            self._listener = await self._listen(None)
+            self._listener = await self._listen(None, listening)
         # Half of the free memory is for bytes that origins do not read (`Unread`), a quarter for
         # sessions.
         if self._free_bytes is not None:
             self._listener.keep_at_most(self._free_bytes // 4)
 
-    async def _listen(self, idle: Path | None) -> Listener:
+    async def _listen(self, idle: Path | None, listening: socket.socket | None) -> Listener:
         return await listen(
             self._settings.listen,
             key=self._me,
@@ -276,6 +280,7 @@ class Gateway:
             scheduler="prompt-swtc",
             limits=LIMITS,
             hosts=HandshakeLimits(flows_per_host=self._settings.sessions_per_client),
+            listening=listening,
         )
 
     async def run(self) -> None:

@@ -272,6 +272,24 @@ def test_a_gateway_whose_last_client_was_revoked_invites_nobody(cedos, monkeypat
     assert cedos("gateway", "--list").stdout == ""
 
 
+def test_a_port_that_was_free_stays_the_gateways(cedos, monkeypatch):
+    """Another program could take it once the line to join was printed."""
+    tried = []
+
+    async def run(*_):
+        with pytest.raises(OSError, match="in use"):
+            socket.create_server(place).close()
+        tried.append(place)
+
+    monkeypatch.setattr(gateway, "_run", run)
+    monkeypatch.setattr(gateway.logs, "configure", lambda *_: None)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = free.getsockname()
+    assert "cedos join" in cedos("gateway", "--listen", f"127.0.0.1:{place[1]}").stdout
+    assert tried == [place]
+    socket.create_server(place).close()
+
+
 def test_a_port_that_is_taken_is_told(cedos):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
