@@ -1,6 +1,11 @@
-"""A rate with a burst. Pure: `now` is an argument."""
+"""Bounds of what others may ask for: a rate with a burst, and a table with a share for each user.
+
+Pure: `now` is an argument.
+"""
 
 import math
+from collections.abc import Hashable
+from typing import Generic, TypeVar
 
 
 class TokenBucket:
@@ -30,3 +35,52 @@ class TokenBucket:
     def wait_s(self) -> float:
         """Seconds from the last `take` to the next token."""
         return max(1 - self._left, 0.0) / self.per_s if self.per_s else math.inf
+
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class UsersTable(Generic[Key, Value]):
+    """A table that this host's users fill: beyond `most` entries the user who has most loses the oldest.
+
+    What several have put lasts as long as one of them keeps it; the newest value counts.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._of_user: dict[int, dict[Key, None]] = {}  # the oldest first
+        self._holders: dict[Key, dict[int, Value]] = {}  # the newest last
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._holders
+
+    def __len__(self) -> int:
+        return sum(map(len, self._of_user.values()))
+
+    def get(self, key: Key) -> Value | None:
+        holders = self._holders.get(key)
+        return None if holders is None else next(reversed(holders.values()))
+
+    def put(self, key: Key, value: Value, user: int) -> None:
+        """Add or renew an entry for a user."""
+        self._pop(key, user)
+        self._of_user.setdefault(user, {})[key] = None
+        self._holders.setdefault(key, {})[user] = value
+        if len(self) > self._most:
+            most, held = max(self._of_user.items(), key=lambda each: len(each[1]))
+            self._pop(next(iter(held)), most)
+
+    def pop(self, key: Key) -> None:
+        """Remove what all users have put there, if anything."""
+        for user in list(self._holders.get(key, ())):
+            self._pop(key, user)
+
+    def _pop(self, key: Key, user: int) -> None:
+        if user not in self._holders.get(key, ()):
+            return
+        del self._holders[key][user], self._of_user[user][key]
+        if not self._holders[key]:
+            del self._holders[key]
+        if not self._of_user[user]:
+            del self._of_user[user]

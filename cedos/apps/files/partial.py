@@ -427,7 +427,7 @@ _Made = TypeVar("_Made")
 async def to_its_end(
     work: Coroutine[Any, Any, _Made], undo: Callable[[_Made], object] = lambda _made: None
 ) -> _Made:
-    """Return what work returns, which a cancellation does not interrupt.
+    """Await work to its end even if this task is cancelled.
 
     A thread goes on all the same: with files that are closed, and whose numbers others have by then.
     `undo`: for what nobody takes any more.

@@ -1,13 +1,10 @@
-"""Destinations that go direct: hosts nearby, names of /etc/hosts, and a user's rules (`cedos rule`).
+"""Destinations that go direct: hosts nearby, names of /etc/hosts, and a user's rules (`cedos rule`)."""
 
-What the users' programs learn of destinations is kept in tables in which each user has a share.
-"""
-
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from cedos.model import Address
 
@@ -33,55 +30,6 @@ def is_near(host: str) -> bool:
         name = host.rstrip(".").lower()
         return "." not in name or name.endswith(_LOCAL_NAMES)
     return any(address.version == each.version and address in each for each in NEAR)
-
-
-Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
-
-
-class UsersTable(Generic[Key, Value]):
-    """A table that this host's users fill: beyond `most` entries the user who has most loses the oldest.
-
-    What several have put lasts as long as one of them keeps it; the newest value counts.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._of_user: dict[int, dict[Key, None]] = {}  # the oldest first
-        self._holders: dict[Key, dict[int, Value]] = {}  # the newest last
-
-    def __contains__(self, key: Key) -> bool:
-        return key in self._holders
-
-    def __len__(self) -> int:
-        return sum(map(len, self._of_user.values()))
-
-    def get(self, key: Key) -> Value | None:
-        holders = self._holders.get(key)
-        return None if holders is None else next(reversed(holders.values()))
-
-    def put(self, key: Key, value: Value, user: int) -> None:
-        """Add or renew an entry for a user."""
-        self._pop(key, user)
-        self._of_user.setdefault(user, {})[key] = None
-        self._holders.setdefault(key, {})[user] = value
-        if len(self) > self._most:
-            most, held = max(self._of_user.items(), key=lambda each: len(each[1]))
-            self._pop(next(iter(held)), most)
-
-    def pop(self, key: Key) -> None:
-        """Remove what all users have put there, if anything."""
-        for user in list(self._holders.get(key, ())):
-            self._pop(key, user)
-
-    def _pop(self, key: Key, user: int) -> None:
-        if user not in self._holders.get(key, ()):
-            return
-        del self._holders[key][user], self._of_user[user][key]
-        if not self._holders[key]:
-            del self._holders[key]
-        if not self._of_user[user]:
-            del self._of_user[user]
 
 
 # Returns the addresses of a host for a port, by this host's own resolver, for a user; empty: it finds

@@ -21,7 +21,7 @@ from cedos.kernel import process_limits
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners, is_of_other_host
 from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
 from cedos.proxy.http import OnlyAnswer, RefusedError, RequestBody
-from cedos.proxy.local.direct import LocalNames, RuleBook, UsersTable, is_near
+from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
@@ -33,6 +33,7 @@ from cedos.proxy.splice import Tunnel, TunnelBuffer, TunnelBytes, end_on_close, 
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.links import EgressReader
+from cedos.token_bucket import UsersTable
 
 _HEAD_S: Final = 20.0
 _CONNECT_S: Final = 30.0

@@ -235,7 +235,7 @@ class AvoidedClients:
         return self._clients.get(certificate.session, (-math.inf, 0.0))[0] > now_s
 
     def add(self, certificate: Certificate, now_s: float, *, once_free: bool = False) -> None:
-        """Avoid a client; `once_free`: not yet at its first failure."""
+        """Avoid a client; `once_free`: the first failure costs nothing."""
         until_s, pause_s = self._clients.get(certificate.session, (-math.inf, 0.0))
         # One that has done well for long begins anew.
         again = now_s - until_s < self._most_s
