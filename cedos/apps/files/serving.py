@@ -434,7 +434,9 @@ class Serving:
                 partial = await taken.enter_async_context(beginning)
             # Go on where an earlier session ended, if it was the same version.
             start = partial.have if partial.version == request.version else 0
-            partial.begin(start, request.version, request.size)
+            async with self._turn(connection):
+                begun = asyncio.to_thread(partial.begin, start, request.version, request.size)
+                await to_its_end(begun)
             await connection.write(pack(PutAnswer(start)))
             while partial.have < request.size:
                 data = await connection.read(min(_READ_BYTES, request.size - partial.have))
@@ -443,7 +445,8 @@ class Serving:
                 self._uploads.write(partial, data)
             # The file gets its name only if its digest is the client's.
             if not partial.is_right(await connection.read_exactly(DIGEST_BYTES)):
-                partial.discard()
+                async with self._turn(connection):
+                    await to_its_end(asyncio.to_thread(partial.discard))
                 raise TransferError(
                     "the received file differs from the sent one; run the same command again"
                 )

@@ -473,7 +473,9 @@ class WebUploads:
                 if record.state is not UploadState.COMING:
                     return False
                 start = partial.have if partial.version == record.version else 0
-                partial.begin(start, record.version, record.size)
+                async with self.store.threads[client]:
+                    begun = asyncio.to_thread(partial.begin, start, record.version, record.size)
+                    await to_its_end(begun)
                 self.store.has(client, upload, start)
                 await connection.write(pack(PutAnswer(start)))
                 while partial.have < record.size:
@@ -483,7 +485,8 @@ class WebUploads:
                     self.store.grow(client, upload, partial, data)
                 digest = await connection.read_exactly(DIGEST_BYTES)
                 if not partial.is_right(digest):
-                    partial.discard()
+                    async with self.store.threads[client]:
+                        await to_its_end(asyncio.to_thread(partial.discard))
                     self.store.has(client, upload, 0)
                     raise TransferError(
                         "the received file differs from the sent one; run the same command again"

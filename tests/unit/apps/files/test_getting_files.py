@@ -668,6 +668,32 @@ async def test_files_that_wait_for_the_disk_leave_threads_to_others(root, monkey
         await serving.close()
 
 
+async def test_a_part_that_is_of_no_use_is_emptied_in_a_thread(root, monkeypatch):
+    """A GB of it kept all others waiting for 0.3 s."""
+    listening, tree, emptied_in, ftruncate = Listening(), Tree(root), [], os.ftruncate
+
+    def noted(*args):
+        emptied_in.append(threading.current_thread())
+        ftruncate(*args)
+
+    monkeypatch.setattr(os, "ftruncate", noted)
+    serving = Serving(tree, listening, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
+    running = asyncio.create_task(serving.run())
+    client, server = End(), PlacedEnd("192.0.2.1")
+    client.other, server.other = server, client
+    server.inbox.put_nowait(pack(PutRequest("new", 1, "v")))
+    server.inbox.put_nowait(b"x" + hashlib.sha256(b"y").digest())
+    listening.queue.put_nowait(server)
+    try:
+        assert (await read(PutAnswer, client.read_exactly)).start == 0
+        await until(lambda: len(emptied_in) == 2)
+        assert threading.main_thread() not in emptied_in
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await serving.close()
+
+
 async def test_requests_that_wait_leave_the_event_loop_to_others(root, monkeypatch):
     """Send 33,000 a second without waiting for answers: others waited for 3.7 s."""
     listening = Listening()

@@ -463,6 +463,24 @@ async def test_records_reach_the_disk_in_threads(uploading, monkeypatch):
     assert upload.record.told
 
 
+async def test_a_part_that_is_of_no_use_is_emptied_in_a_thread(uploading, monkeypatch):
+    """A GB of it took as long as its removal."""
+    emptied_in, ftruncate = [], os.ftruncate
+
+    def noted(*args):
+        emptied_in.append(threading.current_thread())
+        ftruncate(*args)
+
+    monkeypatch.setattr(os, "ftruncate", noted)
+    monkeypatch.setattr(Partial, "is_right", lambda *_: False)
+    with pytest.raises(TransferError, match="differs"):
+        await uploading.put(uploading.file(b"x" * 1000))
+    ((_, upload),) = uploading.store.all()
+    assert upload.have == 0
+    assert len(emptied_in) == 2
+    assert threading.main_thread() not in emptied_in
+
+
 async def test_what_is_written_last_is_what_the_record_says_last(uploading, monkeypatch):
     """Hold the first of two writes back: the second one comes after it, and nothing drops it."""
     store = uploading.store
