@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from cedos.controller.commands import (
     BarNetworks,
@@ -523,6 +524,10 @@ class RuleSet:
     rule: RuleRequest | None
 
 
+# The user in place of a socket's, where the kernel cannot tell it.
+UNKNOWN_USER: Final = -3
+
+
 @dataclass(frozen=True, slots=True)
 class AnswersRead:
     """Answers to look-ups were read, before programs have them or on their way.
@@ -531,7 +536,8 @@ class AnswersRead:
     resolvers that this host is set up to ask, and to what a program has asked; `claimed` all others, but
     for `relayed`: what other servers say to a resolver on loopback, which has asked them.
     `mistaken`: what is no answer to its question, though programs may take it for one, as an answer to
-    that question, and as what it says. `user`: whose socket it is for; -1: unknown.
+    that question, and as what it says. `user`: whose socket it is for; -1: there is none. Or it is
+    `UNKNOWN_USER`.
     """
 
     number: int | None

@@ -26,7 +26,7 @@ from cedos.controller.commands import HoldAnswers, LookUpName, ReleaseAnswer, Te
 from cedos.controller.config import ControllerConfig
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.decisions.user_rules import RuledDestinations
-from cedos.controller.events import AnswersRead, DnsReply, NameLookedUp
+from cedos.controller.events import UNKNOWN_USER, AnswersRead, DnsReply, NameLookedUp
 from cedos.controller.lookups import own_resolver
 from cedos.controller.outbox import Outbox
 from cedos.model import Address
@@ -147,7 +147,9 @@ class HeldAnswers:
             self._outbox.give(ReleaseAnswer(event.number, passes=True))
             return
         claiming = [each.user for each in self._held.values() if each.claims]
-        full = len(claiming) >= _MOST_CLAIMS or claiming.count(event.user) >= _MOST_CLAIMS_OF_ONE
+        full = len(claiming) >= _MOST_CLAIMS
+        if event.user != UNKNOWN_USER:
+            full = full or claiming.count(event.user) >= _MOST_CLAIMS_OF_ONE
         if len(self._held) >= _MOST_HELD or (claims and full):
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
@@ -218,12 +220,8 @@ class HeldAnswers:
             return known
         if self._bucket is None:
             self._bucket = TokenBucket(_PER_S_OF_ALL, _BURST_OF_ALL, now_s)
-        own = self._buckets.get(user) or TokenBucket(_PER_S, _BURST, now_s)
-        self._buckets[user] = own
-        self._buckets.move_to_end(user)
-        while len(self._buckets) > _MOST_USERS:
-            self._buckets.popitem(last=False)
-        if not own.take(now_s) or not self._bucket.take(now_s):
+        own = self._bucket_of(user, now_s)
+        if (own is not None and not own.take(now_s)) or not self._bucket.take(now_s):
             return None
         begun = self._confirmations[name] = _Confirmation(now_s)
         self._confirmations.move_to_end(name)
@@ -236,6 +234,17 @@ class HeldAnswers:
         )
         self._outbox.give(LookUpName(name, asked))
         return begun
+
+    def _bucket_of(self, user: int, now_s: float) -> TokenBucket | None:
+        """Return the bucket of a user's claims; None: it may be any user, and no one has a share."""
+        if user == UNKNOWN_USER:
+            return None
+        own = self._buckets.get(user) or TokenBucket(_PER_S, _BURST, now_s)
+        self._buckets[user] = own
+        self._buckets.move_to_end(user)
+        while len(self._buckets) > _MOST_USERS:
+            self._buckets.popitem(last=False)
+        return own
 
     def _tells_more(self, reply: DnsReply) -> bool:
         """Return whether an answer about a ruled name has aliases alone, or addresses not covered."""

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from cedos.controller.commands import LookUpName
-from cedos.controller.events import AnswersRead, DnsReply, Event, HostsFileRead, NameLookedUp
+from cedos.controller.events import (
+    UNKNOWN_USER,
+    AnswersRead,
+    DnsReply,
+    Event,
+    HostsFileRead,
+    NameLookedUp,
+)
 from cedos.errors import CedosError
 from cedos.host.lookups.watch import ask
 from cedos.host.monitor import dns_message as dns
@@ -44,6 +51,8 @@ _AT_ONCE, _MOST_TAKEN, _MOST_OF_USER = 8, 512, 64
 # Messages of a packet that are read: a server may send thousands in one segment. What is dropped comes
 # again in smaller ones.
 _MOST_MESSAGES: Final = 64
+# The user of an answer that is for no socket of this host.
+_NOBODY: Final = -1
 _PORT: Final = 53
 # The most questions by each protocol that are remembered, to know the answers that were asked for.
 _MOST_QUESTIONS: Final = 4096
@@ -256,7 +265,7 @@ class AnswerWatch:
             self._user_of(FlowKey(each, _PORT, each, key.local_port, "udp"))
             for each in self._stubs()
         }
-        return self._user_of(key) in users - {UNKNOWN.user, 0}
+        return self._user_of(key) in users - {UNKNOWN_USER, _NOBODY, 0}
 
     def _stubs(self) -> list[Address]:
         return [each for each in resolv_conf(RESOLV_CONF).addresses if each.is_loopback]
@@ -298,8 +307,9 @@ class AnswerWatch:
                     continue
                 if frame.key not in users:
                     users[frame.key] = self._user_of(frame.key)
-                waiting = self._unread.setdefault(users[frame.key], deque())
-                if len(waiting) < _MOST_OF_USER:
+                user = users[frame.key]
+                waiting = self._unread.setdefault(user, deque())
+                if len(waiting) < _MOST_OF_USER or user == UNKNOWN_USER:
                     waiting.append((number, frame))
                 else:
                     self._decide(number, passes=False)
@@ -311,9 +321,12 @@ class AnswerWatch:
         protocol = socket.IPPROTO_TCP if key.protocol == "tcp" else socket.IPPROTO_UDP
         near, far = (str(key.local), key.local_port), (str(key.remote), key.remote_port)
         try:
-            return (self._owners.find(protocol, near, far) or UNKNOWN).user
+            owner = self._owners.find(protocol, near, far)
         except OSError:
-            return UNKNOWN.user
+            return UNKNOWN_USER
+        if owner is None:
+            return _NOBODY
+        return UNKNOWN_USER if owner == UNKNOWN else owner.user
 
     def _parse(self) -> None:
         """Parse some of the packets, one of each user in turn."""

@@ -8,6 +8,7 @@ from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of
 
 from cedos.controller.commands import HoldAnswers, LookUpName, ReleaseAnswer, SetRuled
 from cedos.controller.events import (
+    UNKNOWN_USER,
     AnswersRead,
     CommandDone,
     CommandFailed,
@@ -217,6 +218,16 @@ def test_one_users_claims_leave_others_theirs(script):
         claimed = (answer(f"{number}.{HOST}", "198.18.0.2"),)
         script.happens(AnswersRead(number, (), claimed, user=number // 20))
     assert script.begun == 128 - 32
+
+
+def test_where_the_kernel_knows_no_owners_all_have_the_room_of_all(script):
+    """Without socket diagnostics all programs were one user, with 16 places."""
+    script.answers = False
+    for number in range(100):
+        claimed = (answer(f"{number}.{HOST}", "198.18.0.1"),)
+        script.happens(AnswersRead(number, (), claimed, user=UNKNOWN_USER))
+    assert script.passed == dict.fromkeys(range(64, 100), False)
+    assert script.begun == 64
 
 
 def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script):

@@ -10,7 +10,7 @@ import pytest
 from kit.waiting import counting_turns, until
 
 from cedos.controller.commands import LookUpName
-from cedos.controller.events import AnswersRead, DnsReply, NameLookedUp
+from cedos.controller.events import UNKNOWN_USER, AnswersRead, DnsReply, NameLookedUp
 from cedos.errors import CedosError
 from cedos.host.lookups import answers
 from cedos.host.lookups.answers import AnswerWatch
@@ -20,7 +20,7 @@ from cedos.host.monitor import flow_source, resolvers
 from cedos.host.monitor.resolvers import HostResolvers, search_domains
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.packet_queue import QueuedPacket
-from cedos.kernel.socket_owners import SocketOwner, SocketOwners
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwner, SocketOwners
 from cedos.model import FlowKey, Network, NetworkKind
 
 HOST = "updates.example"
@@ -367,6 +367,18 @@ async def test_a_users_flood_of_answers_leaves_other_users_theirs(watch, monkeyp
     async with counting_turns() as turns:
         await until(lambda: len(watch.posted) == 65, every_s=0.0)
         assert turns() >= 6
+
+
+@pytest.mark.parametrize(("owner", "dropped"), [(UNKNOWN, 0), (None, 36)])
+async def test_without_socket_diagnostics_programs_share_the_room_of_all(
+    watch, monkeypatch, owner, dropped
+):
+    """All programs had the room of one user. What comes for no socket has it."""
+    monkeypatch.setattr(SocketOwners, "find", lambda *_: owner)
+    content = datagram(FlowKey(LOCAL, 4000, OWN, 53, "udp"), answer(HOST, "203.0.113.1"))
+    watch._take(QueuedPacket(number, content) for number in range(100))
+    assert list(watch.passed.values()) == [False] * dropped
+    assert {told.user == UNKNOWN_USER for told in watch.posted} == {owner is UNKNOWN}
 
 
 async def test_answers_are_read_although_a_look_fails(watch, monkeypatch):
