@@ -125,7 +125,7 @@ class AnswerWatch:
         self._questions: dict[
             str, OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None]
         ] = {"udp": OrderedDict(), "tcp": OrderedDict()}
-        # The looks whether it is a stub's, at answers that do not wait.
+        # Bounds how often the user of an answer is looked up that does not wait.
         self._looks = TokenBucket(_LOOKS_PER_S, _LOOKS_PER_S, time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -189,8 +189,7 @@ class AnswerWatch:
         if packet.outgoing:
             self._note_questions(packet)
             return
-        trusted = self.trusted(key.remote)
-        if self._opened is not None or not (trusted or self._stubs()):
+        if self._opened is not None:
             return
         if tcp and (key, None) not in self._questions["tcp"]:
             return
@@ -199,9 +198,11 @@ class AnswerWatch:
             messages = self._seen.messages(key, packet.segment, packet.payload) or []
         replies = filter(None, map(dns.parse, messages))
         told = _with_short_names([each for each in replies if self._asked_for(key, each)])
-        if told and trusted:
+        if not told:
+            return
+        if self.trusted(key.remote):
             self._post(AnswersRead(None, told))
-        elif told and self._looks.take(time.monotonic()) and self._is_for_a_stub(key):
+        elif self._stubs() and self._looks.take(time.monotonic()) and self._is_for_a_stub(key):
             self._post(AnswersRead(None, (), relayed=told))
 
     def trusted(self, resolver: Address) -> bool:

@@ -98,7 +98,7 @@ class Screen:
                 self._watches = True
                 await bus.watch(SERVICE, _SEAT_PATH, _SEAT, self._changed)
             session = await _session(bus)
-            # (Of each other session its user may change the hints without end.)
+            # Watch this session alone: the users of others may change their hints without end.
             before, self._session = self._session, session
             if before is not None and before != session:
                 with contextlib.suppress(BusError):
