@@ -28,6 +28,12 @@ _RETRY_S: Final = 0.010
 # The wait before the first attempt over a new link. The far end may not hear at once, and the
 # kernel repeats its question for the hardware address only after a second.
 _SETTLE_S: Final = 0.020
+# So many bytes may be sent in vain, by connections that were lost before the server had anything of them.
+# Then a pause precedes each connection. A connection that carries nothing sends less than the least.
+_IN_VAIN_BYTES: Final = 4 << 20
+_LEAST_IN_VAIN_BYTES: Final = 1 << 14
+_FIRST_IN_VAIN_S: Final = 0.25
+_LONGEST_IN_VAIN_S: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -69,6 +75,7 @@ class ConnectAttempts:
         self.endpoints: list[Endpoint] = []
         self.probing = False
         self.not_before_s = 0.0
+        self._in_vain_bytes, self._in_vain_s = 0, _FIRST_IN_VAIN_S
         self._tries: list[Connected] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -113,6 +120,22 @@ class ConnectAttempts:
         """Make the next attempts frequent again: the connection was lost."""
         if self._idle:
             self._count = 0
+
+    def on_lost(self, in_vain_bytes: int | None) -> None:
+        """Take what a lost connection sent in vain; None: something had arrived at either end.
+
+        Who resets connections on the way, and holds back what the server says, could have all that waits
+        sent again with each one.
+        """
+        if in_vain_bytes is None:
+            self._in_vain_bytes, self._in_vain_s = 0, _FIRST_IN_VAIN_S
+            return
+        if in_vain_bytes < _LEAST_IN_VAIN_BYTES:
+            return
+        self._in_vain_bytes += in_vain_bytes
+        if self._in_vain_bytes > _IN_VAIN_BYTES:
+            self._in_vain_s = min(2.0 * self._in_vain_s, _LONGEST_IN_VAIN_S)
+            self.not_before_s = max(self.not_before_s, self._driver.now() + self._in_vain_s)
 
     def retry_now(self) -> None:
         """Try again at once: something has changed.

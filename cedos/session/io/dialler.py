@@ -167,6 +167,8 @@ class Dialler:
         attempts = self._attempts.get(path.egress)
         if attempts is not None:
             attempts.reset()
+            in_vain = path.known == self._positions()
+            attempts.on_lost(path.acknowledged_bytes() if in_vain else None)
         if not self._closed:
             self.check()
 

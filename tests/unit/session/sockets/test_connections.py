@@ -16,7 +16,7 @@ from kit.waiting import until
 from cedos import session
 from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedError
 from cedos.model import Bulk, Direction, Label, NetworkKind, Urgency
-from cedos.session.io import dialler
+from cedos.session.io import connect_attempts, dialler
 from cedos.session.io.advice import KnownNetwork
 from cedos.session.io.driver import RECEIVE_BYTES, TURN_S, Turns
 from cedos.session.io.flow import MOST_PATHS
@@ -26,6 +26,7 @@ from cedos.session.protocol.channel import resume
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.frames import Space
 from cedos.session.protocol.handshake.outcome import ConnectionKind
+from cedos.session.protocol.life import SessionLimits
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets import flow_table, metered_gate
 from cedos.session.sockets.listener import Listener
@@ -438,6 +439,61 @@ class Daemon:
 
     def last_decision(self, label):
         return None
+
+
+class Thief:
+    """Somebody on the way who takes what the client sends, holds back the answers, and resets."""
+
+    def __init__(self, address):
+        self._address = address
+        self.came_bytes, self.takes = 0, False
+
+    async def __call__(self, reader, writer):
+        there, onward = await asyncio.open_connection(*self._address)
+        came_bytes = 0
+
+        async def back():
+            while data := await there.read(1 << 16):
+                if not (self.takes and came_bytes > 2_000):  # the handshake passes
+                    writer.write(data)
+
+        backward = asyncio.create_task(back())
+        with suppress(TimeoutError, ConnectionError):
+            async with asyncio.timeout(0.1 if self.takes else None):
+                while data := await reader.read(1 << 16):
+                    came_bytes += len(data)
+                    self.came_bytes += len(data)
+                    if not (self.takes and came_bytes > 2_000):
+                        onward.write(data)
+        backward.cancel()
+        for each in (writer, onward):
+            each.transport.abort()
+
+
+async def test_what_is_taken_on_the_way_is_not_sent_without_end(monkeypatch):
+    """Without any key such a one had 83 MB a second sent, for as long as the session's deadline."""
+    monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
+    key, window = KeyPair(os.urandom(32)), SessionLimits(stream_window=4 << 20)
+    async with await session.listen(("127.0.0.1", 0), key=key, limits=window) as listener:
+        thief = Thief(listener.address)
+        server = await asyncio.start_server(thief, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()[:2]
+        own = KeyPair(os.urandom(32))
+        near = await session.connect(address, server_key=key.public, key=own)
+        far = await listener.accept()
+        await near.write(b"first")
+        assert await far.read_exactly(5) == b"first"
+        thief.takes = True
+        near.flow.paths[next(iter(near.flow.paths))].close("lost", reset=True)
+        await near.write_source(lambda _, count: bytes(count), 3 << 20)
+        await asyncio.sleep(3.0)
+        assert 1 << 20 < thief.came_bytes < 20 << 20
+        thief.takes = False
+        assert await far.read_exactly(3 << 20) == bytes(3 << 20)
+        for each in (near, far):
+            each.abort("the test is over")
+            await each.drained()
+        server.close()
 
 
 async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on(joined):
