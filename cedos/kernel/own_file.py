@@ -5,12 +5,14 @@ of these is followed, waited for or believed. Files are written whole or not at 
 cannot be used is moved aside.
 """
 
+import asyncio
 import errno
 import os
 import stat
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 MOST_BYTES: Final = 64 << 20
 # A file that root took is written by root alone, and runs as whoever started it (no set-uid).
@@ -219,3 +221,28 @@ def aside(path: Path) -> Path:
     while os.path.lexists(free := path.with_name(f"{path.name}.aside-{number}")):
         number += 1
     return free
+
+
+_Made = TypeVar("_Made")
+
+
+async def to_its_end(
+    work: Coroutine[Any, Any, _Made], undo: Callable[[_Made], object] = lambda _made: None
+) -> _Made:
+    """Await work to its end even if this task is cancelled; return what it returns.
+
+    A thread goes on all the same: with files that are closed, and whose numbers others have by then.
+    `undo`: for what nobody takes any more.
+    """
+    working = asyncio.get_running_loop().create_task(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not working.done():
+        try:
+            await asyncio.wait({working})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return working.result()
+    if not working.cancelled() and working.exception() is None:
+        undo(working.result())
+    raise cancelled

@@ -14,10 +14,10 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Self, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -421,31 +421,6 @@ class Partial:
         os.close(self._folder)
 
 
-_Made = TypeVar("_Made")
-
-
-async def to_its_end(
-    work: Coroutine[Any, Any, _Made], undo: Callable[[_Made], object] = lambda _made: None
-) -> _Made:
-    """Await work to its end even if this task is cancelled.
-
-    A thread goes on all the same: with files that are closed, and whose numbers others have by then.
-    `undo`: for what nobody takes any more.
-    """
-    working = asyncio.get_running_loop().create_task(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not working.done():
-        try:
-            await asyncio.wait({working})
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is None:
-        return working.result()
-    if not working.cancelled() and working.exception() is None:
-        undo(working.result())
-    raise cancelled
-
-
 async def when_free(target: Path, source: str) -> Partial:
     """Return a part once an earlier session, which ends now, has released it; what is there is hashed.
 
@@ -456,14 +431,14 @@ async def when_free(target: Path, source: str) -> Partial:
     while True:
         try:
             opening = asyncio.to_thread(Partial, target, source)
-            part = await to_its_end(opening, lambda part: part.close())
+            part = await own_file.to_its_end(opening, lambda part: part.close())
             break
         except TransferBusyError:
             if loop.time() > give_up_s:
                 raise
         await asyncio.sleep(_LOOK_S)
     try:
-        while not await to_its_end(asyncio.to_thread(part.hash_some)):
+        while not await own_file.to_its_end(asyncio.to_thread(part.hash_some)):
             pass
     except BaseException:
         part.close()

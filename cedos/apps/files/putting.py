@@ -18,10 +18,11 @@ from cedos.apps.files.messages import (
     read,
     unix_time,
 )
-from cedos.apps.files.partial import OpenFolder, disk_words, to_its_end
+from cedos.apps.files.partial import OpenFolder, disk_words
 from cedos.apps.files.server_link import Progress, Sessions
 from cedos.apps.files.tree import FileHash, Version, reader
 from cedos.errors import TransferError
+from cedos.kernel.own_file import to_its_end
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection

@@ -29,9 +29,10 @@ from cedos.apps.files.messages import (
     read,
     unix_time,
 )
-from cedos.apps.files.partial import PART_NAME, Partial, to_its_end, when_free
+from cedos.apps.files.partial import PART_NAME, Partial, when_free
 from cedos.apps.files.tree import FileHash, Tree, Version, reader
 from cedos.errors import SessionError, TransferError
+from cedos.kernel.own_file import to_its_end
 from cedos.session import keys
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.protocol.crypto import host_id

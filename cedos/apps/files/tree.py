@@ -19,9 +19,9 @@ from cedos.apps.files.partial import (
     disk_words,
     files_of,
     folder_below,
-    to_its_end,
 )
 from cedos.errors import TransferError
+from cedos.kernel.own_file import to_its_end
 
 _DIGESTS_KEPT: Final = 1000
 _READ_AT_ONCE: Final = 1 << 20

@@ -19,8 +19,9 @@ import aiohttp
 from aiohttp import hdrs
 
 from cedos import web
-from cedos.apps.files.partial import Partial, to_its_end
+from cedos.apps.files.partial import Partial
 from cedos.errors import CedosError, DiskError, HostError, TransferError, WebError
+from cedos.kernel.own_file import to_its_end
 from cedos.session.io.advice import Chooser
 from cedos.session.io.links import Egress, EgressReader
 from cedos.web import AnswerHead, WebWay

@@ -34,9 +34,10 @@ from cedos.apps.files.objects.object_fetcher import (
     object_url,
 )
 from cedos.apps.files.objects.origin_client import OriginClient, words
-from cedos.apps.files.partial import Partial, files_of, to_its_end, when_free
+from cedos.apps.files.partial import Partial, files_of, when_free
 from cedos.apps.files.tree import digest_of
 from cedos.errors import SessionError, TransferError
+from cedos.kernel.own_file import to_its_end
 from cedos.web import AGENT, AnswerHead
 
 if TYPE_CHECKING:

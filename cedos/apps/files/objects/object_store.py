@@ -15,9 +15,9 @@ from uuid import uuid4
 import msgspec
 
 from cedos.apps.files.client_store import ClientStore, cost_of, encoded, write_record
-from cedos.apps.files.partial import to_its_end
 from cedos.errors import TransferError
 from cedos.kernel import own_file
+from cedos.kernel.own_file import to_its_end
 
 # The store removes an object that no client requested for this time.
 KEPT_S: Final = 7 * 86_400.0

@@ -22,12 +22,12 @@ from cedos.apps.files.partial import (
     PartNote,
     PartOf,
     files_of,
-    to_its_end,
     when_free,
 )
 from cedos.apps.files.putting import Putting, UploadBody
 from cedos.apps.files.tree import FileHash, Tree
 from cedos.errors import DiskError, TransferError
+from cedos.kernel.own_file import to_its_end
 
 FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
 
