@@ -212,30 +212,46 @@ def client(
     )
 
 
+class Pace:
+    """The least pace of a body: so many bytes in each `SILENCE_S` of a clock."""
+
+    __slots__ = ("_came", "_least_bytes", "_now_s", "until_s")
+
+    def __init__(
+        self, now_s: Callable[[], float], least_bytes: Callable[[], int] = lambda: LEAST_BYTES
+    ) -> None:
+        self._now_s, self._least_bytes = now_s, least_bytes
+        self._came, self.until_s = 0, now_s() + SILENCE_S
+
+    def take(self, count: int) -> bool:
+        """Count bytes that came; return whether there are enough, so that the time begins anew."""
+        self._came += count
+        if self._came < self._least_bytes():
+            return False
+        self._came, self.until_s = 0, self._now_s() + SILENCE_S
+        return True
+
+
 async def blocks(
     answer: aiohttp.ClientResponse,
     most_bytes: int,
     least_bytes: Callable[[], int] = lambda: LEAST_BYTES,
 ) -> AsyncIterator[bytes]:
     """Yield a body. TimeoutError: less than `least_bytes` of it came in `SILENCE_S`."""
-    now_s = asyncio.get_running_loop().time
-    until_s, since = now_s() + SILENCE_S, 0
+    pace = Pace(asyncio.get_running_loop().time, least_bytes)
     while True:
         # The caller's own time counts, too: it may wait for the disk, not for people.
         try:
-            async with asyncio.timeout_at(until_s):
+            async with asyncio.timeout_at(pace.until_s):
                 block = await answer.content.read(most_bytes)
         except TimeoutError:
-            if since < least_bytes():
+            if not pace.take(0):
                 raise
-            block = None
-        if block == b"":
+            continue
+        if not block:
             return
-        since += len(block or b"")
-        if since >= least_bytes():
-            until_s, since = now_s() + SILENCE_S, 0
-        if block:
-            yield block
+        pace.take(len(block))
+        yield block
 
 
 def tls_context() -> ssl.SSLContext:

@@ -253,7 +253,7 @@ class HttpFetcher:
                 raise NotThereError(f"{self.url}: {error}") from error
             if there is None:
                 found.response.close()
-                raise NotThereError(f"{self.url}: the server leads nowhere")
+                raise FetchError(f"{self.url}: the server leads nowhere")
 
         trace = aiohttp.TraceConfig()
         trace.on_request_redirect.append(on_redirect)
@@ -263,6 +263,14 @@ class HttpFetcher:
         )  # fmt: skip
 
     async def _fetch(self, session: aiohttp.ClientSession, turn: Turn) -> Body:
+        part = self._part
+        if part.whole is None:
+            part.whole = await self._receive(session, turn)
+        url, content_type = part.whole
+        return Body(url, content_type, await part.finish())
+
+    async def _receive(self, session: aiohttp.ClientSession, turn: Turn) -> tuple[str, str]:
+        """Receive the rest of the body; return its final URL and its type."""
         part = self._part
         headers = {**self._headers, hdrs.ACCEPT_ENCODING: "identity"}
         if part.size and part.validator:
@@ -276,15 +284,12 @@ class HttpFetcher:
             connection = answer.connection
             async with Yielding(None if connection is None else connection.transport, turn) as slow:
                 await turn.turn()
-                since_s, came = slow.listened_s, 0
+                # The server's time: this end may step back for as long as others want.
+                pace = web.Pace(lambda: slow.listened_s)
                 async for block in answer.content.iter_chunked(_BLOCK_BYTES):
                     part.append(block)
                     slow.on_bytes(len(block))
-                    # The server's time: this end may step back for as long as others want.
-                    came += len(block)
-                    if came >= web.LEAST_BYTES:
-                        since_s, came = slow.listened_s, 0
-                    elif slow.listened_s - since_s > web.SILENCE_S:
+                    if not pace.take(len(block)) and slow.listened_s > pace.until_s:
                         raise FetchError(
                             f"{self.url}: less than {web.LEAST_BYTES} bytes came"
                             f" in {web.SILENCE_S:g} s"
@@ -293,7 +298,7 @@ class HttpFetcher:
                     await turn.turn()
         if total is not None and part.size != total:
             raise FetchError(f"{self.url}: {part.size} of {total} bytes came")
-        return Body(str(answer.url), answer.content_type, await part.finish())
+        return str(answer.url), answer.content_type
 
     def _begin(self, answer: aiohttp.ClientResponse) -> int | None:
         """Take the head of an answer; return the size of the whole, None if it is unknown."""
@@ -327,6 +332,8 @@ class _Part:
         self._url = url
         self.validator = ""
         self.size = 0
+        # The final URL and the type of a body that is whole, and has not got its name yet.
+        self.whole: tuple[str, str] | None = None
         self._into = into
         self._beside = into.with_name(f".{into.name}.part") if into is not None else None
         self._content = bytearray()
@@ -351,7 +358,7 @@ class _Part:
                 ) from error
             self._check_name()
             if self.size and self._numbers() != self._left:
-                self.size, self.validator = 0, ""
+                self.size, self.validator, self.whole = 0, "", None
             if not self.size:
                 os.ftruncate(self._file, 0)
             try:
@@ -394,19 +401,18 @@ class _Part:
 
     async def finish(self) -> bytes | Path:
         """Return the whole body, or its file, which appears now, once it is on the disk."""
+        done: bytes | Path
         if self._into is None or self._beside is None:
-            return bytes(self._content)
-        # Only this waits in a thread, which goes on where the attempt is cancelled.
-        number = os.dup(self._file)
-        try:
-            await asyncio.to_thread(os.fsync, number)
-        finally:
-            os.close(number)
-        own_file.open_to_others(self._file, self._beside.with_suffix(".new"))
-        self._check_name()
-        self._beside.replace(self._into)
-        self.size, self.validator = 0, ""
-        return self._into
+            done = bytes(self._content)
+            self._content.clear()
+        else:
+            await own_file.to_its_end(asyncio.to_thread(os.fsync, self._file))
+            own_file.open_to_others(self._file, self._beside.with_suffix(".new"))
+            self._check_name()
+            self._beside.replace(self._into)
+            done = self._into
+        self.size, self.validator, self.whole = 0, "", None
+        return done
 
     def _check_name(self) -> None:
         if not self._is_there():

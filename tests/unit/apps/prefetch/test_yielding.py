@@ -365,23 +365,21 @@ async def test_what_steps_back_for_long_is_not_given_up(monkeypatch):
         assert (await asyncio.wait_for(fetching, 5)).content == bytes(8000)
 
 
-async def test_an_attempt_that_ended_gives_no_later_one_its_name(monkeypatch, tmp_path):
-    """Its thread went on, and found the part of the next attempt, of which little was here."""
-    asked, go_on = [], asyncio.Event()
-    syncing, busy = threading.Event(), threading.Event()
+@pytest.mark.parametrize("says_size", [True, False])
+async def test_what_is_whole_is_not_fetched_again(says_size, monkeypatch, tmp_path):
+    """An attempt that was cancelled at its end lost the file under its thread, and all came anew."""
+    asked, syncing, go_on = [], threading.Event(), threading.Event()
 
     async def answer(reader, writer):
         asked.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nit")
-        await writer.drain()
-        if len(asked) > 1:
-            await go_on.wait()
-        writer.write(b"em")
+        length = "Content-Length: 4\r\n" if says_size else ""
+        writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\n{length}\r\nitem".encode())
         writer.close()
 
-    def slow(_number):
+    def slow(number):
         syncing.set()
-        busy.wait(10)
+        go_on.wait(10)
+        os.fstat(number)
 
     monkeypatch.setattr(os, "fsync", slow)
     async with await asyncio.start_server(answer, "127.0.0.1") as server:
@@ -390,14 +388,20 @@ async def test_an_attempt_that_ended_gives_no_later_one_its_name(monkeypatch, tm
         first = asyncio.create_task(fetcher.fetch(foreground()))
         await until(syncing.is_set)
         first.cancel()
-        await asyncio.wait({first})
-        second = asyncio.create_task(fetcher.fetch(foreground()))
-        await until(lambda: fetcher._part.size == 2)
-        busy.set()
-        await asyncio.sleep(0.2)
-        assert not (tmp_path / "item").exists()
+        await asyncio.sleep(0.01)
+        assert not first.done()
         go_on.set()
-        await second
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert not (tmp_path / "item").exists()
+        body = await fetcher.fetch(foreground())
+        assert (body.url, body.content_type) == (url, "a/b")
+        assert len(asked) == 1
+        assert (tmp_path / "item").read_bytes() == b"item"
+        # The next fetch is a new one.
+        (tmp_path / "item").unlink()
+        await fetcher.fetch(foreground())
+        assert len(asked) == 2
     assert (tmp_path / "item").read_bytes() == b"item"
 
 
@@ -436,9 +440,22 @@ async def test_a_redirect_to_a_host_that_cannot_be_a_name_costs_little(field):
     began_s = process_time()
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        with pytest.raises(NotThereError):
+        with pytest.raises(FetchError):
             await HttpFetcher(url).fetch(turn)
     assert process_time() - began_s < 0.3
+
+
+async def test_a_redirect_that_names_no_place_is_tried_again():
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(FetchError, match="leads nowhere") as failed:
+            await HttpFetcher(url).fetch(foreground())
+    assert not isinstance(failed.value, NotThereError)
 
 
 @pytest.mark.parametrize("leads", [True, False])
