@@ -7,6 +7,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -64,7 +65,8 @@ class Uploads:
     def __init__(self, tree: Tree, limits: UploadLimits) -> None:
         self._tree, self._limits = tree, limits
         self._of_host: dict[bytes, int] = {}
-        self._reserved: Counter[bytes] = Counter()  # by host: bytes that its uploads bring yet
+        # By host: its running uploads, which bring yet what their parts have not.
+        self._running: dict[bytes, dict[Partial, PutRequest]] = {}
         self._files, self._counted_s = limits.most_files, -_COUNTED_EVERY_S
         self._counting = asyncio.Lock()
 
@@ -98,29 +100,28 @@ class Uploads:
         # Open the folder once: its path may lead elsewhere later.
         folder = self._tree.folder(parts[:-1], make=True)
         self._of_host[peer_key] = running + 1
-        partial, reserved = None, 0
+        partial, begun = None, self._running.setdefault(peer_key, {})
         inside = f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
         try:
             source = f"{keys.to_text(peer_key)}/{request.version}"
             partial = await when_free(Path(inside) / parts[-1], source)
             # Reserve the disk space of the host's running uploads: from itself, for others may bring
             # theirs, and this one nothing.
-            missing = request.size - (partial.have if partial.version == request.version else 0)
-            self._check_room(folder, self._reserved[peer_key] + missing)
-            reserved = missing
-            self._reserved[peer_key] += reserved
+            others_bytes = sum(starmap(_missing_bytes, begun.items()))
+            self._check_room(folder, others_bytes + _missing_bytes(partial, request))
+            begun[partial] = request
             yield partial
         except TransferError as error:
             why = str(error).replace(inside, "")
             raise TransferError(why.replace(inside[:-1], "/".join(parts[:-1]))) from error
         finally:
-            self._reserved[peer_key] -= reserved
             if partial is not None:
+                begun.pop(partial, None)
                 partial.close()
             os.close(folder)
             self._of_host[peer_key] -= 1
             if not self._of_host[peer_key]:
-                del self._of_host[peer_key], self._reserved[peer_key]
+                del self._of_host[peer_key], self._running[peer_key]
 
     def write(self, partial: Partial, data: bytes | memoryview) -> None:
         """Write the next bytes of an upload. TransferError: no room is left for them."""
@@ -166,6 +167,10 @@ class Uploads:
             yield
         finally:
             self._files -= min(new, self._tree.missing(parts))  # what has not come to be
+
+
+def _missing_bytes(partial: Partial, request: PutRequest) -> int:
+    return request.size - (partial.have if partial.version == request.version else 0)
 
 
 REQUEST_S: Final = 60.0

@@ -459,6 +459,20 @@ async def test_what_a_client_announces_takes_no_room_from_others(tmp_path, monke
             pass
 
 
+async def test_bytes_that_have_come_need_no_more_room(tmp_path, monkeypatch):
+    """They were on the disk, and counted as what is to come as well."""
+    free = room_of(monkeypatch, 2_500)
+    uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=500))
+    async with uploads.begun(b"one", PutRequest("a", 1_000, "v")) as partial:
+        partial.begin(0, "v", 1_000)
+        uploads.write(partial, bytes(900))
+        free[0] -= 900
+        async with uploads.begun(b"one", PutRequest("b", 1_000, "v")):
+            with pytest.raises(TransferError, match="not enough room"):
+                async with uploads.begun(b"one", PutRequest("c", 1, "v")):
+                    pass
+
+
 async def test_no_upload_takes_what_stays_free(tmp_path, monkeypatch):
     free = room_of(monkeypatch, 2_000)
     uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=500))
