@@ -212,7 +212,7 @@ def client(
     )
 
 
-class Pace:
+class LeastPace:
     """The least pace of a body: so many bytes in each `SILENCE_S` of a clock."""
 
     __slots__ = ("_came", "_least_bytes", "_now_s", "until_s")
@@ -238,7 +238,7 @@ async def blocks(
     least_bytes: Callable[[], int] = lambda: LEAST_BYTES,
 ) -> AsyncIterator[bytes]:
     """Yield a body. TimeoutError: less than `least_bytes` of it came in `SILENCE_S`."""
-    pace = Pace(asyncio.get_running_loop().time, least_bytes)
+    pace = LeastPace(asyncio.get_running_loop().time, least_bytes)
     while True:
         # The caller's own time counts, too: it may wait for the disk, not for people.
         try:

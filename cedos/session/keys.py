@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import stat
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from cedos.errors import ConfigError
 from cedos.kernel import own_file
 from cedos.session.protocol.crypto import KEY_BYTES, KeyPair
 
+_LOCK_S, _LOOK_S = 5.0, 0.05
 _TEXT_LENGTH: Final = 43  # of 32 bytes in base64 for URLs, without padding
 _HEAD: Final = (
     "# Hosts and their public keys. Lines are added by programs and may be edited by hand.\n"
@@ -137,7 +139,10 @@ def read_names(path: Path) -> dict[str, bytes]:
 
 @contextmanager
 def changed_alone(path: Path) -> Iterator[None]:
-    """Have other programs that change a file wait: they write what they read before. ConfigError."""
+    """Hold the lock of a file while it is read and rewritten, so that no other program's change is lost.
+
+    ConfigError: another program holds it for too long, or there can be none.
+    """
     lock = path.with_name(f".{path.name}.lock")
     with ExitStack() as held:
         try:
@@ -146,14 +151,26 @@ def changed_alone(path: Path) -> Iterator[None]:
                 os.close(own_file.create(lock))
             file = own_file.opened(lock)
             held.callback(os.close, file)
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock_for_change(file, path)
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror or error}") from error
         yield
 
 
+def lock_for_change(file: int, path: Path) -> None:
+    """Lock an open file. ConfigError: another program, perhaps of another user, holds its lock."""
+    until_s = time.monotonic() + _LOCK_S
+    while True:
+        try:
+            return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            if time.monotonic() > until_s:
+                raise ConfigError(f"{path}: another program changes it; try again later") from error
+        time.sleep(_LOOK_S)
+
+
 def write_names(path: Path, names: Mapping[str, bytes]) -> None:
-    """Write what `read_names` reads, for those who read it so far. ConfigError: it cannot be written."""
+    """Write a file for `read_names`; its owner and readers stay. ConfigError: it cannot be written."""
     lines = [f"{json.dumps(name)} = {json.dumps(to_text(key))}\n" for name, key in names.items()]
     draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:

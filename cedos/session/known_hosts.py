@@ -9,7 +9,6 @@ As ssh's `known_hosts` and `config` in one:
 """
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -149,7 +148,7 @@ class KnownHosts:
                 self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
             with os.fdopen(number, "wb", buffering=0) as file:
-                fcntl.flock(file, fcntl.LOCK_EX)
+                keys.lock_for_change(number, self.path)
                 if name in self.aliases():  # another program was quicker
                     return
                 size = os.fstat(number).st_size

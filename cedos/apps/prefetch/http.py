@@ -285,7 +285,7 @@ class HttpFetcher:
             async with Yielding(None if connection is None else connection.transport, turn) as slow:
                 await turn.turn()
                 # The server's time: this end may step back for as long as others want.
-                pace = web.Pace(lambda: slow.listened_s)
+                pace = web.LeastPace(lambda: slow.listened_s)
                 async for block in answer.content.iter_chunked(_BLOCK_BYTES):
                     part.append(block)
                     slow.on_bytes(len(block))

@@ -1,5 +1,6 @@
 """The file of servers that a user knows."""
 
+import fcntl
 import os
 import random
 import re
@@ -203,6 +204,29 @@ def test_one_key_has_one_text():
             continue
         accepted += 1
     assert accepted == 16
+
+
+@pytest.mark.parametrize("which", ["clients", "servers"])
+def test_a_lock_that_is_held_is_not_waited_for_without_end(which, hosts, tmp_path, monkeypatch):
+    """Another user who held the lock kept root's command waiting, without a word."""
+    monkeypatch.setattr(keys, "_LOCK_S", 0.2)
+    server = KnownServer("server.example", 7008, ONE)
+
+    def change():
+        if which == "clients":
+            with keys.changed_alone(tmp_path / "clients.toml"):
+                pass
+        else:
+            hosts.save(server)
+
+    change()
+    server = server._replace(host="other.example")
+    lock = (tmp_path / ".clients.toml.lock" if which == "clients" else hosts.path).open("rb")
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another program changes it"):
+            change()
+    change()
 
 
 def test_a_file_of_names_that_is_wrong_names_each_problem(tmp_path):
