@@ -111,7 +111,7 @@ def test_what_cannot_be_a_name_costs_little(host):
             head(302, location=f"{start}{host}/".encode().decode("latin-1")).redirect()
     with pytest.raises(ValueError, match="name"):
         web.url_of(f" http:/\n/{host}?b#c")
-    assert process_time() - began_s < 0.1
+    assert process_time() - began_s < 0.3
 
 
 @pytest.mark.parametrize(

@@ -595,8 +595,8 @@ async def test_one_address_leaves_threads_to_others(root, monkeypatch, request_o
 
     for number in range(100):
         ask(f"2001:db8::{number:x}", request_of("large"))
-    await asyncio.sleep(0.1)
     try:
+        await until(lambda: any(turns.locked() for turns in serving._turns.values()))
         other = ask("192.0.2.2", ListRequest(""))
         answer = await asyncio.wait_for(read(Listing, other.read_exactly), 5)
         assert answer.size
@@ -628,7 +628,8 @@ async def test_a_large_file_is_hashed_beside_others_work(root):
     hashed = ask("192.0.2.1", FileRequest("large", 1 << 35, version))
     try:
         assert (await read(Answer, hashed.read_exactly)).start == 1 << 35
-        await asyncio.sleep(0.1)
+        (turns,) = serving._turns.values()
+        await until(lambda: turns._value < THREADS_OF_ADDRESS)
         other = ask("192.0.2.2", ListRequest(""))
         answer = await asyncio.wait_for(read(Listing, other.read_exactly), 5)
         assert answer.size
@@ -658,8 +659,11 @@ async def test_files_that_wait_for_the_disk_leave_threads_to_others(root, monkey
         server.inbox.put_nowait(b"x" + hashlib.sha256(b"x").digest())
         listening.queue.put_nowait(server)
     try:
-        await until(lambda: len(ending) >= THREADS_OF_ADDRESS)
-        await asyncio.sleep(0.1)
+        await until(lambda: serving._turns)
+        (turns,) = serving._turns.values()
+        await until(
+            lambda: len(turns._waiters or ()) == 60 - THREADS_OF_ADDRESS and len(ending) > 1
+        )
         assert len(ending) == THREADS_OF_ADDRESS
     finally:
         go_on.set()
@@ -726,7 +730,7 @@ async def test_requests_that_wait_leave_the_event_loop_to_others(root, monkeypat
 
 async def test_no_file_is_hashed_for_a_client_that_is_away(root, monkeypatch):
     """Ask for a large file and leave: the server hashed all of it, here 10 MB of it a second."""
-    back, asked = asyncio.Event(), 0
+    left, back, asked = asyncio.Event(), asyncio.Event(), 0
 
     class Leaving(PlacedEnd):
         def __init__(self):
@@ -735,6 +739,7 @@ async def test_no_file_is_hashed_for_a_client_that_is_away(root, monkeypatch):
 
         async def connected(self):
             assert not self.flow.paths
+            left.set()
             await back.wait()
             self.flow.paths[1] = "a path"
 
@@ -759,10 +764,8 @@ async def test_no_file_is_hashed_for_a_client_that_is_away(root, monkeypatch):
         await client.read_exactly(answer.size)
         await until(lambda: asked)
         server.flow.paths.clear()
-        await asyncio.sleep(0.3)
-        before = asked
-        await asyncio.sleep(0.5)
-        assert asked == before < 10
+        await asyncio.wait_for(left.wait(), 5)  # nothing is hashed until it is back
+        assert asked < 10
         back.set()
         assert await asyncio.wait_for(client.read_exactly(32), 5) == digest
         assert asked == 20

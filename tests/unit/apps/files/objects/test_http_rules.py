@@ -47,15 +47,15 @@ def test_what_is_stale_is_asked_about(kept):
     assert not good.replaced
 
 
-@pytest.mark.parametrize("fields", [{"cache_control": "a," * 30_000}, {"vary": "a," * 30_000}])
+@pytest.mark.parametrize("fields", [{"cache_control": "a," * 300_000}, {"vary": "a," * 300_000}])
 def test_an_answer_with_endless_rules_is_not_stored(fields):
-    """Such rules take a tenth of a second at each look at the URL, in which no client is served."""
+    """Such rules take a second at each look at the URL, in which no client is served."""
     began_s = process_time()
     verdict = CacheLookup(URL, ASKED, []).on_answer(200, headers(**fields))
     assert not verdict.store
     with pytest.raises(ValueError, match="more rules"):
-        CacheLookup(URL, ASKED | {"cache-control": "a," * 30_000}, [])
-    assert process_time() - began_s < 0.06
+        CacheLookup(URL, ASKED | {"cache-control": "a," * 300_000}, [])
+    assert process_time() - began_s < 0.4
 
 
 def test_many_objects_of_one_url_cost_no_more_than_few():

@@ -188,7 +188,8 @@ async def test_one_clients_objects_leave_threads_to_others(fetching, monkeypatch
     got = [asyncio.create_task(fetching.get(url, f"got{at}")) for at, url in enumerate(urls)]
     try:
         await until(lambda: len(waiting) >= 2)
-        await asyncio.sleep(0.3)
+        threads = fetching.fetcher.store.threads[client_of(fetching)]
+        await until(lambda: len(threads._waiters or ()) == 2)
         assert len(waiting) == 2
     finally:
         go_on.set()

@@ -339,4 +339,4 @@ def test_a_url_that_no_name_is_in_takes_no_time_of_others():
     began_s = process_time()
     with pytest.raises(TransferError, match="is no http:// or https:// URL"):
         object_url(f"http://{letters}/")
-    assert process_time() - began_s < 0.1
+    assert process_time() - began_s < 0.3

@@ -436,7 +436,8 @@ async def test_one_clients_uploads_leave_threads_to_others(uploading, monkeypatc
     ]
     try:
         await until(lambda: len(ending) >= 2)
-        await asyncio.sleep(0.2)
+        (threads,) = uploading.store.threads.values()
+        await until(lambda: len(threads._waiters or ()) == 3)
         assert len(ending) == 2
     finally:
         go_on.set()
