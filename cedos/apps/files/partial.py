@@ -15,7 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
 
@@ -421,25 +421,34 @@ class Partial:
         os.close(self._folder)
 
 
-async def when_free(target: Path, source: str) -> Partial:
+NO_PLACE: Final = nullcontext()  # threads are not shared
+
+
+async def when_free(
+    target: Path, source: str, place: AbstractAsyncContextManager[Any] = NO_PLACE
+) -> Partial:
     """Return a part once an earlier session, which ends now, has released it; what is there is hashed.
 
+    `place`: among the few threads, held for each attempt and each piece, not while this waits.
     Errors: as of `Partial`.
     """
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + _BUSY_S
     while True:
         try:
-            opening = asyncio.to_thread(Partial, target, source)
-            part = await own_file.to_its_end(opening, lambda part: part.close())
+            async with place:
+                opening = asyncio.to_thread(Partial, target, source)
+                part = await own_file.to_its_end(opening, lambda part: part.close())
             break
         except TransferBusyError:
             if loop.time() > give_up_s:
                 raise
         await asyncio.sleep(_LOOK_S)
     try:
-        while not await own_file.to_its_end(asyncio.to_thread(part.hash_some)):
-            pass
+        whole = False
+        while not whole:
+            async with place:
+                whole = await own_file.to_its_end(asyncio.to_thread(part.hash_some))
     except BaseException:
         part.close()
         raise

@@ -5,7 +5,12 @@ import os
 import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -30,7 +35,7 @@ from cedos.apps.files.messages import (
     read,
     unix_time,
 )
-from cedos.apps.files.partial import PART_NAME, Partial, when_free
+from cedos.apps.files.partial import NO_PLACE, PART_NAME, Partial, when_free
 from cedos.apps.files.tree import FileHash, Tree, Version, reader
 from cedos.errors import SessionError, TransferError
 from cedos.kernel.own_file import to_its_end
@@ -77,9 +82,15 @@ class Uploads:
             os.close(self._tree.folder(parts, make=True))
 
     @asynccontextmanager
-    async def begun(self, peer_key: bytes, request: PutRequest) -> AsyncIterator[Partial]:
+    async def begun(
+        self,
+        peer_key: bytes,
+        request: PutRequest,
+        place: AbstractAsyncContextManager[Any] = NO_PLACE,
+    ) -> AsyncIterator[Partial]:
         """Open the part of a file that a host sends, with the bytes of earlier sessions.
 
+        `place`: as of `when_free`.
         TransferError: the name cannot be, there is such a file, or it does not fit.
         """
         parts = self._parts(request.path)
@@ -87,12 +98,16 @@ class Uploads:
             raise TransferError(
                 f"{request.size} bytes; {self._limits.largest_bytes} are the most for one file here"
             )
-        async with self._counted(parts), self._begun(peer_key, request, parts) as partial:
+        async with self._counted(parts), self._begun(peer_key, request, parts, place) as partial:
             yield partial
 
     @asynccontextmanager
     async def _begun(
-        self, peer_key: bytes, request: PutRequest, parts: list[str]
+        self,
+        peer_key: bytes,
+        request: PutRequest,
+        parts: list[str],
+        place: AbstractAsyncContextManager[Any],
     ) -> AsyncIterator[Partial]:
         running = self._of_host.get(peer_key, 0)
         if running >= _AT_ONCE:
@@ -104,7 +119,7 @@ class Uploads:
         inside = f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
         try:
             source = f"{keys.to_text(peer_key)}/{request.version}"
-            partial = await when_free(Path(inside) / parts[-1], source)
+            partial = await when_free(Path(inside) / parts[-1], source, place)
             # Reserve the disk space of the host's running uploads: from itself, for others may bring
             # theirs, and this one nothing.
             others_bytes = sum(starmap(_missing_bytes, begun.items()))
@@ -435,9 +450,9 @@ class Serving:
             return
         async with AsyncExitStack() as taken:
             # A thread hashes what is here already.
-            async with self._turn(connection):
-                beginning = self._uploads.begun(connection.peer_key, request)
-                partial = await taken.enter_async_context(beginning)
+            turn = self._turn(connection)
+            beginning = self._uploads.begun(connection.peer_key, request, turn)
+            partial = await taken.enter_async_context(beginning)
             # Go on where an earlier session ended, if it was the same version.
             start = partial.have if partial.version == request.version else 0
             async with self._turn(connection):

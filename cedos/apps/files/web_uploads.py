@@ -464,8 +464,8 @@ class WebUploads:
         self._coming[client] += 1
         try:
             try:
-                async with self.store.threads[client]:
-                    partial = await when_free(upload.path, record.version)
+                place = self.store.threads[client]
+                partial = await when_free(upload.path, record.version, place)
             except TransferError:
                 if record.state is UploadState.COMING:
                     raise

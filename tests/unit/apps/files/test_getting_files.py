@@ -607,6 +607,34 @@ async def test_one_address_leaves_threads_to_others(root, monkeypatch, request_o
         await serving.close()
 
 
+async def test_who_waits_for_an_earlier_session_takes_no_place(root):
+    """Uploads whose parts were in use had all places of their address for 5 s, and did nothing."""
+    listening, tree = Listening(), Tree(root)
+    serving = Serving(tree, listening, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
+    running = asyncio.create_task(serving.run())
+    held = [Partial(root / f"new{number}", "s") for number in range(THREADS_OF_ADDRESS)]
+
+    def ask(request):
+        client, server = End(), PlacedEnd("192.0.2.1")
+        client.other, server.other = server, client
+        server.inbox.put_nowait(pack(request))
+        listening.queue.put_nowait(server)
+        return client
+
+    for number in range(THREADS_OF_ADDRESS):
+        ask(PutRequest(f"new{number}", 1, "v"))
+    try:
+        await until(lambda: len(serving._uploads._of_host) == THREADS_OF_ADDRESS)
+        answer = await asyncio.wait_for(read(Listing, ask(ListRequest("")).read_exactly), 2)
+        assert answer.size
+    finally:
+        for each in held:
+            each.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await serving.close()
+
+
 async def test_a_large_file_is_hashed_beside_others_work(root):
     """Three addresses had all threads hash large files: a list was not answered in 40 s."""
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
