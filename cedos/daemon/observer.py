@@ -263,6 +263,12 @@ class Observer:
                 self._metered(network, counted, time.monotonic())
         return counted
 
+    async def count_last(self, network: Network, counters: Counters) -> None:
+        """Have the last counters of a network metered whose interface is gone."""
+        async with self._counting[network.index]:
+            self._metered(network, counters, time.monotonic())
+        self._counting.pop(network.index, None)
+
     async def count_all(self) -> None:
         """Have the counters of all networks metered, now."""
         self._count_helpers()

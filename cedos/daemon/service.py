@@ -389,9 +389,12 @@ class Daemon:
 
     async def _follow_links(self) -> None:
         async for event in self._links.events():
-            _log.info(_happened(event), network=event.network.name)
-            await self.networks_changed()
-            if event.change is Change.LOST:
+            if event.counters is not None:
+                await self._observer.count_last(event.network, event.counters)
+            else:
+                _log.info(_happened(event), network=event.network.name)
+                await self.networks_changed()
+            if event.change in (Change.LOST, Change.COUNTED):
                 # An interface that goes takes its counter with it: what it showed last is kept now.
                 await self._budgets.keep()
 

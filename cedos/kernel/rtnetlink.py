@@ -42,7 +42,7 @@ _U32: Final = struct.Struct("=I")
 
 _LINK: Final = struct.Struct("=BxHiII")  # family, ARPHRD type, index, flags, change
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_LINK, _IFLA_MASTER, _IFLA_LINKINFO = 1, 3, 5, 10, 18
-_IFLA_TXQLEN, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 13, 29, 37
+_IFLA_TXQLEN, _IFLA_STATS64, _IFLA_EXT_MASK, _IFLA_LINK_NETNSID = 13, 23, 29, 37
 _IFLA_INFO_KIND, _IFLA_INFO_SLAVE_KIND = 1, 4
 _SKIP_STATISTICS: Final = 1 << 3  # RTEXT_FILTER_SKIP_STATS
 _ARPHRD_LOOPBACK: Final = 772
@@ -283,7 +283,18 @@ def parse_counters(message: NetlinkMessage) -> Counters | None:
     """Return the counters of an RTM_NEWSTATS; None for anything else."""
     if message.type != RTM_NEWSTATS:
         return None
-    counted = attributes(message.payload, _STATS.size).get(_IFLA_STATS_LINK_64, b"")
+    return _counters(attributes(message.payload, _STATS.size).get(_IFLA_STATS_LINK_64, b""))
+
+
+def parse_last_counters(message: NetlinkMessage) -> tuple[int, Counters] | None:
+    """Return the index of an interface that is gone, and its counters; None for anything else."""
+    if message.type != RTM_DELLINK or len(message.payload) < _LINK.size:
+        return None
+    counted = _counters(attributes(message.payload, _LINK.size).get(_IFLA_STATS64, b""))
+    return None if counted is None else (_LINK.unpack_from(message.payload)[2], counted)
+
+
+def _counters(counted: bytes) -> Counters | None:
     return Counters(*_LINK_64.unpack_from(counted)) if len(counted) >= _LINK_64.size else None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
 
+from cedos.kernel.rtnetlink import Counters
 from cedos.model import Network
 
 
@@ -15,16 +16,21 @@ class Change(StrEnum):
     APPEARED = "appeared"
     CHANGED = "changed"
     LOST = "lost"
+    COUNTED = "counted"
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkEvent:
-    """`before` is what it was, None when it appeared; `network` is its last state when it was lost."""
+    """`before` is what it was, None when it appeared; `network` is its last state when it was lost.
+
+    `counters`: the last ones of an interface that is gone, which may be told later than its loss.
+    """
 
     change: Change
     network: Network
     before: Network | None
     at_s: float
+    counters: Counters | None = None
 
 
 T = TypeVar("T")

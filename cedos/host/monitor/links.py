@@ -11,6 +11,7 @@ address's metric is the helper's price, in millionths for 10^9 bytes.
 """
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -121,6 +122,8 @@ _SETTLE_S = 0.005
 _TRIES = 5
 # Hardware that could not be read is looked at again after this time.
 _AGAIN_S = 1.0
+# The interfaces that are remembered, as the end of one may be told after the tables lack it.
+_MOST_HAD = 256
 
 # The changes that are followed at once, and how many a second beyond. A neighbour can have this host's
 # router come and go without end.
@@ -136,6 +139,7 @@ _GROUPS = (
 )
 
 
+_DELLINK = rtnetlink.RTM_DELLINK.to_bytes(2, sys.byteorder)
 _OF_LINKS = (
     rtnetlink.RTM_NEWLINK,
     rtnetlink.RTM_DELLINK,
@@ -148,7 +152,7 @@ class Tables:
     """Links, addresses and default routes at one instant.
 
     `named`: the addresses that their networks' routes named an instant ago. `sources`: those that they
-    name now, by interface.
+    name now, by interface. `gone`: the last counters of interfaces that are gone since the last tables.
     """
 
     def __init__(self, answers: Iterable[NetlinkMessage], named: Collection[Address]) -> None:
@@ -158,6 +162,7 @@ class Tables:
         # This host's addresses for helpers, and the routes from these.
         self.shared: list[LinkAddress] = []
         self.shared_routes: list[SeenRoute] = []
+        self.gone: Mapping[int, Counters] = {}
         answers = list(answers)
         objects = parse_nexthops(answers)
         for answer in answers:
@@ -329,11 +334,15 @@ class KernelTables:
         self._listener: NetlinkListener | None = None
         self._routes: dict[int, list[NetlinkMessage]] = {}  # by IP version, as last read
         self._named: Collection[Address] = ()
+        self._gone: dict[int, Counters] = {}
 
     def start(self, changed: "asyncio.Event") -> None:
         """Set `changed` from now on when networks may have changed. HostError: the kernel refuses."""
 
         def received(datagram: bytes) -> None:
+            # (A notification is one message. Those of routes may come by the ten thousand.)
+            if datagram[4:6] == _DELLINK:
+                self._gone |= filter(None, map(rtnetlink.parse_last_counters, messages(datagram)))
             if not changed.is_set() and any(map(changes_networks, messages(datagram))):
                 changed.set()
 
@@ -362,6 +371,7 @@ class KernelTables:
             answers += shared
         tables = Tables(answers, self._named)
         self._named = tables.sources.values()
+        tables.gone, self._gone = self._gone, {}
         return tables
 
     def close(self) -> None:
@@ -406,6 +416,8 @@ class LinkMonitor:
         self._helpers: dict[str, Network] = {}
         self._metrics: dict[str, int] = {}
         self._addresses: set[Address] = set()
+        self._had: dict[int, Network] = {}  # by index, those that are gone, too
+        self._gone: dict[int, Counters] = {}
         self._mailbox: Mailbox[NetworkEvent] = Mailbox()
         self._changed = asyncio.Event()
         self._again: asyncio.TimerHandle | None = None
@@ -463,7 +475,9 @@ class LinkMonitor:
 
     async def _read(self) -> list[NetworkEvent]:
         self._changed.clear()
-        tables, resolvers = await self._tables.read(), await self._resolvers.read()
+        tables = await self._tables.read()
+        self._gone |= tables.gone
+        resolvers = await self._resolvers.read()
         interfaces = {link.name: link.index for link in tables.links.values()}
         metered = await self._metered.read(interfaces)
         hardware = _LookedUp(self._hardware)
@@ -478,7 +492,17 @@ class LinkMonitor:
         self._helpers = {each.name: each for each in shared}
         now = self._helpers | self._networks
         self._addresses = {a.ip for network in now.values() for a in network.addresses}
-        return compare(before, now, time.monotonic())
+        at_s = time.monotonic()
+        return [*self._counted(at_s), *compare(before, now, at_s)]
+
+    def _counted(self, at_s: float) -> list[NetworkEvent]:
+        """Return what networks carried whose interfaces are gone, by their last counters."""
+        found = [(self._had.get(index), counters) for index, counters in self._gone.items()]
+        self._gone.clear()
+        self._had |= {each.index: each for each in self._networks.values()}
+        while len(self._had) > _MOST_HAD:
+            del self._had[next(iter(self._had))]
+        return [NetworkEvent(Change.COUNTED, n, n, at_s, counters) for n, counters in found if n]
 
     async def _follow(self) -> None:
         failures, reads = 0, CostlyReads()

@@ -21,7 +21,7 @@ from cedos.kernel.policy_routing import (
     DefaultRoute,
     SeenRoute,
 )
-from cedos.kernel.rtnetlink import Link, LinkAddress
+from cedos.kernel.rtnetlink import Counters, Link, LinkAddress
 from cedos.model import NetworkKind
 
 
@@ -159,6 +159,21 @@ async def test_the_monitor_tells_changes_in_order():
         assert {(await anext(events)).change for _ in range(2)} == {Change.LOST}
     assert source.closed
     assert [event async for event in events] == []
+
+
+async def test_the_last_counters_of_what_is_gone_are_told_even_late():
+    source = PlayedTables(tables("wlan0", "lte0"))
+    async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()) as monitor:
+        events = monitor.events()
+        source.play(tables("wlan0"))
+        assert (await anext(events)).change is Change.LOST
+        again = tables("wlan0", "lte0", base=1)
+        again.gone = {2: Counters(7, 8), 99: Counters(1, 1)}
+        source.play(again)
+        counted = await anext(events)
+        assert (counted.change, counted.counters) == (Change.COUNTED, Counters(7, 8))
+        assert (counted.network.name, counted.network.index) == ("lte0", 2)
+        assert (await anext(events)).change is Change.APPEARED
 
 
 async def test_costly_reads_are_far_apart():
