@@ -7,7 +7,7 @@ They write the real destination into tables, where the proxy finds it.
 import os
 import socket
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -39,7 +39,6 @@ from cedos.kernel.netlink import (
     NLM_F_ACK,
     NLM_F_CREATE,
     NLM_F_REPLACE,
-    Keeps,
     NetlinkMessage,
     Requester,
 )
@@ -245,6 +244,7 @@ class Redirection:
         Raises: as the constructor.
         """
         tables, self._port = self._tables, datagrams.port
+        self._end_those_of_dead()
         with _refusals():
             # Link the programs to the root of the hierarchy. The one that notes ports (`arrival_program`)
             # comes first: without it the proxy could not find the destination of a redirected connection.
@@ -336,22 +336,42 @@ class Redirection:
         """
         self._links.close()
         port, self._port = self._port, 0
-        if not port:
-            return
+        if port:
+            self._end_led_to(port.__eq__)
+
+    @staticmethod
+    def _end_led_to(wanted: Callable[[int], bool]) -> None:
+        """End the datagram sockets that are connected to a stand-in address, by its port."""
         try:
             asking = Requester(NETLINK_SOCK_DIAG)
             try:
-                for family in (socket.AF_INET, socket.AF_INET6):
-                    request = sock_diag.udp_sockets_request(family)
-                    found = asking.dump(sock_diag.SOCK_DIAG_BY_FAMILY, request, _is_led_to(port))
-                    for each in found:
-                        with suppress(OSError):  # it has ended meanwhile
-                            ending = sock_diag.destroy_request(each, socket.IPPROTO_UDP)
-                            asking.ask(sock_diag.SOCK_DESTROY, ending)
+                for each in _udp_sockets(asking):
+                    end = sock_diag.remote_end(each)
+                    if end is None or not (
+                        wanted(end[1]) and any(end[0] in places for places in _PLACES)
+                    ):
+                        continue
+                    with suppress(OSError):  # it has ended meanwhile
+                        ending = sock_diag.destroy_request(each, socket.IPPROTO_UDP)
+                        asking.ask(sock_diag.SOCK_DESTROY, ending)
             finally:
                 asking.close()
         except (OSError, HostError) as error:
-            _log.debug("sockets that led here stay", why=str(error))
+            _log.debug("sockets that are led to no proxy stay", why=str(error))
+
+    def _end_those_of_dead(self) -> None:
+        """End the datagram sockets that a killed proxy has left, connected to a port of nobody's."""
+        living: set[int] = set()
+        with suppress(OSError, HostError):
+            asking = Requester(NETLINK_SOCK_DIAG)
+            try:
+                for each in _udp_sockets(asking):
+                    owner, port = sock_diag.owner_of(each), sock_diag.local_port(each)
+                    if owner is not None and owner[1] == os.geteuid() and port is not None:
+                        living.add(port)
+            finally:
+                asking.close()
+            self._end_led_to(lambda port: port not in living)
 
     def close(self) -> None:
         """End the redirection; later connections go to their own destinations."""
@@ -372,12 +392,14 @@ class Redirection:
             os.close(program)
 
 
-def _is_led_to(port: int) -> Keeps:
-    def keeps(answer: NetlinkMessage) -> bool:
-        end = sock_diag.remote_end(answer)
-        return end is not None and end[1] == port and any(end[0] in each for each in _PLACES)
-
-    return keeps
+def _udp_sockets(asking: Requester) -> list[NetlinkMessage]:
+    return [
+        each
+        for family in (socket.AF_INET, socket.AF_INET6)
+        for each in asking.dump(
+            sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.udp_sockets_request(family)
+        )
+    ]
 
 
 # The link count of a folder without subfolders: its name, and its own `.`.

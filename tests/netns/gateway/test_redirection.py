@@ -414,3 +414,31 @@ def test_who_takes_its_ports_when_it_ends_gets_nothing_of_others(laptop):
     *got, took = out.decode().splitlines()
     assert took == f"took {len(ports)}", complaint
     assert not got, sorted(set(got))
+
+
+LIVE_ON = f"""
+import socket, time
+until_s, living = time.monotonic() + 20, socket.socket(type=socket.SOCK_DGRAM)
+living.connect(("{ORIGIN}", 9999))
+print("connected", flush=True)
+while time.monotonic() < until_s:
+    try:
+        living.send(b"datagram")
+    except ConnectionRefusedError:
+        pass
+    except OSError:
+        print("ended")
+        break
+    time.sleep(0.1)
+"""
+
+
+def test_the_next_one_ends_the_datagram_sockets_of_one_that_was_killed(laptop):
+    """They went on to send to its port, which another user may have by then."""
+    process = laptop.forward("--redirect", str(USER))
+    living = as_user(laptop, PYTHON, "-c", LIVE_ON)
+    assert living.stdout.readline() == b"connected\n"
+    process.kill()
+    process.wait(10)
+    laptop.forward("--redirect", str(OTHER))
+    assert living.communicate(timeout=30)[0] == b"ended\n"
