@@ -425,7 +425,7 @@ class Serving:
 
     async def _list(self, connection: "Connection", request: ListRequest) -> None:
         async with self._turn(connection):
-            found = await asyncio.to_thread(self._tree.entries, request.path)
+            found = await self._tree.entries(request.path)
         body = msgspec.json.encode(found)
         del found  # a client may take its time, and the entries are three times as large
         if len(body) > LONGEST_LISTING:

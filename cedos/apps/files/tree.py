@@ -5,7 +5,7 @@ import hashlib
 import os
 import stat
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from cedos.kernel.own_file import to_its_end
 
 _DIGESTS_KEPT: Final = 1000
 _READ_AT_ONCE: Final = 1 << 20
+_LISTED_AT_ONCE: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,32 +129,43 @@ class Tree:
             os.close(number)
         return len(parts) - there
 
-    def entries(self, path: str) -> list[Entry]:
-        """Return what is in a folder, without parts.
+    async def entries(self, path: str) -> list[Entry]:
+        """Return what is in a folder, without parts, by threads that turn to others' work meanwhile.
 
         TransferError: there is no such folder, or it holds too many of them.
         """
+        pieces, found = self.pieces(path), list[Entry]()
+        while piece := await asyncio.to_thread(next, pieces, None):
+            found += piece
+        return await asyncio.to_thread(_without_halves, found)
+
+    def pieces(self, path: str) -> Iterator[list[Entry]]:
+        """Yield what is in a folder, some entries at a time. Errors: as of `entries`."""
         parts = [] if path.strip("/.") == "" and ".." not in path else self.parts(path)
         if parts is None:
             raise TransferError(f"there is no folder {path!r}")
         number = self.folder(parts)
         found: list[Entry] = []
+        count = 0
         try:
             inside = f"/proc/self/fd/{number}"
             with os.scandir(inside) as listed:
                 each: os.DirEntry[str]
                 for each in listed:
-                    if len(found) >= MOST_ENTRIES:
+                    if len(found) >= _LISTED_AT_ONCE:
+                        yield found
+                        found = []
+                    if count >= MOST_ENTRIES:
                         raise TransferError(f"{path!r} holds more than {MOST_ENTRIES} files")
                     entry = _entry(each)
                     if entry is not None:
                         found.append(entry)
+                        count += 1
         except OSError as error:
             raise TransferError(f"there is no folder {path!r}") from error
         finally:
             os.close(number)
-        names = {each.name for each in found}
-        return [each for each in found if not _is_half(each.name, names.__contains__)]
+        yield found
 
     def count(self, most: int) -> int:
         """Return the number of files and folders below the root, or `most` if there are more."""
@@ -182,6 +194,11 @@ class Tree:
                 if len(self._digests) > _DIGESTS_KEPT:
                     self._digests.popitem(last=False)
         return digest
+
+
+def _without_halves(found: list[Entry]) -> list[Entry]:
+    names = {each.name for each in found}
+    return [each for each in found if not _is_half(each.name, names.__contains__)]
 
 
 def _is_half(name: str, is_there: Callable[[str], bool]) -> bool:

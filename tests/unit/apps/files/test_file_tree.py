@@ -6,12 +6,15 @@ import errno
 import hashlib
 import os
 import subprocess
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cedos.apps.files import tree as tree_module
 from cedos.apps.files.messages import (
     Answer,
     Entry,
@@ -74,7 +77,7 @@ def test_a_served_folder_is_the_same_wherever_its_path_leads_later(root, tmp_pat
     root.symlink_to(tmp_path / "private")
     with pytest.raises(TransferError, match="there is no file"):
         tree.open("key")
-    assert "music" in [each.name for each in tree.entries("")]
+    assert "music" in [each.name for each in asyncio.run(tree.entries(""))]
     os.close(tree.open("music/old/song ü"))
     os.close(tree.folder(["new"], make=True))
     assert (tmp_path / "away" / "new").is_dir()
@@ -101,6 +104,28 @@ def test_a_tree_is_a_folder_that_can_be_opened(root, tmp_path, monkeypatch):
     monkeypatch.setattr(os, "open", full)
     with pytest.raises(TransferError, match="served: Too many open files"):
         Tree(root)
+
+
+async def test_a_large_folder_is_listed_beside_others_work(root, monkeypatch):
+    """Three addresses that asked for one again and again had others' lists wait for 3 s."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    folder, entry, looked_at = root / "large", tree_module._entry, []
+    folder.mkdir()
+    for number in range(200):
+        (folder / f"{number}").touch()
+
+    def slow(each):
+        looked_at.append(each)
+        time.sleep(0.005)
+        return entry(each)
+
+    monkeypatch.setattr(tree_module, "_entry", slow)
+    monkeypatch.setattr(tree_module, "_LISTED_AT_ONCE", 10)
+    listing = asyncio.create_task(Tree(root).entries("large"))
+    await asyncio.sleep(0.1)
+    await asyncio.to_thread(lambda: None)
+    assert len(looked_at) < 200
+    assert len(await listing) == 200
 
 
 def test_a_digest_is_of_the_version_that_it_is_asked_for(root):
@@ -172,7 +197,7 @@ def test_a_folder_is_listed_with_all_but_half_files(root):
     odd = os.fsdecode(b"\xff")
     (root / odd).write_bytes(b"no text")
     tree = Tree(root)
-    found = {path_of(each.name): each for each in tree.entries("")}
+    found = {path_of(each.name): each for each in asyncio.run(tree.entries(""))}
     assert found.keys() == {"music", "link", "inside", "out", "pipe", *own, odd}
     assert {found[name].kind for name in ("link", "inside", "out")} == {"link"}
     assert found["pipe"].kind == "other"
@@ -182,10 +207,10 @@ def test_a_folder_is_listed_with_all_but_half_files(root):
     for each in (half, note, draft):  # another client's unfinished upload
         with pytest.raises(TransferError, match="there is no file"):
             tree.open(each.name)
-    assert [each.name for each in tree.entries("/music/./old/")] == ["song ü"]
+    assert [each.name for each in asyncio.run(tree.entries("/music/./old/"))] == ["song ü"]
     for path in ("none", "..", "music/../..", "out", "link", "own.part", "a\0b", "music\0"):
         with pytest.raises(TransferError, match="there is no folder"):
-            tree.entries(path)
+            asyncio.run(tree.entries(path))
 
 
 @given(st.binary(min_size=1, max_size=255).filter(lambda name: not {0, 47} & set(name)))
