@@ -46,6 +46,7 @@ from cedos.controller.networks.portals import Portals
 from cedos.controller.outbox import Outbox, next_beat_s
 from cedos.controller.probing import Probing
 from cedos.controller.rule import RuleRequest
+from cedos.limits import TokenBucket
 from cedos.model import (
     Context,
     Decision,
@@ -59,7 +60,6 @@ from cedos.model import (
 from cedos.selector.decision.features import RATES
 from cedos.selector.decision.liveness import dead_networks
 from cedos.selector.probing.rules import Moment
-from cedos.token_bucket import TokenBucket
 
 # The time between two looks at the flows while a transfer runs.
 CLOSE_S: Final = 0.2

@@ -14,13 +14,13 @@ from cedos.controller.commands import KeepAwake, KeepTransfers, SetAlarm, Tell, 
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.events import BatteryRead, TransferEnded, TransferReported
 from cedos.controller.outbox import Outbox, next_beat_s
+from cedos.limits import TokenBucket
 from cedos.model import Context
 from cedos.selector.deadlines.network_state import METERED_S, SeenNetwork
 from cedos.selector.deadlines.plan import EPOCH_S
 from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable, Wake
 from cedos.selector.decision.liveness import why_dead
 from cedos.selector.objective import WeightedCost
-from cedos.token_bucket import TokenBucket
 
 # Seconds between two writes of the table, at rest and while bytes arrive: a kill loses no more.
 _KEEP_S, _KEEP_CARRYING_S = 30.0, 0.9

@@ -29,8 +29,8 @@ from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import UNKNOWN_USER, AnswersRead, DnsReply, NameLookedUp
 from cedos.controller.lookups import own_resolver
 from cedos.controller.outbox import Outbox
+from cedos.limits import TokenBucket
 from cedos.model import Address
-from cedos.token_bucket import TokenBucket
 
 _MOST_HELD, _MOST_ASKED = 128, 256
 # The most answers that wait for a look-up of ours, of all users and of each: they leave room for those

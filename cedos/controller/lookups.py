@@ -23,8 +23,8 @@ from cedos.controller.decisions.decider import Decider
 from cedos.controller.events import LookupAnswered, LookupAsked, ResolverReplied, Witness
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
+from cedos.limits import TokenBucket
 from cedos.model import Address, FlowKey, Network, NetworkLife
-from cedos.token_bucket import TokenBucket
 
 PATIENCE_S, USUAL_TIMES, _MOST_PATIENCE_S = 0.3, 3.0, 1.0
 _MOST_LOOKUPS, _MOST_REPEATED, _MOST_RESOLVERS = 256, 64, 64

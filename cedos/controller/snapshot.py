@@ -34,7 +34,7 @@ from cedos.controller.controller import Controller
 
 _ROOMS: Final = (
     *("cedos.controller.", "cedos.selector.", "predictors."),
-    *("cedos.model", "cedos.budget_kinds", "cedos.token_bucket"),
+    *("cedos.model", "cedos.budget_kinds", "cedos.limits"),
 )
 _PLAIN: Final = frozenset({bool, int, float, bytes, type(None)})
 _ADDRESSES: Final = {

@@ -45,11 +45,11 @@ from cedos.apps.sharing.questions import (
 from cedos.apps.sharing.store import SharingStore
 from cedos.errors import SharingError
 from cedos.kernel import own_file, tcp_info
+from cedos.limits import TokenBucket
 from cedos.selector.sharing import NOWHERE, BandwidthMap, MapRecord
 from cedos.session.io.path import SessionPath
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets.connection import Connection
-from cedos.token_bucket import TokenBucket
 
 _MOST_BYTES: Final = 32 << 20
 _APART_S: Final = 10.0

@@ -17,10 +17,10 @@ from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, is_host_name
 from cedos.errors import CedosError, ConfigError, NoDaemonError
 from cedos.host.monitor.resolvers import spellings
+from cedos.limits import UsersTable
 from cedos.model import Address, NetworkKind, address
 from cedos.proxy.local.direct import LookUp, RuleBook
 from cedos.session.io.links import Egress, EgressReader
-from cedos.token_bucket import UsersTable
 
 _ASK_S: Final = 2.0
 # The longest wait for a look-up. Without its addresses, no rule for a prefix applies to a name.

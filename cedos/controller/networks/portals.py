@@ -29,6 +29,7 @@ from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.liveness import Liveness
 from cedos.controller.networks.unanswered import RESCUED_AFTER_S, Unanswered
 from cedos.controller.outbox import Outbox
+from cedos.limits import TokenBucket
 from cedos.model import (
     Address,
     FlowKey,
@@ -38,7 +39,6 @@ from cedos.model import (
     NetworkVerdict,
     owners,
 )
-from cedos.token_bucket import TokenBucket
 
 CAPTIVE_EVERY_S: Final = 30.0
 LOGGING_IN_EVERY_S: Final = 3.0

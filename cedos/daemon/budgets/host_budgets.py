@@ -27,12 +27,12 @@ from cedos.daemon import state_file
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.driver import aligned_sleep
 from cedos.errors import ConfigError, NotFoundError
+from cedos.limits import TokenBucket
 from cedos.model import Budget, PhoneUse, end_wrong
 from cedos.selector.budgets.keeper import Period, period_at, wall
 from cedos.selector.budgets.prices import amount
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
-from cedos.token_bucket import TokenBucket
 
 _log = structlog.get_logger(__name__)
 

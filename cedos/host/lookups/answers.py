@@ -41,8 +41,8 @@ from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
+from cedos.limits import TokenBucket
 from cedos.model import Address, FlowKey, Network
-from cedos.token_bucket import TokenBucket
 
 HOSTS: Final = Path("/etc/hosts")
 # Packets that are parsed in a turn of the event loop, of all that are taken from the queue; those of one

@@ -53,8 +53,8 @@ from cedos.kernel.policy_routing import (
     parse_nexthops,
 )
 from cedos.kernel.rtnetlink import Counters, Link, LinkAddress
+from cedos.limits import TokenBucket
 from cedos.model import Address, Network, NetworkKind, NetworkOverride, NextHop, Translator
-from cedos.token_bucket import TokenBucket
 
 _log = structlog.get_logger(__name__)
 _PRICE_MB: Final = 1e9

@@ -20,6 +20,7 @@ from cedos.errors import ConfigError, NotFoundError, SessionError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import own_file, process_limits
 from cedos.kernel.process_limits import MemoryRoom
+from cedos.limits import TokenBucket
 from cedos.proxy.gateway.gateway_session import (
     GatewaySession,
     NameService,
@@ -38,7 +39,6 @@ from cedos.session.protocol.life import SessionLimits
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.listener import Listener
 from cedos.session.sockets.sockets import listen
-from cedos.token_bucket import TokenBucket
 
 PORT: Final = 7009
 SSH: Final = 22

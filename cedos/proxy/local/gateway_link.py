@@ -14,6 +14,7 @@ import structlog
 from cedos.errors import CedosError, SessionError, SessionRefusedError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel.socket_owners import UNKNOWN
+from cedos.limits import TokenBucket
 from cedos.model import Label
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS, OPENS_AT_ONCE, OPENS_PER_S
 from cedos.proxy.http import RefusedError
@@ -26,7 +27,6 @@ from cedos.proxy.streams.stream import ProxiedStream
 from cedos.proxy.streams.unread import MOST_OF_ONE_BYTES, Share, Unread
 from cedos.session.io.advice import Chooser
 from cedos.session.sockets.sockets import connect
-from cedos.token_bucket import TokenBucket
 
 # A new connection waits this long for the gateway. Then it goes another way, or is refused.
 PATIENCE_S: Final = 1.0

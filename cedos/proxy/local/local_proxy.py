@@ -19,6 +19,7 @@ import structlog
 from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners, is_of_other_host
+from cedos.limits import UsersTable
 from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
 from cedos.proxy.http import OnlyAnswer, RefusedError, RequestBody
 from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
@@ -33,7 +34,6 @@ from cedos.proxy.splice import Tunnel, TunnelBuffer, TunnelBytes, end_on_close, 
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.session.io.links import EgressReader
-from cedos.token_bucket import UsersTable
 
 _HEAD_S: Final = 20.0
 _CONNECT_S: Final = 30.0

@@ -19,6 +19,7 @@ from cedos.host.monitor.dns_message import parse
 from cedos.host.monitor.resolvers import search_domains
 from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
+from cedos.limits import UsersTable
 from cedos.model import Address
 from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
@@ -41,7 +42,6 @@ from cedos.proxy.names import (
     truncated,
 )
 from cedos.proxy.own_tasks import OwnTasks
-from cedos.token_bucket import UsersTable
 
 _AT_ONCE: Final = 64
 _MOST, _MOST_CONNECTIONS = 512, 64

@@ -26,7 +26,7 @@ from cedos.apps.sharing.protocol.receipts import (
     sign_receipt,
 )
 from cedos.apps.sharing.protocol.signing import SigningKey
-from cedos.token_bucket import TokenBucket
+from cedos.limits import TokenBucket
 
 PERIOD_S: Final = 10.0
 # The largest difference of two honest counts of one path: one record that was cut off.

@@ -64,9 +64,9 @@ from cedos.apps.sharing.protocol.messages import (
 )
 from cedos.apps.sharing.protocol.receipts import Contract, by_volume, contract_of
 from cedos.apps.sharing.protocol.signing import AddressBuckets, Freshness, SendTimes
+from cedos.limits import TokenBucket
 from cedos.selector.sharing import NetworkType
 from cedos.session.protocol.crypto import Random
-from cedos.token_bucket import TokenBucket
 
 _MOST_JOINED: Final = 64
 _UNPAID_S, _MOST_UNPAID_S = 30.0, 320.0

@@ -71,9 +71,9 @@ from cedos.apps.sharing.protocol.messages import (
 )
 from cedos.apps.sharing.protocol.receipts import GIGABYTE, Contract, by_volume, contract_of
 from cedos.apps.sharing.protocol.signing import AddressBuckets, Freshness, SendTimes
+from cedos.limits import TokenBucket
 from cedos.selector.sharing import HelperOffer, HelperStrategy, Relative, by_price, encounter_s
 from cedos.session.protocol.crypto import Random
-from cedos.token_bucket import TokenBucket
 
 _MOST_OFFERS: Final = 64
 _MOST_RATES: Final = 256

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
     Ed25519PublicKey,
 )
 
-from cedos.token_bucket import TokenBucket
+from cedos.limits import TokenBucket
 
 PUBLIC_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64

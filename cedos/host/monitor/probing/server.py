@@ -20,8 +20,8 @@ from cedos.host.monitor.probing import wire
 from cedos.host.monitor.probing.probes import UDP_HEADERS
 from cedos.host.monitor.probing.udp_train import CLOCK_S, Datagrams, Source, clock_offset_s
 from cedos.host.monitor.probing.wire import RefusalReason
+from cedos.limits import TokenBucket
 from cedos.model import Address, Direction
-from cedos.token_bucket import TokenBucket
 
 _MOST_SOURCES = 4096
 _V6_PREFIX = 64

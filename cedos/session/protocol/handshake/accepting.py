@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Protocol
 
+from cedos.limits import TokenBucket
 from cedos.session.protocol.crypto import KeyPair, Random, Suite, host_id
 from cedos.session.protocol.handshake import resume, set_up
 from cedos.session.protocol.handshake.credentials import Credentials, Locators
@@ -54,7 +55,6 @@ from cedos.session.protocol.handshake.outcome import (
     Secrets,
     failed,
 )
-from cedos.token_bucket import TokenBucket
 
 _PERIOD_S: Final = 60.0
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from ipaddress import IPv6Address
 from typing import Final, Generic, TypeVar
 
-from cedos.token_bucket import TokenBucket
+from cedos.limits import TokenBucket
 
 _BITS: Final = 18
 _MASK: Final = (1 << _BITS) - 1

@@ -14,6 +14,7 @@ from kit.waiting import until
 
 from cedos import session
 from cedos.errors import SessionError
+from cedos.limits import TokenBucket
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.handshake.limits import (
     HalfOpen,
@@ -23,7 +24,6 @@ from cedos.session.protocol.handshake.limits import (
 )
 from cedos.session.protocol.handshake.messages import MessageKind, framed
 from cedos.session.protocol.handshake.outcome import FailureKind
-from cedos.token_bucket import TokenBucket
 
 
 def test_ten_thousand_half_open_handshakes_do_not_keep_an_honest_host_out(make_hosts):
