@@ -333,6 +333,8 @@ class Daemon:
         self._named.networks_changed([*networks, *helpers])
         self._driver.post(NetworksChanged(tuple(networks), tuple(helpers)))
         await self._steering.barring.networks_changed()
+        # A budget that begins now counts from what is kept.
+        await self._budgets.keep()
 
     async def settle(self) -> None:
         """Bar at the start what is spent already, and open what is not."""
