@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 MOST_BYTES: Final = 64 << 20
-# A file that root took is written by root alone, and runs as whoever started it (no set-uid).
+# A file that root took is written by root alone, and runs with the rights of its starter (no set-uid).
 _MOST_MODE: Final = 0o755
 
 
@@ -232,7 +232,7 @@ async def to_its_end(
     """Await work to its end even if this task is cancelled; return what it returns.
 
     A thread goes on all the same: with files that are closed, and whose numbers others have by then.
-    `undo`: for what nobody takes any more.
+    `undo`: for a result that no caller takes any more.
     """
     working = asyncio.get_running_loop().create_task(work)
     cancelled: asyncio.CancelledError | None = None

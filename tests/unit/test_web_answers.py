@@ -215,7 +215,7 @@ async def test_a_server_that_only_frames_its_body_is_given_up(more):
 
 @pytest.mark.parametrize("ask", ["client", "origins"])
 async def test_no_server_chooses_numbers_that_take_long_to_compute_with(ask):
-    """One of 10,000 bits (TLS 1.2, DHE) took 0.6 s, in which the gateway served nobody."""
+    """One of 10,000 bits (TLS 1.2, DHE) took 0.6 s, in which the gateway served no client."""
     hello = asyncio.get_running_loop().create_future()
 
     async def serve(reader, writer):

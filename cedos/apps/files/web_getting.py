@@ -283,7 +283,7 @@ class LeadingNetworks:
 
 
 async def _addresses(host: str) -> list[str]:
-    """Return the addresses of a host; none if nobody answers."""
+    """Return the addresses of a host; none if no server answers."""
     loop = asyncio.get_running_loop()
     with suppress(OSError, ValueError):
         found = await loop.getaddrinfo(host, 0, type=socket.SOCK_STREAM)

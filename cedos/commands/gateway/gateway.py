@@ -175,7 +175,7 @@ def command(
     if revoke is not None:
         invited.revoke(revoke)
         return
-    # A port that is taken is told before a line is printed; nobody takes a free one meanwhile.
+    # A taken port is told before a line is printed. A free one stays open, for this program alone.
     with closing(open_listening(listen)) if invite is None else nullcontext() as listening:
         me = keys.own(own_key or keys.own_key_path())
         newcomer = invite or (_FIRST if invited.is_new else "")

@@ -360,7 +360,7 @@ class Redirection:
             _log.debug("sockets that are led to no proxy stay", why=str(error))
 
     def _end_those_of_dead(self) -> None:
-        """End the datagram sockets that a killed proxy has left, connected to a port of nobody's."""
+        """End the datagram sockets that a killed proxy has left, connected to a port of no program."""
         living: set[int] = set()
         with suppress(OSError, HostError):
             asking = Requester(NETLINK_SOCK_DIAG)

@@ -240,7 +240,7 @@ class Listener:
         if not self._flows.has_room(opened.credentials.flow_id, path.peer):
             path.close("too many sessions are connected from its address", reset=True)
             return
-        # Where anybody is let in, keys cost nothing: then an address is one peer.
+        # Where strangers are let in, keys cost nothing: then an address is one peer.
         if self._known_keys:
             path.share_turns(opened.credentials.peer_key.hex())
         # A new flow, a further path of a living one, or a flow that slept.

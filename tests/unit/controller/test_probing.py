@@ -177,7 +177,7 @@ def test_it_is_told_why_networks_are_probed_or_not(forbidden):
 
 
 def test_a_router_that_comes_and_goes_has_no_network_probed_anew():
-    """It had a train sent each second, also over the metered network that it has no part in."""
+    """Withdraw a route each second: a train was sent each time, over the other, metered network."""
     asked = Asked(SERVER, seeing(costs(0.2, 5.0)), WIFI, LTE)
     for _ in range(60):
         asked.probing.networks_changed((replace(WIFI, up=False), LTE), asked.now_s)

@@ -42,7 +42,7 @@ def test_root_takes_a_folder_with_all_in_it_and_follows_no_link(tmp_path):
     (tmp_path / "name").symlink_to(state)
     state.chmod(0o777)
     (state / "inner").chmod(0o2775)
-    # Else a service's user made programs there that anybody ran as root.
+    # Else a service's user made programs there that all users ran as root.
     (state / "file").chmod(0o6777)
     (others / "file").chmod(0o666)
     own_file.take(tmp_path / "name")
@@ -105,7 +105,7 @@ def test_two_programs_write_one_file_whole_each_time(tmp_path):
 
 
 def test_the_draft_of_a_killed_program_goes_with_the_next_write(tmp_path):
-    """Each killed program's stayed for good."""
+    """Kill a program in the midst of a write: its draft stayed for good."""
     path = tmp_path / "book.json"
     with subprocess.Popen(["true"]) as ended:
         pass

@@ -248,7 +248,7 @@ async def test_other_answers_are_handed_on_as_they_come(fetching, status, length
 
 @pytest.mark.parametrize("size", [10, LARGE])
 async def test_fields_for_one_connection_reach_no_program(fetching, size):
-    """What an origin says to the gateway alone was kept, and reached the next user."""
+    """Answer with fields for the gateway alone: they were kept, and reached the next user."""
     origin = Origin()
     origin.body = bytes(size)
     origin.fields += (

@@ -312,7 +312,7 @@ async def test_a_resolver_that_asks_us_is_not_asked_for_ever(loopback_resolver, 
 async def test_what_one_user_asks_the_resolver_on_loopback_denies_nobody_else_the_same(
     loopback_resolver,
 ):
-    """Who always had a question on its way left the others with failures: 92 of 100."""
+    """Have a question on its way all the time: 92 of 100 of another user's failed."""
     one = stub(Link(), loopback_resolver)
     message = asks("printer.local")
     asked = [asyncio.create_task(one.answer(message, question(message), user)) for user in (1, 2)]

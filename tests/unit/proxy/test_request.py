@@ -80,7 +80,7 @@ CHUNKS = b"3;a=b\r\nabc\r\n0A\r\n" + b"0\r\n\r\n\r\n123" + b"\r\n0\r\nX: y\r\n\r
 @pytest.mark.parametrize("cut", [1, 2, 7, len(CHUNKS) + 1])
 @pytest.mark.parametrize(("body", "length"), [(CHUNKS, None), (b"hello", 5), (b"", 0)])
 def test_a_request_ends_where_its_body_does(body, length, cut):
-    """What a program had sent behind a chunked body, for another host perhaps, went along."""
+    """Send bytes behind a chunked body: they went along, perhaps for another host."""
     said, one = (
         body + b"GET http://b.example/ HTTP/1.1\r\nCookie: secret\r\n\r\n",
         RequestBody(length),

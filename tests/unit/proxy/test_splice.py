@@ -7,6 +7,7 @@ import socket
 import struct
 
 import pytest
+from kit.proxy_streams import Anything
 
 from cedos.proxy import splice
 from cedos.proxy.http import RequestBody
@@ -214,19 +215,6 @@ async def test_the_frames_of_a_chunked_body_hold_nobody_up(size):
     assert stream.sent_bytes == len(said)
     assert max(body.turns) <= 16_384
     assert size == 1 or len(body.turns) < 40, "what is no frame is read in large blocks"
-
-
-class Anything:
-    """A session that takes everything."""
-
-    def put(self, stream, data, label, *, ordered):
-        pass
-
-    def try_put(self, stream, head, data, label):
-        return True
-
-    def forget(self, number):
-        pass
 
 
 async def test_one_that_carries_nothing_is_ended_but_not_one_that_carries():

@@ -661,10 +661,8 @@ async def test_a_gateway_that_ends_each_session_is_dialled_by_programs_alone(end
     assert len(ended) <= 3
 
 
-@pytest.mark.usefixtures("nothing_is_near")
-async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypatch):
-    """It was killed: nobody says anything. What went direct since then shows that networks work."""
-    monkeypatch.setattr(gateway_link, "GONE_S", 0.5)
+async def _carried_by_a_gateway_that_is_gone(ends):
+    """Return a connection that the gateway carried until it was killed, and the origin's port."""
     await ends.start(fail=Fail.OPEN, patience_s=0.3)
     port = await ends.origin(echo)
     reader, writer = await ends.ask(http_connect(port))
@@ -676,6 +674,14 @@ async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypat
     session.connection.flow.end("killed")
     await ends.gateway._listener.close()
     await asyncio.sleep(0.8)
+    return reader, writer, port
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypatch):
+    """It was killed: nobody says anything. What went direct since then shows that networks work."""
+    monkeypatch.setattr(gateway_link, "GONE_S", 0.5)
+    reader, writer, port = await _carried_by_a_gateway_that_is_gone(ends)
     writer.write(b"y")  # nothing went direct yet: there may be no network at all
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reader.read(), 0.3)
@@ -689,17 +695,7 @@ async def test_what_is_near_under_any_name_shows_no_network(ends, monkeypatch):
     """One look at a router's page, in an outage of 10 s, broke all that waited for its end."""
     monkeypatch.setattr(gateway_link, "GONE_S", 0.5)
     monkeypatch.setattr(LocalProxy, "goes_direct", lambda *_: False)
-    await ends.start(fail=Fail.OPEN, patience_s=0.3)
-    port = await ends.origin(echo)
-    reader, writer = await ends.ask(http_connect(port))
-    await reader.readuntil(b"\r\n\r\n")
-    writer.write(b"x")
-    assert await reader.readexactly(1) == b"x"
-    (session,) = ends.gateway._sessions.values()
-    session.connection._over = True  # silent from now on
-    session.connection.flow.end("killed")
-    await ends.gateway._listener.close()
-    await asyncio.sleep(0.8)
+    reader, writer, port = await _carried_by_a_gateway_that_is_gone(ends)
     writer.write(b"y")
     monkeypatch.setattr(LocalProxy, "goes_direct", lambda _proxy, host: host == "127.0.0.1")
     real = Origins.look_up

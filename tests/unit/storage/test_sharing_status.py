@@ -19,7 +19,7 @@ def test_helpers_are_named_by_address_while_the_file_is_fresh(tmp_path):
 
 
 def test_a_full_disk_is_left_without_drafts(tmp_path, monkeypatch):
-    """Each second left one more empty file."""
+    """Fail to write: each second left one more empty file."""
 
     def full(_self, _target):
         raise OSError(errno.ENOSPC, "No space left on device")

@@ -75,7 +75,7 @@ def test_kill_9_then_restore(host):
 
 
 def test_elsewhere_nothing_is_undone_and_the_journal_stays(host):
-    """It was removed, with "nothing to undo": and then nobody knew what the sysctls had been."""
+    """Restore elsewhere: the journal was removed, and the sysctls' values of before were lost."""
     before = host.state()
     killed_daemon(host)
     with host.server.entered():
@@ -96,7 +96,7 @@ def test_a_later_namespace_is_another_place():
 
 
 def test_a_restarted_host_has_nothing_of_an_earlier_daemon(host, monkeypatch):
-    """What another program has set meanwhile to the same was taken for ours."""
+    """Set a sysctl to the same by another program: it was taken for ours."""
     killed_daemon(host)
     journal = host.directory / FILE_NAME
     kept = journal.read_bytes()

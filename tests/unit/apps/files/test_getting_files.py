@@ -350,7 +350,7 @@ def test_a_server_cannot_have_a_file_sent_without_end(root, monkeypatch, acknowl
 
 
 async def test_a_session_cannot_have_a_file_sent_without_end(root):
-    """Somebody on the way who held back what the server said, and reset, had 710 MB of 5 sent in 30 s."""
+    """An attacker on the way held back what the server said, and reset: 710 MB of 5 were sent in 30 s."""
     client, server = End(), End()
     client.other, server.other = server, client
 

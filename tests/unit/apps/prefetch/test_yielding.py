@@ -313,7 +313,7 @@ async def test_what_it_did_not_write_is_not_taken_for_its_bytes(how, monkeypatch
 
 @pytest.mark.parametrize("urgency", Urgency)
 async def test_a_server_that_sends_byte_by_byte_is_given_up(monkeypatch, urgency):
-    """It held the only prefetch of its network for good, and all other items waited."""
+    """Send a byte now and then: the server held its network's only prefetch; all others waited."""
     monkeypatch.setattr(web, "SILENCE_S", 0.3)
     ended = asyncio.Event()
 
@@ -428,7 +428,7 @@ async def test_a_server_that_begins_anew_without_end_is_given_up():
 
 @pytest.mark.parametrize("field", ["Location", "Uri"])
 async def test_a_redirect_to_a_host_that_cannot_be_a_name_costs_little(field):
-    """Each of ten redirects with a host of 21,000 letters cost the program 40 s."""
+    """Redirect ten times to a host of 21,000 letters: each cost the program 40 s."""
     letters = "".join(chr(0x4E00 + 7919 * at % 20_900) for at in range(4_000))
 
     async def serve(reader, writer):

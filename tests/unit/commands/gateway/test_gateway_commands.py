@@ -257,7 +257,7 @@ def test_the_unit_that_redirects_has_two_privileges(cedos):
 
 
 def test_a_gateway_whose_last_client_was_revoked_invites_nobody(cedos, monkeypatch):
-    """Its next start invited one, and printed the line into the journal."""
+    """Start again without a client: the gateway invited one, and printed its line into the journal."""
 
     async def ended(*_):
         pass

@@ -205,7 +205,7 @@ async def test_a_feed_that_fails_has_all_read_less_and_less_often(tmp_path, monk
 
 
 async def test_feeds_whose_names_are_not_found_keep_no_other_waiting(tmp_path, monkeypatch):
-    """Subscribe to 60 feeds whose names nobody answers for: another feed was read after 95 s."""
+    """Subscribe to 60 feeds whose names no server answers for: another feed was read after 95 s."""
     monkeypatch.setenv("CEDOS_RUNTIME_DIR", str(tmp_path))
     find, running, go_on = socket.getaddrinfo, Counter(), threading.Event()
 
@@ -215,7 +215,7 @@ async def test_feeds_whose_names_are_not_found_keep_no_other_waiting(tmp_path, m
         running[host] += 1
         go_on.wait(10)
         running[host] -= 1
-        raise socket.gaierror(socket.EAI_AGAIN, "nobody answers")
+        raise socket.gaierror(socket.EAI_AGAIN, "no server answers")
 
     async def fetched(url, _most_bytes, _way):
         with suppress(OSError):

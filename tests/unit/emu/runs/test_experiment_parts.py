@@ -67,7 +67,7 @@ def test_a_policy_that_starts_late_gets_longer(tmp_path, monkeypatch):
 
 
 def test_a_repetition_in_which_a_policy_is_never_ready_is_left_out(tmp_path, monkeypatch):
-    """All of the run was lost, hours of it, where one policy was late twice."""
+    """Start a policy late each time: all of the run was lost, hours of it."""
     known = load(ROOT / "traces")
     (load_,) = (Load("a", "198.51.100.2", "down", 1, 2, per_minute=60.0),)
     wanted = Scenario(
@@ -136,7 +136,7 @@ def read(tmp_path, text):
     ],
 )
 def test_a_strangers_scenario_names_no_file(tmp_path, section, setting, why):
-    """As root's daemon moved /etc/passwd aside, for a history of its own."""
+    """Name a file in a scenario: root's daemon moved /etc/passwd aside, for a history of its own."""
     for policy in ("cedos", "cedos-told", "cedos-gateway"):
         with pytest.raises(ConfigError, match=why):
             read(tmp_path, f"{LOAD}[policy.{policy}.{section}]\n{setting}\n")

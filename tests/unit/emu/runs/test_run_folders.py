@@ -54,7 +54,7 @@ def test_a_data_set_is_not_replaced_unasked(tmp_path):
 
 @pytest.mark.parametrize("name", ["mine.csv", "mine.parquet"])
 def test_a_link_is_replaced_and_not_followed(tmp_path, name):
-    """Where the folder came from a stranger, root's data set was written over any file of the host."""
+    """Write into a stranger's folder: root's data set was written over any file of the host."""
     elsewhere, out = tmp_path / "passwd", tmp_path / name
     elsewhere.write_text("root's")
     out.symlink_to(elsewhere)

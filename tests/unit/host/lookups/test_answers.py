@@ -394,7 +394,7 @@ async def test_a_users_flood_of_answers_leaves_other_users_theirs(watch, monkeyp
 async def test_without_socket_diagnostics_programs_share_the_room_of_all(
     watch, monkeypatch, owner, dropped
 ):
-    """All programs had the room of one user. What comes for no socket has it."""
+    """Know no owner: all programs had the room of one user. Packets for no socket still have it."""
     monkeypatch.setattr(SocketOwners, "find", lambda *_: owner)
     content = datagram(FlowKey(LOCAL, 4000, OWN, 53, "udp"), answer(HOST, "203.0.113.1"))
     watch._take(QueuedPacket(number, content) for number in range(100))

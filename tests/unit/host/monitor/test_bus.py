@@ -143,7 +143,7 @@ async def test_a_strangers_signals_are_not_a_services_and_their_files_are_closed
 
 
 async def test_who_never_answers_keeps_no_other_service_from_it(address, make_service):
-    """After 128 calls that ModemManager left unanswered the bus passed on no call to anybody."""
+    """After 128 calls that ModemManager left unanswered the bus passed on no call to any service."""
     hung, other = await make_service("org.hung"), await make_service("org.other")
     other.objects = {"/x": {"org.other": {"A": Variant("u", 1)}}}
     hung.silent = True
@@ -166,7 +166,7 @@ async def test_who_never_answers_keeps_no_other_service_from_it(address, make_se
 
 
 async def test_one_watch_hears_all_objects_below_a_path(address):
-    """Each device that NetworkManager ever had took one of the 512 watches; then nothing was heard."""
+    """Add devices: each that NetworkManager ever had took one of 512 watches; then none was heard."""
     service, told = await MessageBus(address).connect(), []
     await service.request_name("org.x")
     bus = SystemBus(address)

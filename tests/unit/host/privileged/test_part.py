@@ -97,7 +97,7 @@ def test_what_the_journal_does_not_know_is_not_begun(asked):
 
 
 def test_the_way_back_leads_to_what_the_host_had(asked, tmp_path):
-    """Who has the daemon's other half had `cedos restore` leave the host without room for TCP."""
+    """Journal a false way back: `cedos restore` then left the host without room for TCP."""
     kernel = asked.kernel
     own, bad = kernel.sysctls[TCP_RMEM], "1 1 1"
     for record in (SysctlRecord(TCP_RMEM, bad, own), HostRecord({TCP_RMEM: bad})):

@@ -152,7 +152,7 @@ async def test_a_gateway_makes_this_host_look_up_nothing(programs):
 
 
 async def test_for_a_gateways_packets_the_kernel_is_asked_seldom(programs, monkeypatch):
-    """Each question stops the proxy for up to 0.3 ms; the address that was heard all the time was one."""
+    """Hear one address all the time: each packet asked the kernel again, up to 0.3 ms each."""
     monkeypatch.setattr(program_packets, "MOST_DESTINATIONS", 2)
     program, asked = programs(), []
     await program.says(b"a")

@@ -215,7 +215,7 @@ async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
 
 @pytest.mark.jumping
 async def test_packets_before_their_association_count_over_all_sessions_of_a_client():
-    """Each of 128 sessions kept a megabyte of them, for as long as it lived; none counted."""
+    """Send packets before their association: each of 128 sessions kept a megabyte, uncounted."""
     share = Unread(1 << 30, 1 << 20).share("client")
     made = []
     for count in (5, 11, 4):

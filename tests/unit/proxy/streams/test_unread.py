@@ -5,6 +5,7 @@ import socket
 
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.proxy_streams import Anything
 
 from cedos.proxy.streams import carry
 from cedos.proxy.streams.carry import Carry
@@ -50,19 +51,6 @@ def test_beyond_the_limit_of_all_it_is_whoever_holds_most():
     assert sum(each.dropped for each in streams[:3]) == 1
     assert not any(each.dropped for each in streams[3:])
     assert unread.total_bytes <= 1_000
-
-
-class Anything:
-    """A session that takes everything."""
-
-    def put(self, stream, data, label, *, ordered):
-        pass
-
-    def try_put(self, stream, head, data, label):
-        return True
-
-    def forget(self, number):
-        pass
 
 
 async def test_what_a_client_left_behind_does_not_wait_for_ever(monkeypatch):

@@ -442,7 +442,7 @@ class Daemon:
 
 
 class Thief:
-    """Somebody on the way who takes what the client sends, holds back the answers, and resets."""
+    """An attacker on the way who takes what the client sends, holds back the answers, and resets."""
 
     def __init__(self, address):
         self._address = address

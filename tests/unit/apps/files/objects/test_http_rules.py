@@ -139,7 +139,7 @@ def test_who_wants_nothing_stored_takes_nothing_from_others(rule):
 
 @pytest.mark.parametrize("current", ["first", "second"])
 def test_what_an_origin_confirms_is_what_it_was_asked_about(current):
-    """It confirmed the second one, and the program got the first one's bytes: both had one date."""
+    """Confirm the second of two objects with one date: the program got the first one's bytes."""
     date = formatdate(1e9, usegmt=True)
     first, second = (
         record(headers(age_s, cache_control="no-cache", etag=f'W/"{tag}"', last_modified=date))

@@ -73,7 +73,7 @@ async def test_who_has_most_open_makes_room_for_others(store):
     reading = [store.open_object(ME, each, lambda: given_up.append(ME)) for each in held]
     with pytest.raises(TransferError, match="no room for it while it fetches"):
         await put(store, ME, "d", bytes(200 * UNIT))
-    assert ME not in given_up, "room of one's own is nobody else's"
+    assert ME not in given_up, "a client's own room is no other client's"
     for each in reading:
         each.close()
 
@@ -153,7 +153,7 @@ async def coming(store, client):
 
 
 async def test_room_on_the_disk_is_taken_in_a_thread(store, monkeypatch):
-    """A GB of tmpfs takes 0.3 s, in which nobody was served; what waits for it has its room already."""
+    """A GB of tmpfs takes 0.3 s, in which no client was served; what waits has its room already."""
     free = [client_store._KEEP_FREE + 1000 * UNIT]
     monkeypatch.setattr(client_store, "disk_usage", lambda _folder: SimpleNamespace(free=free[0]))
     begun, go_on, reserve = threading.Event(), threading.Event(), os.posix_fallocate
@@ -207,7 +207,7 @@ async def test_what_its_client_no_longer_waits_for_leaves_nothing(store, monkeyp
 
 
 async def test_the_disk_of_what_is_removed_is_freed_in_a_thread(store, monkeypatch):
-    """A GB took 0.3 s on ext4 and 0.6 s on tmpfs, in which nobody was served."""
+    """A GB took 0.3 s on ext4 and 0.6 s on tmpfs, in which no client was served."""
     found = await put(store, ME, "a", bytes(480 * UNIT))
     large, closed, freed_in = found.path.stat().st_ino, os.close, []
 

@@ -175,7 +175,7 @@ async def test_a_client_that_was_killed_goes_on_and_hears_the_answer(uploading):
 
 
 async def test_an_upload_whose_note_finds_no_room_is_sent_all_the_same(uploading, monkeypatch):
-    """It was whole for the gateway, which never sent it: its client waited until the gateway's end."""
+    """Bring all of it: the gateway never sent it, and its client waited until the gateway's end."""
     keep = UploadStore.keep
 
     async def full(store, client, upload):
@@ -358,7 +358,7 @@ async def test_what_came_counts_after_a_restart_too(store, tmp_path):
 
 
 async def test_only_bytes_that_come_push_others_out(store):
-    """What is only announced removed bodies of others that waited for a repetition."""
+    """Announce an upload: that removed bodies of others that waited for a repetition."""
     for client in "01":
         waiting = await announced(store, client, client, 480_000)
         waiting.path.write_bytes(bytes(480_000))

@@ -449,7 +449,7 @@ class _Pretender:
 @pytest.mark.parametrize("own_network", [True, False])
 @pytest.mark.parametrize("answers", [True, False])
 def test_one_client_with_many_names_keeps_no_helper_away(own_network, answers):
-    """Its 16 certificates failed one after the other: the next helper was taken after 262 s."""
+    """Fail under 16 certificates, one after the other: the next helper was taken after 262 s."""
     terms = unpack(datagram(conversation(), JoinMessage)).message
     helpers = {f"e{number}": _Pretender(f"e{number}", terms, answers) for number in range(16)}
     helpers["bob"] = helper("bob", 1)
@@ -513,7 +513,7 @@ def test_no_helper_is_so_dear_that_the_budget_is_spent_before_it_is_seen(price, 
 
 
 def test_who_does_not_pay_is_not_helped_at_once_again():
-    """It was helped for 600 s of 600 without a receipt, by 19 contracts in a row."""
+    """Give no receipt: the requestor was helped for 600 s of 600, by 19 contracts in a row."""
     link = conversation()
     bob, forwarded_s = link.helpers["bob"], 0
     for _ in range(600):

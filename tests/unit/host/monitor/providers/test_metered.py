@@ -55,7 +55,7 @@ async def test_network_manager_is_asked_and_watched():
 
 
 async def test_a_word_stays_while_network_manager_says_nothing_else():
-    """Who kept it busy, or restarted it, opened the wall of a hard budget of metered networks."""
+    """Keep NetworkManager silent: that opened the wall of a hard budget of metered networks."""
     wifi = {"Interface": "wlan0", "Metered": 1}
     gone, stick = f"{DEVICES}/1", {"Interface": "enp0s20u3", "Metered": 2}
     told = {f"{DEVICES}/2": [wifi], f"{DEVICES}/3": [stick]}
@@ -71,7 +71,9 @@ async def test_a_word_stays_while_network_manager_says_nothing_else():
     assert await source.read(interfaces) == words
     wifi["Metered"] = 4
     assert await source.read(interfaces) == {"enp0s20u3": MeteredWord.NO}
-    stick["Metered"] = 0  # whatever its next network is like, nobody has said that it costs nothing
+    stick["Metered"] = (
+        0  # whatever its next network is like, no service has said that it costs nothing
+    )
     assert await source.read(interfaces) == {}
     stick["Metered"] = 2
     assert await source.read(interfaces) == {"enp0s20u3": MeteredWord.NO}
@@ -110,7 +112,7 @@ async def test_a_modem_stays_behind_its_interface():
 
 
 async def test_without_a_descriptor_all_is_as_it_was(monkeypatch):
-    """Who uses them up makes no hotspot free of charge, nor a new network, and hides no lost one."""
+    """Use up descriptors: no hotspot and no new network becomes free of charge, no lost one is hidden."""
     leases = {"wlan0": True, "eth0": False}
     monkeypatch.setattr(metered, "announced_metered", lambda name, _: leases[name])
     monkeypatch.setattr(metered, "_AGAIN_S", 0.01)

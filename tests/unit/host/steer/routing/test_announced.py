@@ -112,6 +112,6 @@ def test_prefixes_that_a_router_announces_do_not_multiply_the_rules(world):
 
 
 def test_where_the_route_names_an_address_any_one_is_led(world):
-    """Where all of a network's addresses are deprecated, the kernel looks at another network's."""
+    """Deprecate all of a network's addresses: the kernel looks at another network's."""
     hop = replace(world.lte0.next_hops[1], source=ip_address("2001:db8:44::2"))
     assert sources(world, next_hops=(world.lte0.next_hops[0], hop)) == {"::/1", "8000::/1"}
