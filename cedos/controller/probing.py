@@ -83,7 +83,7 @@ class Probing:
         self.config = config
         self._power = power
         self._seen = seen
-        self._rules: dict[tuple[str, int], Mapping[Direction, ProbeRule]] = {}
+        self._rules: dict[tuple[str, int, NetworkKind], Mapping[Direction, ProbeRule]] = {}
         self._begun = {direction: _Arrivals() for direction in Direction}
         self._uploads = 0
         self._asked_at_s: float | None = None
@@ -115,7 +115,7 @@ class Probing:
         """
         networks = tuple(networks)
         self.networks = tuple(network for network in networks if network.up)
-        there = {(network.name, network.index): network for network in networks}
+        there = {_key(network): network for network in networks}
         self._rules = {
             key: self._rules.get(key) or self._new_rules(network) for key, network in there.items()
         }
@@ -160,7 +160,7 @@ class Probing:
         moment = replace(seen, pending=begun.pending, transfers_per_s=begun.per_s)
         worth = []
         for network in self.networks:
-            rule = self._rules[network.name, network.index][direction]
+            rule = self._rules[_key(network)][direction]
             verdict = rule.weigh(network.name, moment)
             if self.config.light and verdict.send:
                 verdict = self._needed(network.name, verdict, moment)
@@ -225,3 +225,8 @@ def expected_price(
     ).energy_j
     cost_s = config.seconds_per_joule * energy_j + config.seconds_per_mb * sent / 1e6
     return Price(cost_s, energy_j=energy_j, carried_bytes=sent)
+
+
+def _key(network: Network) -> tuple[str, int, NetworkKind]:
+    """Return what a network's rules are kept by: they have the price of its kind."""
+    return network.name, network.index, network.kind

@@ -159,6 +159,9 @@ class Observer:
         """Take the networks. Of helpers the bytes are metered, and nothing is asked."""
         self._count_helpers()  # of those that are gone
         self._networks, self._helpers = networks, helpers
+        there = {each.index for each in networks}
+        for gone in [each for each in self._counting if each not in there]:
+            del self._counting[gone]
 
     def watch(self, networks: Sequence[Network]) -> None:
         """Ping and probe these networks, where that is allowed."""
@@ -264,10 +267,14 @@ class Observer:
         return counted
 
     async def count_last(self, network: Network, counters: Counters) -> None:
-        """Have the last counters of a network metered whose interface is gone."""
+        """Have the last counters of a network metered whose interface is gone.
+
+        Not once a later interface of that name may have been metered: each would then count anew.
+        """
         async with self._counting[network.index]:
-            self._metered(network, counters, time.monotonic())
-        self._counting.pop(network.index, None)
+            same = [each.index for each in self._networks if each.interface == network.interface]
+            if same in ([], [network.index]):
+                self._metered(network, counters, time.monotonic())
 
     async def count_all(self) -> None:
         """Have the counters of all networks metered, now."""

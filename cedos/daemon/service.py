@@ -333,7 +333,8 @@ class Daemon:
         self._named.networks_changed([*networks, *helpers])
         self._driver.post(NetworksChanged(tuple(networks), tuple(helpers)))
         await self._steering.barring.networks_changed()
-        # A budget that begins now counts from what is kept.
+        # An interface that goes takes its counter with it. And a budget that begins now counts from what
+        # is kept.
         await self._budgets.keep()
 
     async def settle(self) -> None:
@@ -393,15 +394,13 @@ class Daemon:
         async for event in self._links.events():
             if event.counters is not None:
                 await self._observer.count_last(event.network, event.counters)
+                await self._budgets.keep()
             else:
                 _log.info(_happened(event), network=event.network.name)
                 await self.networks_changed()
-            if event.change in (Change.LOST, Change.COUNTED):
-                # An interface that goes takes its counter with it: what it showed last is kept now.
-                await self._budgets.keep()
 
     async def _keep(self, notifier: Notifier, server: ControlServer) -> None:
-        """Keep the history and the control socket and feeds the watchdog; all stop if the loop hangs."""
+        """Keep the history and the control socket, and feed the watchdog; all stop if the loop hangs."""
         kept_at_s = time.monotonic()
         while True:
             if time.monotonic() - kept_at_s > _KEEP_S:

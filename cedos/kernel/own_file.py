@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -206,13 +207,15 @@ def write(path: Path, content: bytes) -> None:
         with os.fdopen(file, "wb") as opened:
             opened.write(content)
         new.replace(path)
-        # Programs that were killed left theirs.
-        for old in path.parent.glob(f"{path.stem}.*.new"):
-            if not Path("/proc", old.suffixes[-2][1:]).exists():
-                old.unlink(missing_ok=True)
     except OSError:
         new.unlink(missing_ok=True)
         raise
+    # Programs that were killed left theirs.
+    for old in path.parent.glob(f"{escape(path.stem)}.*.new"):
+        writer = old.suffixes[-2][1:]
+        if writer.isdecimal() and not Path("/proc", writer).exists():
+            with suppress(OSError):
+                old.unlink()
 
 
 def aside(path: Path) -> Path:

@@ -25,7 +25,9 @@ from cedos.errors import ConfigError
 from cedos.kernel import own_file
 from cedos.session.protocol.crypto import KEY_BYTES, KeyPair
 
-_LOCK_S, _LOOK_S = 5.0, 0.05
+# Another program's lock of a file is waited for so long, and looked at so often.
+_LOCK_S: Final = 5.0
+_LOOK_S: Final = 0.05
 _TEXT_LENGTH: Final = 43  # of 32 bytes in base64 for URLs, without padding
 _HEAD: Final = (
     "# Hosts and their public keys. Lines are added by programs and may be edited by hand.\n"

@@ -179,6 +179,7 @@ class UploadStore(ClientStore[KeptUpload]):
     async def settled(self, client: str, name: str) -> KeptUpload | None:
         """Return an upload once its record is written; None: it is not here."""
         while (found := self.find(client, name)) is not None and found.writes:
+            await asyncio.sleep(0)  # the writer's task takes its turn before this one
             async with found.turn:
                 pass
         return found

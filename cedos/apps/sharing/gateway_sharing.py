@@ -317,9 +317,8 @@ class GatewaySharing:
         if followed.helper is not None and not (
             self._holds(followed.host) and self._holds(followed.helper)
         ):
-            self._accounts.on_closed(
-                path.path_id
-            )  # what it carries from now on counts for no client
+            # What it carries from now on counts for no client.
+            self._accounts.on_closed(path.path_id)
         self._accounts.on_counts(path.path_id, path.received_bytes, path.acknowledged_bytes())
 
     def _holds(self, host: bytes) -> bool:

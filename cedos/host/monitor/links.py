@@ -499,7 +499,9 @@ class LinkMonitor:
         """Return what networks carried whose interfaces are gone, by their last counters."""
         found = [(self._had.get(index), counters) for index, counters in self._gone.items()]
         self._gone.clear()
-        self._had |= {each.index: each for each in self._networks.values()}
+        for each in self._networks.values():  # those that are gone come first
+            self._had.pop(each.index, None)
+            self._had[each.index] = each
         while len(self._had) > _MOST_HAD:
             del self._had[next(iter(self._had))]
         return [NetworkEvent(Change.COUNTED, n, n, at_s, counters) for n, counters in found if n]

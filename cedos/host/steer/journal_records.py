@@ -314,7 +314,7 @@ ELSEWHERE: Final = (
 
 
 def of_here(journal: JournalReading) -> tuple[JournalReading, bool]:
-    """Return a journal without the records of other places; whether some are of this boot.
+    """Return a journal without the records of other places; whether others are of this boot.
 
     Records of an earlier boot are left out: nothing is left of their changes.
     """

@@ -238,10 +238,6 @@ class Gateway:
         return [each.connection for each in self._sessions.values()]
 
     @property
-    def streams(self) -> int:
-        return sum(map(len, self._sessions.values()))
-
-    @property
     def sessions(self) -> int:
         return len(self._sessions)
 

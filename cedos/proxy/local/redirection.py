@@ -434,7 +434,7 @@ def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, ChosenCgroup
 def shared(
     found: Mapping[int, ChosenCgroup], known: Collection[int], most: int
 ) -> dict[int, ChosenCgroup]:
-    """Return at most so many: each owner has a share, in which known ones stay. Pure."""
+    """Return at most `most` cgroups, shared evenly among owners; known ones come first."""
     held = Counter[int]()
     ranked: list[tuple[int, int]] = []
     for number in sorted(found, key=lambda each: each not in known):

@@ -32,7 +32,7 @@ _SETTLE_S: Final = 0.020
 # Then a pause precedes each connection. A connection that carries nothing sends less than the least.
 _IN_VAIN_BYTES: Final = 4 << 20
 _LEAST_IN_VAIN_BYTES: Final = 1 << 14
-_FIRST_IN_VAIN_S: Final = 0.25
+_FIRST_IN_VAIN_S: Final = 0.5
 _LONGEST_IN_VAIN_S: Final = 30.0
 
 
@@ -124,8 +124,8 @@ class ConnectAttempts:
     def on_lost(self, in_vain_bytes: int | None) -> None:
         """Take what a lost connection sent in vain; None: something had arrived at either end.
 
-        Who resets connections on the way, and holds back what the server says, could have all that waits
-        sent again with each one.
+        An attacker on the way who resets connections, and holds back what the server says, could have the
+        session send all its data again over each new connection.
         """
         if in_vain_bytes is None:
             self._in_vain_bytes, self._in_vain_s = 0, _FIRST_IN_VAIN_S
@@ -134,8 +134,8 @@ class ConnectAttempts:
             return
         self._in_vain_bytes += in_vain_bytes
         if self._in_vain_bytes > _IN_VAIN_BYTES:
-            self._in_vain_s = min(2.0 * self._in_vain_s, _LONGEST_IN_VAIN_S)
             self.not_before_s = max(self.not_before_s, self._driver.now() + self._in_vain_s)
+            self._in_vain_s = min(2.0 * self._in_vain_s, _LONGEST_IN_VAIN_S)
 
     def retry_now(self) -> None:
         """Try again at once: something has changed.

@@ -65,7 +65,10 @@ def user_overrides() -> Mapping[str, NetworkOverride]:
 
 
 class NetworkIdentifier:
-    """The identifier of networks as the daemon does it: by the user's word, driver or name."""
+    """The identifier of networks as the daemon does it: by the user's word, driver or name.
+
+    `certain`: the hardware of the last one could be read.
+    """
 
     def __init__(
         self, overrides: Mapping[str, NetworkOverride], hardware: HardwareSource = _SYSFS
@@ -73,6 +76,7 @@ class NetworkIdentifier:
         self._overrides = overrides
         self._hardware = hardware
         self._known: dict[tuple[Link, ...], Identity] = {}
+        self.certain = True
 
     def identify(self, link: Link, links: Mapping[int, Link]) -> Identity:
         """Return an interface's kind; one that the daemon ignores (a VPN) may be used, too.
@@ -82,13 +86,15 @@ class NetworkIdentifier:
         beneath = carriers(link, links, self._hardware)
         key = (link, *(each for each, _ in beneath))
         found = self._known.get(key)
+        self.certain = True
         if found is None:
             hardware = self._hardware.look_up(link)
             found = identify(link, hardware, self._overrides, beneath, leads_out=True)
             if found is None:
                 kind = guess(link, hardware, beneath, leads_out=True) or NetworkKind.ETHERNET
                 found = Identity(link.name, kind)
-            if all(each.known for each in (hardware, *(its for _, its in beneath))):
+            self.certain = all(each.known for each in (hardware, *(its for _, its in beneath)))
+            if self.certain:
                 self._known[key] = found
         return found
 
@@ -219,6 +225,7 @@ class EgressReader:
 
     def _egress(self, link: Link, links: Mapping[int, Link], addresses: set[str]) -> Egress:
         identity = self._identifier.identify(link, links)
+        self.certain = self.certain and self._identifier.certain
         try:
             announced = announced_metered(link.name, link.index)
         except OSError:  # no descriptor is left to find it out

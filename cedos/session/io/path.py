@@ -118,7 +118,8 @@ class SessionPath:
     """A connection with its channel."""
 
     __slots__ = (
-        "_driver", "_host", "_pending", "_read_bytes", "_reading", "_report", "_reported_confirmed",
+        "_acknowledged_bytes", "_driver", "_host", "_pending", "_read_bytes", "_reading", "_report",
+        "_reported_confirmed",
         "_reported_opened", "_shares", "_shut", "_unsent_bytes", "_writing", "_written_bytes", "channel",
         "closed", "connection", "core", "egress", "estimator", "facts", "index", "known", "path_id",
         "peer", "received_bytes",
@@ -330,9 +331,10 @@ class SessionPath:
     def acknowledged_bytes(self) -> int:
         """Return how many bytes the other end's kernel has acknowledged, with the session's overhead.
 
-        The kernel tells this only of an open connection. On a closed path the result is the number of
-        bytes that the kernel had taken.
+        Of a closed path, what it was at the end.
         """
+        if self.closed:
+            return self._acknowledged_bytes
         given = self._written_bytes - sum(map(len, self._pending))
         return max(given - self._host.unacknowledged_bytes(self.connection), 0)
 
@@ -433,6 +435,7 @@ class SessionPath:
         """Close the connection and report LOST. With `reset` the kernel drops its unsent bytes."""
         if self.closed:
             return
+        self._acknowledged_bytes = self.acknowledged_bytes()
         self.closed = True
         file = self.connection.fileno()
         if self._reading:

@@ -109,8 +109,13 @@ def test_the_draft_of_a_killed_program_goes_with_the_next_write(tmp_path):
     path = tmp_path / "book.json"
     with subprocess.Popen(["true"]) as ended:
         pass
-    left, living = (tmp_path / f"book.{each}.new" for each in (ended.pid, os.getppid()))
-    left.touch()
-    living.touch()
+    left, living, other = (
+        tmp_path / f"book.{each}.new" for each in (ended.pid, os.getppid(), "kept")
+    )
+    for each in (left, living, other):
+        each.touch()
     own_file.write(path, b"{}")
-    assert sorted(tmp_path.iterdir()) == [living, path]
+    assert set(tmp_path.iterdir()) == {living, other, path}
+    left.mkdir()  # one that cannot be removed is no failure of the write
+    own_file.write(path, b"[]")
+    assert path.read_bytes() == b"[]"

@@ -435,7 +435,7 @@ async def test_a_client_that_ends_no_connection_has_only_so_many(ends, tmp_path)
             assert (stream.broken is None) == (number < 4)
         assert isinstance(stream.broken, RefusedError)
         next(iter(streams.streams.values())).finish()
-        await until(lambda: ends.gateway.streams == 3)
+        await until(lambda: sum(map(len, ends.gateway._sessions.values())) == 3)
         running.cancel()
     await fetcher.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cedos import config, session
-from cedos.kernel.interface_kind import Sysfs
+from cedos.kernel.interface_kind import Hardware, Sysfs
 from cedos.kernel.rtnetlink import Link
 from cedos.model import Bulk, Label, NetworkKind, Urgency
 from cedos.session.io.connect_attempts import asks_after_s
@@ -131,6 +131,18 @@ def sysfs(root, driver):
 def test_a_tethered_phone_is_no_ethernet_whatever_its_name(tmp_path, driver):
     found = NetworkIdentifier({}, sysfs(tmp_path, driver)).identify(PHONE, {})
     assert (found.kind, found.metered([])) == (NetworkKind.CELLULAR, True)
+
+
+def test_a_kind_that_could_not_be_read_is_asked_for_again(monkeypatch, tmp_path):
+    """Read it without a descriptor: the guess stayed until the next change of links."""
+    hardware = sysfs(tmp_path, "r8152")
+    identifier = NetworkIdentifier({}, hardware)
+    with monkeypatch.context() as without:
+        without.setattr(hardware, "look_up", lambda _: Hardware(known=False))
+        assert identifier.identify(PHONE, {}).kind is NetworkKind.CELLULAR
+        assert not identifier.certain
+    assert identifier.identify(PHONE, {}).kind is NetworkKind.ETHERNET
+    assert identifier.certain
 
 
 def test_the_users_word_counts_for_sessions_too(tmp_path, monkeypatch):

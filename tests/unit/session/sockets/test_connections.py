@@ -470,6 +470,19 @@ class Thief:
             each.transport.abort()
 
 
+async def test_a_closed_connection_counts_what_had_arrived_alone(joined):
+    """Close one whose other end takes nothing: what the kernel held counted as sent in vain."""
+    near, far = await joined()
+    (there,), (path,) = far.flow.paths.values(), near.flow.paths.values()
+    far.flow.driver.loop.remove_reader(there.connection.fileno())
+    for _ in range(3):
+        near.write_now(bytes(8 << 20))
+        await asyncio.sleep(0.1)
+    arrived = path.acknowledged_bytes()
+    path.close("lost", reset=True)
+    assert path.acknowledged_bytes() == arrived < path._written_bytes
+
+
 async def test_what_is_taken_on_the_way_is_not_sent_without_end(monkeypatch):
     """Without any key such a one had 83 MB a second sent, for as long as the session's deadline."""
     monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)

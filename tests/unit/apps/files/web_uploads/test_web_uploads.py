@@ -332,6 +332,15 @@ async def test_what_a_client_announces_takes_no_room_from_others(store):
     assert third.have == 480_000
 
 
+@pytest.mark.timeout(20)
+async def test_a_request_in_the_moment_of_a_write_waits_for_it(store):
+    """Ask for an upload before the writer's task has begun: the gateway did nothing else for good."""
+    upload = await announced(store, "1", "1", 1_000)
+    _, found = await asyncio.gather(store.keep("1" * 32, upload), store.settled("1" * 32, "1" * 32))
+    assert found is upload
+    assert not found.writes
+
+
 async def test_what_came_takes_room_from_all(store):
     uploads = {client: await announced(store, client, client, 480_000) for client in "012"}
     for client in "01":
