@@ -10,16 +10,11 @@ short, and shrinks once a queue builds up. While another program begins somethin
 """
 
 import asyncio
-import fcntl
-import os
 import socket
 import ssl
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
-from shutil import disk_usage
 from typing import Any, Final
 
 import aiohttp
@@ -28,7 +23,6 @@ from aiohttp import hdrs
 from cedos import web
 from cedos.apps.prefetch.surroundings import FetchError, NotThereError, Turn
 from cedos.errors import TransferError
-from cedos.kernel import own_file
 from cedos.kernel.tcp_info import receive_rtt_s, tcp_info
 from cedos.model import Urgency
 from cedos.web import AnswerHead, WebWay
@@ -175,7 +169,6 @@ class Yielding:
 
 
 _BLOCK_BYTES = 16 * 1024
-_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 MOST_IN_MEMORY_BYTES: Final = 1 << 28
 _SILENCE_S = 30.0
 # A server that drops what has come could have it sent without end.
@@ -185,28 +178,27 @@ _GONE = frozenset({400, 401, 403, 404, 405, 406, 410, 414, 451})
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A fetched body: its final URL, its type, and its bytes or its file."""
+    """A fetched body: its final URL, its type, and its bytes."""
 
     url: str
     content_type: str
-    content: bytes | Path
+    content: bytes
 
 
 class HttpFetcher:
-    """A fetcher of one URL, into a file that appears when it is complete, or into memory."""
+    """A fetcher of one URL into memory."""
 
     def __init__(
         self,
         url: str,
         *,
-        into: Path | None = None,
         headers: dict[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.url = url
         self._headers = headers or {}
         self._tls = tls
-        self._part = _Part(url, into)
+        self._part = _Part(url)
 
     @property
     def title(self) -> str:
@@ -223,9 +215,8 @@ class HttpFetcher:
         """
         way = WebWay(turn.interface)
         try:
-            with self._part.opened():
-                async with self._session(turn, way) as session:
-                    return await self._fetch(session, turn)
+            async with self._session(turn, way) as session:
+                return await self._fetch(session, turn)
         except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise NotThereError(f"{self.url} is no URL that can be fetched") from error
         except (aiohttp.ClientError, OSError, TimeoutError, TransferError) as error:
@@ -264,14 +255,6 @@ class HttpFetcher:
 
     async def _fetch(self, session: aiohttp.ClientSession, turn: Turn) -> Body:
         part = self._part
-        if part.whole is None:
-            part.whole = await self._receive(session, turn)
-        url, content_type = part.whole
-        return Body(url, content_type, await part.finish())
-
-    async def _receive(self, session: aiohttp.ClientSession, turn: Turn) -> tuple[str, str]:
-        """Receive the rest of the body; return its final URL and its type."""
-        part = self._part
         headers = {**self._headers, hdrs.ACCEPT_ENCODING: "identity"}
         if part.size and part.validator:
             headers[hdrs.RANGE] = f"bytes={part.size}-"
@@ -298,7 +281,7 @@ class HttpFetcher:
                     await turn.turn()
         if total is not None and part.size != total:
             raise FetchError(f"{self.url}: {part.size} of {total} bytes came")
-        return str(answer.url), answer.content_type
+        return Body(str(answer.url), answer.content_type, part.taken())
 
     def _begin(self, answer: aiohttp.ClientResponse) -> int | None:
         """Take the head of an answer; return the size of the whole, None if it is unknown."""
@@ -322,108 +305,33 @@ class HttpFetcher:
 
 
 class _Part:
-    """The received part of a body and its version: in memory, or in a file beside the wanted one.
+    """The received part of a body, and its version."""
 
-    The file is open, and locked against other programs, while an attempt runs (`opened`). Between two
-    attempts others may write to it, if they may write in its folder.
-    """
-
-    def __init__(self, url: str, into: Path | None) -> None:
+    def __init__(self, url: str) -> None:
         self._url = url
         self.validator = ""
-        self.size = 0
-        # The final URL and the type of a body that is whole, and has not got its name yet.
-        self.whole: tuple[str, str] | None = None
-        self._into = into
-        self._beside = into.with_name(f".{into.name}.part") if into is not None else None
         self._content = bytearray()
-        self._file = -1
-        self._left: tuple[int, ...] = ()  # what the last attempt left, by its numbers
         self._anew = 0
 
-    @contextmanager
-    def opened(self) -> Iterator[None]:
-        """Hold the file for an attempt. FetchError: another program does. OSError: it is not ours."""
-        if self._beside is None:
-            yield
-            return
-        self._file = os.open(self._beside, _FLAGS, 0o600)
-        try:
-            own_file.check(self._file, self._beside)
-            try:
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise FetchError(
-                    f"{self._url}: another program fetches it into that file"
-                ) from error
-            self._check_name()
-            if self.size and self._numbers() != self._left:
-                self.size, self.validator, self.whole = 0, "", None
-            if not self.size:
-                os.ftruncate(self._file, 0)
-            try:
-                yield
-            finally:
-                self._left = self._numbers()
-                if not self.size and self._is_there():
-                    self._beside.unlink()
-        finally:
-            os.close(self._file)
-            self._file = -1
+    @property
+    def size(self) -> int:
+        return len(self._content)
 
     def append(self, block: bytes) -> None:
-        most = MOST_IN_MEMORY_BYTES if self._beside is None else web.MOST_FILE_BYTES
-        if self.size + len(block) > most:
+        if self.size + len(block) > MOST_IN_MEMORY_BYTES:
             self.restart("")
-            raise NotThereError(f"{self._url}: it has more than {most} bytes")
-        if self._beside is None:
-            self._content += block
-            self.size += len(block)
-            return
-        if disk_usage(self._beside.parent).free < web.KEEP_FREE_BYTES:
-            least = f"{web.KEEP_FREE_BYTES // 10**6} MB"
-            raise FetchError(f"{self._url}: less than {least} are free on the disk")
-        rest = memoryview(block)
-        while rest:  # a disk that becomes full takes a piece of a block
-            count = os.pwrite(self._file, rest, self.size)
-            self.size += count
-            rest = rest[count:]
+            raise NotThereError(f"{self._url}: it has more than {MOST_IN_MEMORY_BYTES} bytes")
+        self._content += block
 
     def restart(self, validator: str) -> None:
         """Drop what has come. NotThereError: the server had that done too often."""
         self._anew += self.size > 0
         self._content.clear()
-        if self._file >= 0:
-            os.ftruncate(self._file, 0)
-        self.size, self.validator = 0, validator
+        self.validator = validator
         if self._anew > MOST_ANEW:
             raise NotThereError(f"{self._url}: the server began it anew {MOST_ANEW} times")
 
-    async def finish(self) -> bytes | Path:
-        """Return the whole body, or its file, which appears now, once it is on the disk."""
-        done: bytes | Path
-        if self._into is None or self._beside is None:
-            done = bytes(self._content)
-            self._content.clear()
-        else:
-            await own_file.to_its_end(asyncio.to_thread(os.fsync, self._file))
-            own_file.open_to_others(self._file, self._beside.with_suffix(".new"))
-            self._check_name()
-            self._beside.replace(self._into)
-            done = self._into
-        self.size, self.validator, self.whole = 0, "", None
-        return done
-
-    def _check_name(self) -> None:
-        if not self._is_there():
-            raise FetchError(f"{self._url}: another program has changed {self._beside}")
-
-    def _is_there(self) -> bool:
-        assert self._beside is not None
-        with suppress(OSError):
-            return os.path.samestat(os.fstat(self._file), self._beside.lstat())
-        return False
-
-    def _numbers(self) -> tuple[int, ...]:
-        found = os.fstat(self._file)
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    def taken(self) -> bytes:
+        """Return the whole body; the next fetch is a new one."""
+        content, self._content, self.validator = self._content, bytearray(), ""
+        return bytes(content)

@@ -79,17 +79,6 @@ async def test_somebody_who_waits_gets_it_though_the_network_went(prefetcher, wi
     assert (await future.get(timeout_s=20)).content == CONTENT
 
 
-async def test_files_appear_when_they_are_complete(prefetcher, tmp_path):
-    into = tmp_path / "file.bin"
-    future = prefetcher.prefetch(HttpFetcher(f"http://{SERVER}/slow/file", into=into))
-    await until((tmp_path / ".file.bin.part").exists)
-    assert not into.exists()
-    await until(lambda: future.ready)
-    assert (await future.get()).content == into
-    assert into.read_bytes() == CONTENT
-    assert [path.name for path in tmp_path.iterdir()] == ["file.bin"]
-
-
 @pytest.mark.parametrize(
     ("path", "error", "message"),
     [("none", NotThereError, "404"), ("denied", NotThereError, "403"), ("busy", FetchError, "503")],

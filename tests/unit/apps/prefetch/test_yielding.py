@@ -2,17 +2,11 @@
 
 import asyncio
 import gzip
-import os
-import resource
-import signal
 import socket
-import threading
 from contextlib import suppress
 from time import process_time
-from types import SimpleNamespace
 
 import pytest
-from kit.waiting import until
 
 from cedos import web
 from cedos.apps.prefetch import http
@@ -164,151 +158,8 @@ async def test_a_server_cannot_fill_memory_beyond_a_bound(monkeypatch, encoding)
         assert fetcher._part.size == 0
 
 
-async def test_a_server_cannot_fill_the_disk(monkeypatch, tmp_path):
-    """Send without an end: 500 MB came in 15 s for an item of 120 kB, and went on."""
-    monkeypatch.setattr(web, "MOST_FILE_BYTES", 1_000_000)
-
-    async def answer(reader, writer):
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        with suppress(ConnectionError):
-            for _ in range(200):
-                writer.write(bytes(100_000))
-                await writer.drain()
-        writer.close()
-
-    turn = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        with pytest.raises(NotThereError, match=f"{url}: it has more than"):
-            await HttpFetcher(url, into=tmp_path / "item").fetch(turn)
-    assert list(tmp_path.iterdir()) == []
-
-
-async def test_a_disk_that_was_full_for_a_while_has_the_item_go_on(monkeypatch, tmp_path):
-    """Keep what came: a full disk was final, and dropped it."""
-    asked, body = [], bytes(range(250)) * 4_000
-
-    async def answer(reader, writer):
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
-        had = int(asked[-1].partition(b"bytes=")[2].partition(b"-")[0] or 0)
-        status = "206 Partial Content" if had else "200 OK"
-        place = f"Content-Range: bytes {had}-{len(body) - 1}/{len(body)}\r\n" if had else ""
-        head = f'HTTP/1.1 {status}\r\nETag: "1"\r\n{place}Content-Length: {len(body) - had}\r\n\r\n'
-        with suppress(ConnectionError):
-            writer.write(head.encode() + body[had:])
-            await writer.drain()
-        writer.close()
-
-    free = iter([web.KEEP_FREE_BYTES, 0])
-
-    def usage(_folder):
-        return SimpleNamespace(free=next(free, web.KEEP_FREE_BYTES))
-
-    monkeypatch.setattr(http, "disk_usage", usage)
-    turn = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        fetcher = HttpFetcher(url, into=tmp_path / "item")
-        with pytest.raises(FetchError, match=f"{url}: less than 1000 MB are free") as failed:
-            await fetcher.fetch(turn)
-        assert not isinstance(failed.value, NotThereError)
-        await fetcher.fetch(turn)
-    assert b"bytes=" in asked[1], "it went on"
-    assert (tmp_path / "item").read_bytes() == body
-
-
 def foreground():
     return Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
-
-
-async def test_a_link_that_comes_between_head_and_body_is_not_followed(tmp_path):
-    """The server's bytes replaced the content of any file of the user."""
-    kept, folder = tmp_path / "kept", tmp_path / "open to all"
-    kept.write_bytes(b"the user's own")
-    folder.mkdir()
-
-    async def answer(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\n")
-        await writer.drain()
-        await asyncio.sleep(0.1)
-        with suppress(FileNotFoundError):
-            (folder / ".item.part").unlink()
-        (folder / ".item.part").symlink_to(kept)
-        writer.write(b"evil")
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        with pytest.raises(FetchError):
-            await HttpFetcher(url, into=folder / "item").fetch(foreground())
-        assert kept.read_bytes() == b"the user's own"
-        with pytest.raises(FetchError):  # and a link that was there before
-            await HttpFetcher(url, into=folder / "item").fetch(foreground())
-    assert kept.read_bytes() == b"the user's own"
-    assert not (folder / "item").exists()
-
-
-async def test_two_runs_do_not_mix_what_they_bring(tmp_path):
-    """60,000 bytes of 200,000 took the item's name, and both runs took them for all."""
-    asked = []
-
-    async def answer(reader, writer):
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
-        piece = bytes([len(asked)]) * 20_000
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n")
-        with suppress(ConnectionError):
-            for _ in range(10):
-                await asyncio.sleep(0.02)
-                writer.write(piece)
-        writer.close()
-
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        first = asyncio.create_task(HttpFetcher(url, into=tmp_path / "item").fetch(foreground()))
-        await asyncio.sleep(0.06)
-        second = HttpFetcher(url, into=tmp_path / "item")
-        with pytest.raises(FetchError, match="another program"):
-            await second.fetch(foreground())
-        await first
-        assert (tmp_path / "item").read_bytes() == b"\1" * 200_000
-        await second.fetch(foreground())
-    assert (tmp_path / "item").read_bytes() == bytes([len(asked)]) * 200_000
-    assert [each.name for each in tmp_path.iterdir()] == ["item"]
-
-
-@pytest.mark.parametrize("how", ["a piece of a block fits", "another program writes"])
-async def test_what_it_did_not_write_is_not_taken_for_its_bytes(how, monkeypatch, tmp_path):
-    """103,249 bytes of 102,400 took the item's name where the disk had become full in a block."""
-    body, into = bytes(range(256)) * 400, tmp_path / "item"
-
-    async def answer(reader, writer):
-        head = await reader.readuntil(b"\r\n\r\n")
-        had = int(head.partition(b"bytes=")[2].partition(b"-")[0] or 0)
-        place = f"Content-Range: bytes {had}-{len(body) - 1}/{len(body)}\r\n" if had else ""
-        status = "206 Partial Content" if had else "200 OK"
-        head = f'HTTP/1.1 {status}\r\nETag: "1"\r\n{place}Content-Length: {len(body) - had}\r\n\r\n'
-        with suppress(ConnectionError):
-            writer.write(head.encode() + body[had:])
-            await writer.drain()
-        writer.close()
-
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    _, most = before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        fetcher = HttpFetcher(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/", into=into)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_001, most))
-        try:
-            with pytest.raises(FetchError):
-                await fetcher.fetch(foreground())
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
-        if how == "another program writes":
-            (part,) = tmp_path.iterdir()
-            await asyncio.sleep(0.02)
-            part.write_bytes(bytes(part.stat().st_size))
-        await fetcher.fetch(foreground())
-    assert into.read_bytes() == body
 
 
 @pytest.mark.parametrize("urgency", Urgency)
@@ -363,46 +214,6 @@ async def test_what_steps_back_for_long_is_not_given_up(monkeypatch):
         await asyncio.sleep(0.6)
         clear.set()
         assert (await asyncio.wait_for(fetching, 5)).content == bytes(8000)
-
-
-@pytest.mark.parametrize("says_size", [True, False])
-async def test_what_is_whole_is_not_fetched_again(says_size, monkeypatch, tmp_path):
-    """An attempt that was cancelled at its end lost the file under its thread, and all came anew."""
-    asked, syncing, go_on = [], threading.Event(), threading.Event()
-
-    async def answer(reader, writer):
-        asked.append(await reader.readuntil(b"\r\n\r\n"))
-        length = "Content-Length: 4\r\n" if says_size else ""
-        writer.write(f"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\n{length}\r\nitem".encode())
-        writer.close()
-
-    def slow(number):
-        syncing.set()
-        go_on.wait(10)
-        os.fstat(number)
-
-    monkeypatch.setattr(os, "fsync", slow)
-    async with await asyncio.start_server(answer, "127.0.0.1") as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        fetcher = HttpFetcher(url, into=tmp_path / "item")
-        first = asyncio.create_task(fetcher.fetch(foreground()))
-        await until(syncing.is_set)
-        first.cancel()
-        await asyncio.sleep(0.01)
-        assert not first.done()
-        go_on.set()
-        with pytest.raises(asyncio.CancelledError):
-            await first
-        assert not (tmp_path / "item").exists()
-        body = await fetcher.fetch(foreground())
-        assert (body.url, body.content_type) == (url, "a/b")
-        assert len(asked) == 1
-        assert (tmp_path / "item").read_bytes() == b"item"
-        # The next fetch is a new one.
-        (tmp_path / "item").unlink()
-        await fetcher.fetch(foreground())
-        assert len(asked) == 2
-    assert (tmp_path / "item").read_bytes() == b"item"
 
 
 async def test_a_server_that_begins_anew_without_end_is_given_up():
