@@ -244,7 +244,6 @@ class Helper(IntEnum):
     GETSOCKOPT = 57
     LOAD_FROM_HEADER = 68  # skb_load_bytes_relative
     NETNS_COOKIE = 122
-    ANCESTOR_CGROUP = 123
 
 
 class Assembly:

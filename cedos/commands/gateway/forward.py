@@ -23,7 +23,7 @@ from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import interfaces, listen_address, listen_address_at
 from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.config.directories import directories
-from cedos.errors import CedosError, ConfigError, DaemonUnreachableError, HostError
+from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import process_limits
 from cedos.kernel.interface_socket import receive
@@ -48,7 +48,7 @@ _SERVERS_KNOWN: Final = 1_024
 _UDP: Final = "udp"
 # A network, or a port of any host.
 Place = IPv4Network | IPv6Network | int
-# The interval at which the command looks for the chosen cgroups, s.
+# The interval at which the command looks for gateways that were joined or left, s.
 _LOOK_S: Final = 3.0
 # At the end what was led here a moment ago still arrives: another user may have the port after that.
 _LED_S: Final = 0.2
@@ -123,10 +123,6 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
             "All connections and calls of alice's programs and of apt, which need no settings.",
         ),
         (
-            "sudo cedos forward --redirect-cgroup 'app-*firefox*' --redirect-cgroup transmission.service",
-            "Only some programs, also if they start later.",
-        ),
-        (
             "sudo cedos forward --redirect alice --only :443 --only 198.51.100.0/24",
             "Only HTTPS of alice's programs, and their traffic to one network.",
         ),
@@ -174,11 +170,6 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
     "-r", "--redirect", "users", type=Parsed("user", _user), multiple=True, metavar="USER",
     help="Carry TCP and UDP of this user's programs, and look their names up at the gateway; may be"
     " repeated. The programs need no settings. QUIC is refused, so that browsers use TCP. Needs root.",
-)  # fmt: skip
-@click.option(
-    "--redirect-cgroup", "cgroups", multiple=True, metavar="CGROUP",
-    help="The same for the programs of a cgroup, of any user; may be repeated. CGROUP is a systemd unit"
-    " or scope, also with * (apt-daily.service, 'app-*firefox*.scope'), or a path with a slash.",
 )  # fmt: skip
 @click.option(
     "--only", "onlys", type=Parsed("network|:port", _place), multiple=True,
@@ -233,7 +224,6 @@ def command(
     locals_: tuple[tuple[tuple[str, int], tuple[str, int]], ...],
     stdio: tuple[str, int] | None,
     users: tuple[int, ...],
-    cgroups: tuple[str, ...],
     onlys: tuple[Place, ...],
     directs: tuple[Place | str, ...],
     dns: tuple[tuple[str, int], ...],
@@ -256,22 +246,20 @@ def command(
     All users of this host may use the proxy, and no other host, unless --proxy names another address.
     Other hosts reach nothing that is near: neither this host nor its private networks. They have no
     datagrams by SOCKS.
-    --redirect carries the connections of these users only, and --redirect-cgroup those of these
-    programs. Its resolver answers all programs on loopback.
+    --redirect carries the connections of these users only. Its resolver answers all programs on loopback.
     """
-    redirects = bool(users or cgroups)
-    if stdio is not None and (proxies or locals_ or redirects or dns):
+    if stdio is not None and (proxies or locals_ or users or dns):
         raise click.UsageError("-W goes alone")
-    if (directs or onlys) and not redirects:
+    if (directs or onlys) and not users:
         raise click.UsageError(f"--{'direct' if directs else 'only'} goes with --redirect")
-    if domains and not (dns or redirects):
+    if domains and not (dns or users):
         raise click.UsageError("--dns-direct goes with --dns or --redirect")
     interfaces(networks)
     file = file or joined_gateway.path()
     joined = joined_gateway.read(file)
     redirection = None
-    if redirects:
-        redirection = Redirection(_chosen(users, cgroups, directs, onlys))
+    if users:
+        redirection = Redirection(_chosen(users, directs, onlys))
     wanted = [*((where, None) for where in proxies), *locals_]
     if not wanted and redirection is None and not dns:
         wanted = [(("", PORT), None)]
@@ -311,13 +299,11 @@ def command(
 
 def _chosen(
     users: tuple[int, ...],
-    cgroups: tuple[str, ...],
     directs: tuple[Place | str, ...],
     onlys: tuple[Place, ...],
 ) -> Chosen:
     return Chosen(
         users,
-        cgroups,
         [*NEAR, *(each for each in directs if not isinstance(each, int | str))],
         [each for each in directs if isinstance(each, int)],
         [each for each in onlys if not isinstance(each, int)],
@@ -401,10 +387,8 @@ async def _run(
         )
     )
     running = loop.create_task(work)
-    # Follow gateways that are joined or left, and programs that start, while it runs.
+    # Follow gateways that are joined or left while it runs.
     telling.append(loop.create_task(_follow_joined(file, link, made)))
-    if redirection is not None and redirection.by_cgroup:
-        telling.append(loop.create_task(_follow_cgroups(redirection)))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
@@ -470,15 +454,6 @@ async def _listen(
         log.info("carries what it was told to", but="local networks and VPNs go direct")
     await asyncio.to_thread(say_who_chooses, directories().socket)
     await asyncio.get_running_loop().create_future()
-
-
-async def _follow_cgroups(redirection: Redirection) -> None:
-    while True:
-        await asyncio.sleep(_LOOK_S)
-        try:
-            await asyncio.to_thread(redirection.follow_cgroups)
-        except (HostError, OSError) as error:
-            log.warning("cannot follow the cgroups", why=str(error))
 
 
 async def _follow_joined(

@@ -6,16 +6,12 @@ They write the real destination into tables, where the proxy finds it.
 
 import os
 import socket
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from ipaddress import IPv4Network, IPv6Network, ip_address
-from os import scandir
 from pathlib import Path
-from stat import S_ISDIR
-from typing import Final, NamedTuple
+from typing import Final
 
 import structlog
 
@@ -30,7 +26,6 @@ from cedos.kernel.bpf import (
     link,
     load,
     netns_cookie,
-    own_cgroup,
     root_cgroup,
 )
 from cedos.kernel.netlink import (
@@ -49,7 +44,6 @@ from cedos.proxy.local import redirection_programs as programs
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
 _MOST_USERS: Final = 1024
-_MOST_CGROUPS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
 # The lifetime of the route that makes stand-in IPv6 addresses local. If the proxy is killed, it expires.
@@ -60,7 +54,6 @@ _PRESENT: Final = b"\1\0\0\0"
 _PLACES: Final = (programs.PLACES4, programs.PLACES6)
 _MOUNTS: Final = Path("/proc/self/mounts")
 _PROCESSES: Final = Path("/proc/self/ns/pid")
-_OWN_CGROUP: Final = Path("/proc/self/cgroup")
 # The inode of the initial process namespace (linux/proc_ns.h).
 _FIRST_PROCESSES: Final = 0xEFFFFFFC
 _PEER_NAMES: Final = {4: AttachType.INET4_GETPEERNAME, 6: AttachType.INET6_GETPEERNAME}
@@ -75,8 +68,6 @@ class Chosen:
     """The programs whose connections are redirected, and the destinations of these."""
 
     users: Collection[int]  # users whose programs are redirected, by number
-    # Cgroups whose programs are redirected, by path or name (`chosen_cgroups`).
-    cgroups: Collection[str] = ()
     # `direct`, `direct_ports`: destinations that are left alone.
     direct: Collection[IPv4Network | IPv6Network] = ()
     direct_ports: Collection[int] = ()
@@ -129,15 +120,11 @@ class Redirection:
     def __init__(self, chosen: Chosen) -> None:
         # BPF programs know processes by their numbers in the first process namespace. Within another one
         # (a container), the proxy cannot tell them its own number.
-        self._contained = _PROCESSES.stat().st_ino != _FIRST_PROCESSES
-        if os.geteuid() in chosen.users and self._contained:
+        if os.geteuid() in chosen.users and _PROCESSES.stat().st_ino != _FIRST_PROCESSES:
             raise HostError(
                 "within a container the proxy cannot redirect the user that it runs as: run it as"
                 " another one"
             )
-        self._chosen = chosen
-        self._known_cgroups: dict[int, Path] = {}
-        self._refused = False
         self._routes: Requester | None = None
         self._owners = SocketOwners()
         self._links = ExitStack()
@@ -170,7 +157,6 @@ class Redirection:
                 return numbers(list(map(programs.kernel_port, of)), _MOST_DIRECT)
 
             only = bool(chosen.only or chosen.only_ports)
-            self._cgroups = table(8, 4, _MOST_CGROUPS, MapType.HASH) if chosen.cgroups else None
             self._asked = table(8, programs.ASKED.size)
             self._arrived = table(programs.ARRIVED_KEY.size, programs.ARRIVED.size)
             self._places = table(programs.ADDRESS_BYTES, programs.PLACE.size)
@@ -183,52 +169,10 @@ class Redirection:
                 places=self._places.file,
                 sent_to=table(programs.PLACE.size, programs.ADDRESS_BYTES).file,
                 heard=table(programs.PLACE.size, 4).file,
-                cgroups=None if self._cgroups is None else self._cgroups.file,
                 only=networks(chosen.only) if only else None,
                 only_ports=ports(chosen.only_ports) if only else None,
             )
-            self.follow_cgroups()
             self._kept = stack.pop_all()
-
-    @property
-    def by_cgroup(self) -> bool:
-        return self._cgroups is not None
-
-    def follow_cgroups(self) -> None:
-        """Redirect the chosen cgroups that exist now: a service that was restarted has another one.
-
-        HostError: this is a container, and the proxy's own cgroup is among them.
-        """
-        table, words = self._cgroups, self._chosen.cgroups
-        if table is None:
-            return
-        root = root_cgroup(_MOUNTS.read_text())
-        all_ = chosen_cgroups(root, words)
-        if self._contained:
-            own = own_cgroup(_MOUNTS.read_text(), _OWN_CGROUP.read_text())
-            if any(own.is_relative_to(each.path) for each in all_.values()):
-                raise HostError(
-                    "within a container the proxy cannot redirect the cgroup that it runs in"
-                )
-        kept = shared(all_, self._known_cgroups, _MOST_CGROUPS)
-        found = {number: each.path for number, each in kept.items()}
-        # Remove cgroups that have gone, or make room, then add new ones.
-        for number in self._known_cgroups.keys() - found.keys():
-            with suppress(OSError):
-                del table[programs.COOKIE.pack(number)]
-            _log.info("a cgroup has gone", cgroup=str(self._known_cgroups[number]))
-        refused = "" if len(kept) == len(all_) else "there are more"
-        for number in found.keys() - self._known_cgroups.keys():
-            try:
-                table[programs.COOKIE.pack(number)] = _PRESENT
-            except OSError as error:
-                refused = str(error)
-                del found[number]
-            else:
-                _log.info("carries what is sent from a cgroup", cgroup=str(found[number]))
-        if refused and not self._refused:
-            _log.warning("not all of the cgroups are redirected", most=_MOST_CGROUPS, why=refused)
-        self._known_cgroups, self._refused = found, bool(refused)
 
     def attach(
         self,
@@ -400,85 +344,3 @@ def _udp_sockets(asking: Requester) -> list[NetlinkMessage]:
             sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.udp_sockets_request(family)
         )
     ]
-
-
-# The link count of a folder without subfolders: its name, and its own `.`.
-_EMPTY: Final = 2
-# The cgroups below those of one user that are looked at: any user with a session may make more.
-_MOST_OF_USER: Final = 4_096
-
-
-class ChosenCgroup(NamedTuple):
-    """A cgroup that was chosen, and the user who owns it."""
-
-    path: Path
-    owner: int
-
-
-def chosen_cgroups(root: Path, words: Collection[str]) -> dict[int, ChosenCgroup]:
-    """Return the cgroups that exist now, by number.
-
-    A word with a slash is a path, absolute or below `root` (the mounted hierarchy). One without is the
-    name of cgroups anywhere, as of a systemd unit or scope, and may contain `*`.
-    """
-    names = [word for word in words if "/" not in word]
-    paths = (_below(root, word) for word in words if "/" in word)
-    found = dict(filter(None, map(_numbered, filter(None, paths))))
-    if names:
-        for folder in _all(root):
-            if any(fnmatchcase(folder.name, name) for name in names) and (one := _numbered(folder)):
-                found[one[0]] = one[1]
-    return found
-
-
-def shared(
-    found: Mapping[int, ChosenCgroup], known: Collection[int], most: int
-) -> dict[int, ChosenCgroup]:
-    """Return at most `most` cgroups, shared evenly among owners; known ones come first."""
-    held = Counter[int]()
-    ranked: list[tuple[int, int]] = []
-    for number in sorted(found, key=lambda each: each not in known):
-        ranked.append((held[found[number].owner], number))
-        held[found[number].owner] += 1
-    return {number: found[number] for _, number in sorted(ranked)[:most]}
-
-
-def _below(root: Path, word: str) -> Path | None:
-    path = Path(word)
-    if not path.is_relative_to(root):
-        path = root / word.lstrip("/")
-    return None if ".." in path.parts or path == root else path
-
-
-def _numbered(folder: Path) -> tuple[int, ChosenCgroup] | None:
-    """Return a cgroup with its number in the kernel, which is its folder's inode."""
-    try:
-        status = folder.stat()
-    except OSError:  # it does not exist, or no more
-        return None
-    if not S_ISDIR(status.st_mode):
-        return None
-    return status.st_ino, ChosenCgroup(folder, status.st_uid)
-
-
-def _all(root: Path) -> Iterator[Path]:
-    """Yield the cgroups down to the level to which the kernel is asked, and of each user not too many."""
-    of_user = Counter[int]()
-    level = [root]
-    for _ in range(programs.CGROUP_LEVELS):
-        level, above = [], level
-        for folder in above:
-            # A folder's link count tells whether it has subfolders. Most cgroups have none, but some
-            # sixty files: so do not read them.
-            with suppress(OSError):
-                status = folder.stat()
-                if status.st_nlink == _EMPTY:
-                    continue
-                with scandir(folder) as entries:
-                    for each in entries:
-                        if status.st_uid and of_user[status.st_uid] >= _MOST_OF_USER:
-                            break
-                        if each.is_dir(follow_symlinks=False):
-                            of_user[status.st_uid] += 1
-                            level.append(Path(each))
-        yield from level

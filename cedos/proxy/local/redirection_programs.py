@@ -80,8 +80,6 @@ _HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
 # no redirected program has sent goes to one behind them, which is not.
 STRANGERS: Final = 16
 _NETWORK_HEADER: Final = 1  # BPF_HDR_START_NET
-# The deepest level of a cgroup that is found.
-CGROUP_LEVELS: Final = 16
 _DRAWS: Final = 3  # attempts to draw a free address: of four million, a few thousand are taken
 _ONLY_NEW: Final = 1  # BPF_NOEXIST
 
@@ -99,8 +97,6 @@ class RedirectTables:
     sent_to: int  # stand-in addresses, by their place with the socket's cookie and no user
     # Places that sent to a user's port before it sent to them; they are answered directly.
     heard: int
-    # Redirected cgroups, by number; cgroups below them are redirected, too.
-    cgroups: int | None = None
     only: int | None = None  # `only`, `only_ports`: the only destinations that are redirected
     only_ports: int | None = None
 
@@ -333,23 +329,7 @@ def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
     code.jump(Opcode.IF_EQUAL, EXIT, 0, immediate=here.own_process)
     code.call(Helper.CURRENT_USER)
     code.put(Opcode.STORE, STACK, 0, _KEY4_AT)
-    if tables.cgroups is None:
-        code.look_up(tables.users, _KEY4_AT)
-        return
-    code.look_up(tables.users, _KEY4_AT, "other_user")
-    code.jump(Opcode.JUMP, "chosen")
-    code.label("other_user")
-    # Look up each cgroup above the program's, from the root downwards; level 0 is the root itself.
-    for level in range(1, CGROUP_LEVELS + 1):
-        code.put(Opcode.SET, 1, immediate=level)
-        code.call(Helper.ANCESTOR_CGROUP)
-        code.jump(Opcode.IF_EQUAL, EXIT, 0)
-        code.put(Opcode.STORE_WIDE, STACK, 0, _COOKIE_AT)
-        code.look_up(tables.cgroups, _COOKIE_AT, f"below_{level}")
-        code.jump(Opcode.JUMP, "chosen")
-        code.label(f"below_{level}")
-    code.jump(Opcode.JUMP, EXIT)
-    code.label("chosen")
+    code.look_up(tables.users, _KEY4_AT)
 
 
 def _unless_direct(code: Assembly, tables: RedirectTables) -> None:

@@ -5,14 +5,11 @@ import os
 import socket
 import subprocess
 import time
-from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from kit.waiting import wait_until
 
-from cedos.kernel.bpf import root_cgroup
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
 from tests.netns.gateway.deaths import SIZE, renumbered, silent, unplugged, whole_in_spite_of
 
@@ -77,38 +74,6 @@ def test_who_is_redirected_and_who_is_not(laptop):
     assert json.loads(said(laptop, *words, user=OTHER)) == [outside, [ORIGIN, 8080]]
     bound = TALK.replace(", 5)", f", 5, ('{outside}', 0))")
     assert json.loads(said(laptop, PYTHON, "-c", bound, "8080"))[0] == outside
-
-
-@pytest.fixture
-def cgroup():
-    """A cgroup of this host, with one below it."""
-    folder = root_cgroup(Path("/proc/self/mounts").read_text()) / f"cedos-test-{os.getpid()}.slice"
-    (folder / "below").mkdir(parents=True)
-    yield folder
-    for each in (folder / "below", folder):
-        with suppress(OSError):
-            each.rmdir()
-
-
-def test_programs_of_a_cgroup_whosever_they_are(laptop, cgroup):
-    laptop.serve_file(b"x")
-    talk = (PYTHON, "-c", TALK, "8080")
-    script = 'echo $$ > "$0/cgroup.procs"; exec setpriv --reuid="$1" --clear-groups "${@:2}"'
-
-    def inside(folder, user):
-        done = laptop.near.run("bash", "-c", script, str(folder), str(user), *talk)
-        return str(json.loads(done.stdout)[0])
-
-    laptop.forward("--redirect-cgroup", "cedos-test-*.slice", "--redirect", str(USER))
-    assert inside(cgroup, OTHER) == "127.0.0.1"
-    assert inside(cgroup / "below", 0) == "127.0.0.1"
-    assert json.loads(said(laptop, *talk))[0] == "127.0.0.1", "a chosen user elsewhere"
-    assert json.loads(said(laptop, *talk, user=OTHER))[0] != "127.0.0.1"
-    # One that goes, and comes again: as a service that begins anew.
-    for each in (cgroup / "below", cgroup):
-        each.rmdir()
-    cgroup.mkdir()
-    wait_until(lambda: inside(cgroup, OTHER) == "127.0.0.1", 10)
 
 
 SIX = """

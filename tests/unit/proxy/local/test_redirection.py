@@ -1,19 +1,15 @@
-"""Programs that are redirected: the BPF programs, and the cgroups that were chosen."""
+"""Programs that are redirected: the BPF programs."""
 
-import os
 import struct
 from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.proxy.local import redirection
 from cedos.proxy.local import redirection_programs as programs
 from cedos.proxy.local.direct import NEAR, is_near
-from cedos.proxy.local.redirection import ChosenCgroup, chosen_cgroups, shared
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
 TABLES = RedirectTables(3, 4, 5, 6, 7, 8, 9, 10)
@@ -57,18 +53,11 @@ def test_what_is_near_never_reaches_the_proxy(address, near):
     assert any(ip_address(address) in each for each in NEAR) is near
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"cgroups": 12},
-        {"only": 13, "only_ports": 14},
-        {"cgroups": 12, "only": 13, "only_ports": 14},
-    ],
-)
-def test_cgroups_and_chosen_places_are_looked_up_only_where_wanted(more):
+def test_chosen_places_are_looked_up_only_where_wanted():
     here = Here(1 << 40, 1234)
     plain = programs.connect_program(6, here, TABLES, LED, NAMES, DATAGRAMS)
-    found = programs.connect_program(6, here, replace(TABLES, **more), LED, NAMES, DATAGRAMS)
+    only = replace(TABLES, only=13, only_ports=14)
+    found = programs.connect_program(6, here, only, LED, NAMES, DATAGRAMS)
     assert len(plain) < len(found) < 8 * 4096  # instructions that every kernel takes
 
 
@@ -98,63 +87,3 @@ def test_programs_are_small_and_end():
         assert len(code) % 8 == 0
         assert len(code) // 8 < 400
         assert code[-8] == 0x95
-
-
-SCOPE = "user.slice/user-1000.slice/app.slice/app-gnome-firefox-4711.scope"
-
-
-@pytest.fixture
-def root(tmp_path):
-    """A hierarchy with a browser's scope and two services of one name."""
-    for folder in (SCOPE, "system.slice/apt.service", "machine.slice/box/system.slice/apt.service"):
-        (tmp_path / folder).mkdir(parents=True)
-        (tmp_path / folder / "cgroup.procs").touch()
-    return tmp_path
-
-
-@pytest.mark.parametrize(
-    ("word", "count"),
-    [
-        ("apt.service", 2), ("app-*firefox*.scope", 1), ("system.slice/apt.service", 1),
-        ("/system.slice/apt.service", 1), (SCOPE, 1), ("cgroup.procs", 0),
-        (f"{SCOPE}/cgroup.procs", 0), ("APT.service", 0), ("nothing.service", 0),
-        ("nothing/here", 0), ("system.slice/../..", 0), ("/", 0), ("*.slice", 6),
-    ],
-)  # fmt: skip
-def test_words(root, word, count):
-    found = chosen_cgroups(root, [word])
-    assert len(found) == count
-    assert all(number == each.path.stat().st_ino for number, each in found.items())
-
-
-def test_an_absolute_path(root):
-    (found,) = chosen_cgroups(root, [str(root / SCOPE)]).values()
-    assert found.path == root / SCOPE
-
-
-def test_one_users_cgroups_leave_room_for_those_of_others():
-    """They filled the table: another user's program that started later went direct."""
-    mine = {number: ChosenCgroup(Path(f"/{number}"), 1000) for number in range(2000)}
-    others = {5000 + user: ChosenCgroup(Path(f"/{user}"), user) for user in (0, 1001)}
-    kept = shared(mine | others, set(range(1000, 1500)), 1024)
-    assert len(kept) == 1024
-    assert kept.items() >= others.items()
-    assert kept.keys() >= set(range(1000, 1500)), "those that are redirected stay so"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives folders to another user")
-def test_no_depth_or_number_of_cgroups_hides_those_of_others(tmp_path, monkeypatch):
-    """A thousand levels ended the following for good, and the next start."""
-    monkeypatch.setattr(redirection, "_MOST_OF_USER", 50)
-    name = "one.scope"
-    own = tmp_path / "z" / name
-    deep = tmp_path.joinpath(*"abcdefghijklmnopqrst") / name
-    wide = tmp_path / "wide"
-    for folder in (own, deep, *(wide / str(number) / name for number in range(100))):
-        folder.mkdir(parents=True)
-    for folder in (wide, *wide.rglob("*")):
-        os.chown(folder, 1000, 1000)
-    found = {each.path for each in chosen_cgroups(tmp_path, [name]).values()}
-    assert own in found
-    assert deep not in found, "deeper than the kernel is asked"
-    assert len(found) <= 51
