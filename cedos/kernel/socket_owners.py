@@ -82,8 +82,6 @@ class SocketOwners:
         try:
             if one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0] == sock_diag.ESTABLISHED:
                 return False
-            if is_of_other_host(one):
-                return False  # this kernel knows nothing of its program
             ends = one.getpeername()[:2], one.getsockname()[:2]
         except OSError:
             return True  # it was reset
@@ -93,9 +91,3 @@ class SocketOwners:
         if self._asking is not None:
             self._asking.close()
             self._asking = None
-
-
-def is_of_other_host(one: socket.socket) -> bool:
-    """Return whether another host's program is at a connection's other end. OSError: it was reset."""
-    there, here = one.getpeername()[0], one.getsockname()[0]
-    return there != here and not ip_address(there.partition("%")[0]).is_loopback

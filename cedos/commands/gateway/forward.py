@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ from cedos.api.asking import DaemonChooser, DaemonRoutes
 from cedos.api.client import ControlClient
 from cedos.commands.console.manual import Manual, Parsed
 from cedos.commands.console.pipes import Input, Output
-from cedos.commands.console.servers import interfaces, listen_address, listen_address_at
+from cedos.commands.console.servers import interfaces, listen_address
 from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
@@ -99,12 +99,25 @@ def _direct(text: str) -> Place | str:
         raise ValueError(f"{error}, nor udp") from None
 
 
+def _loopback(text: str) -> tuple[str, int]:
+    """`1080` (the usual loopback addresses), `127.0.0.2:1080`, `[::1]:1080`."""
+    address, port = listen_address(text, PORT)
+    if address and not ip_address(address).is_loopback:
+        raise ValueError(
+            f"{address} is no address of loopback, which alone is served: use 127.0.0.1"
+        )
+    return address, port
+
+
+_LOOPBACK_PORT: Final = Parsed("[address:]port", _loopback)
+
+
 def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
     """`8080:intranet:80`, `127.0.0.2:8080:[2001:db8::1]:80`."""
     match = _FORWARDING.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not a forwarding such as 8080:intranet:80")
-    return listen_address(match[1], 8080), _far_end(match[2])
+    return _loopback(match[1]), _far_end(match[2])
 
 
 @click.command(
@@ -152,9 +165,9 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
     files=[("~/.config/cedos/gateway.toml", "The gateway that was joined (`cedos join`).")],
 )
 @click.option(
-    "-D", "--proxy", "proxies", type=listen_address_at(PORT), multiple=True, metavar="[ADDRESS:]PORT",
-    help=f"The address of the proxy; may be repeated.  [default: {PORT} on loopback, unless -L,"
-    " -W or --redirect is given]",
+    "-D", "--proxy", "proxies", type=_LOOPBACK_PORT, multiple=True, metavar="[ADDRESS:]PORT",
+    help=f"The address of the proxy on loopback; may be repeated.  [default: {PORT}, unless -L, -W or"
+    " --redirect is given]",
 )  # fmt: skip
 @click.option(
     "-L", "--local", "locals_", type=Parsed("[address:]port:host:port", _forwarding), multiple=True,
@@ -183,7 +196,7 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
     " repeated.  [default: this host's own networks, private addresses and VPNs]",
 )  # fmt: skip
 @click.option(
-    "--dns", "dns", type=listen_address_at(53), multiple=True, metavar="[ADDRESS:]PORT",
+    "--dns", "dns", type=_LOOPBACK_PORT, multiple=True, metavar="[ADDRESS:]PORT",
     help="Run a resolver on loopback that asks the gateway's resolver; may be repeated. Names without a"
     " dot, .local and the like, names of search domains and of /etc/hosts are looked up by this host.",
 )  # fmt: skip
@@ -243,9 +256,7 @@ def command(
     chooses the networks of each connection. Without one, metered networks are used only while there is
     no other.
 
-    All users of this host may use the proxy, and no other host, unless --proxy names another address.
-    Other hosts reach nothing that is near: neither this host nor its private networks. They have no
-    datagrams by SOCKS.
+    All users of this host may use the proxy, and no other host: it listens on loopback alone.
     --redirect carries the connections of these users only. Its resolver answers all programs on loopback.
     """
     if stdio is not None and (proxies or locals_ or users or dns):

@@ -18,7 +18,7 @@ import structlog
 
 from cedos.errors import HostError
 from cedos.kernel import process_limits
-from cedos.kernel.socket_owners import UNKNOWN, SocketOwners, is_of_other_host
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.limits import UsersTable
 from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
 from cedos.proxy.http import OnlyAnswer, RefusedError, RequestBody
@@ -122,8 +122,6 @@ class LocalProxy:
             DestinationRules(self._ports, inside=_EVERYTHING, ports=GUARDED_PORTS, local=True),
             _CONNECT_S,
         )
-        # Other hosts' programs (`--proxy` with an address of the network) reach public addresses alone.
-        self._direct_of_others = Origins(DestinationRules(ports=GUARDED_PORTS), _CONNECT_S)
         self._sockets: list[tuple[socket.socket, Listening]] = []
         self._tasks = OwnTasks(_log, "a connection failed")
         self._held: dict[int, _Held] = {}  # by user
@@ -185,24 +183,20 @@ class LocalProxy:
         far: bool,
         words: FirstWords | None = None,
         fetch: bool = False,
-        of_other: bool = False,
         user: int = UNKNOWN.user,
     ) -> ProxiedStream | socket.socket:
         """Connect a user to a host's port, through the gateway or direct. RefusedError.
 
         `far`: whether the destination is named as the gateway sees it: a private address, say, is one in
         the gateway's own network. `words`: bytes that may be sent at once; the caller sends the rest.
-        `of_other`: another host's program asks, to which nothing is near.
         """
-        direct = self._direct_of_others if of_other else self._direct
         # A name that this host knows itself: only this host has the right address for it.
-        if not (far or of_other) and (here := self._names.find(host)):
+        if not far and (here := self._names.find(host)):
             if any(map(self.goes_direct, here)):
-                return await self._connect_direct(host, port, direct, user)
+                return await self._connect_direct(host, port, user)
             host = here[0]
-        near = not of_other and self.goes_direct(host)
         # Through the gateway, unless the destination is nearby, under a rule, or better reached directly.
-        if far or not (near or await self._may_go_direct(host, port, user)):
+        if far or not (self.goes_direct(host) or await self._may_go_direct(host, port, user)):
             away: str | None = None
             try:
                 stream = await self._opened(host, port, words, fetch=fetch, user=user)
@@ -230,24 +224,22 @@ class LocalProxy:
                 words.end(again=True)
             if away is not None:
                 self._tell_direct(away)
-                origin = await direct.connect(host, port, user)
+                origin = await self._direct.connect(host, port, user)
                 # (A router's name, or this host's own, shows no network that works.)
                 with suppress(OSError):  # it was reset
                     if not self.goes_direct(origin.getpeername()[0]):
                         self._link.went_direct()
                 return origin
-        return await self._connect_direct(host, port, direct, user)
+        return await self._connect_direct(host, port, user)
 
-    async def _connect_direct(
-        self, host: str, port: int, direct: Origins, user: int
-    ) -> socket.socket:
+    async def _connect_direct(self, host: str, port: int, user: int) -> socket.socket:
         """Connect without the gateway; if it must fail closed, only to addresses that may go direct."""
         if self._fail is Fail.OPEN:
-            return await direct.connect(host, port, user)
+            return await self._direct.connect(host, port, user)
         refused: RefusedError | None = None
         for address in await self._direct_addresses(user, host, port):
             try:
-                return await direct.connect(address, port, user)
+                return await self._direct.connect(address, port, user)
             except RefusedError as error:
                 refused = error
         raise refused or RefusedError(
@@ -476,7 +468,6 @@ class LocalProxy:
                     if where.to is not None
                     else await read_request(program)
                 )
-            of_other = where.to is None and is_of_other_host(program)
         except (TimeoutError, OSError):
             return
         if request is None:
@@ -486,7 +477,7 @@ class LocalProxy:
         # SOCKS 5 UDP ASSOCIATE: carry the program's datagrams for as long as this connection lasts.
         if request.associates:
             with suppress(OSError):
-                await self._associate(program, request, user, of_other=of_other)
+                await self._associate(program, request, user)
             return
         # Connect; the program's first bytes may be sent with that.
         far = where.to is not None and where.redirection is None
@@ -501,7 +492,6 @@ class LocalProxy:
                 far=far,
                 words=words,
                 fetch=request.fetch,
-                of_other=of_other,
                 user=user,
             )
         except RefusedError as error:
@@ -533,20 +523,9 @@ class LocalProxy:
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
 
-    async def _associate(
-        self, program: socket.socket, request: ProgramRequest, user: int, *, of_other: bool
-    ) -> None:
+    async def _associate(self, program: socket.socket, request: ProgramRequest, user: int) -> None:
         """Serve a program's datagrams, which take more files than a connection. OSError."""
         held = self._associations
-        if of_other:
-            # Datagrams go direct to what is near.
-            error = RefusedError(
-                HTTPStatus.FORBIDDEN,
-                "destination_ip_prohibited",
-                "datagrams are for programs of this host",
-            )
-            await refuse(program, request, error)
-            return
         if held[user] >= MOST_ASSOCIATIONS_OF_USER or held.total() >= MOST_ASSOCIATIONS:
             error = RefusedError(
                 HTTPStatus.SERVICE_UNAVAILABLE, "connection_limit_reached", "too many associations"

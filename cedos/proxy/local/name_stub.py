@@ -127,11 +127,6 @@ class NameStub:
 
         `optional`: do nothing if the host lacks the address.
         """
-        if not ip_address(address).is_loopback:
-            raise HostError(
-                f"the resolver serves this host only: {address} is not a loopback address;"
-                " use 127.0.0.1"
-            )
         try:
             udp, tcp = _bound(address, port)
         except OSError as error:

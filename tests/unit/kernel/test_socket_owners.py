@@ -59,17 +59,3 @@ def test_the_kernel_tells_who_has_left():
                     assert owners.find(socket.IPPROTO_TCP, *ends) is not None
                     assert owners.user_of(socket.IPPROTO_TCP, ends[0], accepted) == UNKNOWN.user
     owners.close()
-
-
-def test_a_program_of_another_host_has_not_left():
-    class Elsewhere:
-        def getsockopt(self, *_):
-            return bytes([8])  # TCP_CLOSE_WAIT
-
-        def getpeername(self):
-            return "198.51.100.7", 40_000
-
-        def getsockname(self):
-            return "198.51.100.1", 1080
-
-    assert not SocketOwners().has_left(Elsewhere())

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.waiting import counting_turns
 
-from cedos.errors import HostError
 from cedos.host.monitor import dns_message
 from cedos.host.monitor.resolvers import search_domains
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
@@ -479,8 +478,3 @@ async def test_a_user_s_connections_leave_some_to_other_users(loopback_resolver,
         user = 1001
         assert await is_served()
     await one.close()
-
-
-async def test_it_listens_for_this_host_alone():
-    with pytest.raises(HostError, match="serves this host only"):
-        NameStub(Link(), fails_open=True).open("192.0.2.1", 53)

@@ -11,12 +11,11 @@ from dataclasses import replace
 from http import HTTPStatus
 
 import pytest
-from kit.proxy_requests import http_connect, socks_associate, socks_connect
+from kit.proxy_requests import http_connect, socks_connect
 from kit.waiting import until
 
 from cedos.errors import HostError, SessionError
 from cedos.kernel.process_limits import MemoryRoom
-from cedos.kernel.socket_owners import is_of_other_host
 from cedos.proxy.gateway import gateway
 from cedos.proxy.gateway.gateway import LIMITS, OPENS_AT_ONCE
 from cedos.proxy.gateway.gateway_session import GatewaySession
@@ -203,49 +202,12 @@ async def test_http_and_socks_on_one_port(ends):
     writer.close()
 
 
-async def test_another_hosts_program_reaches_nothing_that_is_near(ends, monkeypatch):
-    """Refuse it: with `--proxy` at a network's address its hosts reached our loopback and VPNs."""
-    monkeypatch.setattr(local_proxy, "is_of_other_host", lambda _: True)
-    await ends.start(fail=Fail.OPEN, local=False, patience_s=0.3)
-    port = await ends.origin(echo)
-    asked, by_socks = http_connect(port), socks_connect(port)
-    assert b"an address of the gateway's own host" in await ends.why(asked)
-    await ends.stop_gateway()
-    await until(lambda: not ends.link.stands)
-    assert (await ends.answer(asked)).startswith(b"HTTP/1.1 403")
-    assert (await ends.answer(by_socks))[:4] == b"\x05\x00\x05\x02"
-    # Datagrams to what is near went direct.
-    assert (await ends.answer(socks_associate()))[:4] == b"\x05\x00\x05\x02"
-
-
 async def test_a_program_does_not_lead_the_proxy_to_itself(ends):
     """Refuse it: each byte of a user who did so 2,000 times went through the proxy 4,000 times."""
     await ends.start(fail=Fail.OPEN)
     got = await ends.answer(http_connect(ends.proxy.addresses[0].port))
     assert got.startswith(b"HTTP/1.1 403")
     assert b"proxy_loop_detected" in got
-
-
-@pytest.mark.parametrize(
-    ("there", "here", "other"),
-    [
-        ("127.0.0.1", "127.0.0.1", False),
-        ("127.0.0.1", "192.0.2.1", False),
-        ("192.0.2.1", "192.0.2.1", False),
-        ("192.0.2.9", "192.0.2.1", True),
-        ("::1", "::1", False),
-        ("fe80::9%lo", "fe80::1%lo", True),
-    ],
-)
-def test_a_program_of_another_host_is_known(there, here, other):
-    class Connected:
-        def getpeername(self):
-            return there, 1
-
-        def getsockname(self):
-            return here, 2
-
-    assert is_of_other_host(Connected()) is other
 
 
 @pytest.mark.usefixtures("nothing_is_near")
