@@ -92,8 +92,6 @@ async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
     try:
         stream.accept()
         answer.on_given_up(stream.drop)
-        # The request needs no origin: count its bytes as read, so that the program's window opens again.
-        stream.on_read(sum(map(len, stream.waiting)))
         # `sent_bytes` tells how far the answer has got: first the head, then the body.
         while (at := stream.sent_bytes) < len(answer.head):
             await _say(stream, answer.head[at:])
@@ -106,7 +104,9 @@ async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
     except (TransferError, StreamBrokenError):
         stream.drop()
     finally:
-        stream.watch(lambda: None)
+        # No origin reads what comes: it is dropped, so that the program's window opens again.
+        stream.watch(lambda: stream.on_read(stream.unread_bytes))
+        stream.on_change()
         answer.close(whole=whole)
 
 

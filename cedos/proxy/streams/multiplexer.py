@@ -173,12 +173,13 @@ class Multiplexer:
 
     def drop(self) -> None:
         """End the session, whose other end takes no answers."""
-        self._let_go()
-        self.connection.abort("the other end takes no answers")
+        self._end("the other end takes no answers")
 
     # Called by streams
 
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
+        if self._over.done():
+            return  # nothing is kept for a session that has ended
         if self._waiting or not self._sent(stream, data, label, ordered=ordered):
             self._waiting.append((stream, data, label, ordered))
             self._account()
@@ -230,8 +231,16 @@ class Multiplexer:
         self._early.forget_until(inf)
         if self._forgetting is not None:
             self._forgetting.cancel()
-            self._forgetting = None
         self._account()
+
+    def _end(self, why: str) -> None:
+        """End the session; nothing is kept for it any more."""
+        _log.warning("a session is ended", why=why)
+        if not self._over.done():
+            self._over.set_result(why)
+        self._let_go()
+        if not self.connection.ended:
+            self.connection.abort(why)
 
     def _keep(self, packet: ProgramPacket) -> None:
         """Keep a packet whose association may still be opened, for a moment."""
@@ -280,10 +289,7 @@ class Multiplexer:
                 self._again = False
                 self._turn()
         except ValueError as error:
-            why = f"not the stream protocol: {error}"
-            _log.warning("a session is ended", why=why)
-            self._over.set_result(why)
-            self.connection.abort(why)
+            self._end(f"not the stream protocol: {error}")
         finally:
             self._turning = False
 
@@ -359,11 +365,10 @@ class Multiplexer:
     def _datagrams(self, datagrams: list[bytes]) -> None:
         try:
             for each in datagrams:
-                self._take_packet(parse_packet(each))
+                if not self._over.done():
+                    self._take_packet(parse_packet(each))
         except ValueError as error:
-            _log.warning("a session is ended", why=str(error))
-            if not self.connection.ended:
-                self.connection.abort(f"not the stream protocol: {error}")
+            self._end(f"not the stream protocol: {error}")
 
     def _take_packet(self, packet: Packet) -> None:
         match packet:

@@ -68,6 +68,9 @@ class Share:
         self._all = all_
         self._bytes: dict[Fillable, int] = {}
 
+    def __del__(self) -> None:
+        self._all.total_bytes -= self.total_bytes  # what has gone with its client holds nothing
+
     def waits(self, stream: Fillable, bytes_: int) -> None:
         """Note how many bytes of a stream wait now."""
         more = bytes_ - self._bytes.get(stream, 0)

@@ -1,15 +1,18 @@
 """Bytes that wait for programs: their limits, and how long they last."""
 
 import asyncio
+import gc
 import socket
 
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.proxy_streams import Anything
 
+from cedos.apps.files.objects.object_serving import NoAnswer
+from cedos.proxy.gateway.gateway_session import send_answer
 from cedos.proxy.streams import carry
 from cedos.proxy.streams.carry import Carry
-from cedos.proxy.streams.frames import StreamBytes, StreamReset
+from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamReset
 from cedos.proxy.streams.stream import ProxiedStream
 from cedos.proxy.streams.unread import Reading, Unread
 
@@ -51,6 +54,31 @@ def test_beyond_the_limit_of_all_it_is_whoever_holds_most():
     assert sum(each.dropped for each in streams[:3]) == 1
     assert not any(each.dropped for each in streams[3:])
     assert unread.total_bytes <= 1_000
+
+
+def test_who_has_gone_counts_no_more():
+    """Others' connections broke once such bytes had filled the room of all."""
+    unread = Unread(1_000, 600)
+    for _ in range(3):
+        share = unread.share("a")
+        share.waits(Filled(share), 400)
+        del share
+        gc.collect()
+    assert unread.total_bytes == 0
+
+
+async def test_what_follows_a_request_with_an_answer_does_not_wait_for_ever():
+    """Fetch an object and send on: a window for each request counted for good."""
+    share = Unread().share("a")
+    stream = ProxiedStream(1, Anything(), unread=share)
+    stream.on_frame(StreamBytes(1, 0, b"GET"))
+    await send_answer(stream, NoAnswer())
+    stream.on_frame(StreamBytes(1, 3, bytes(1_000)))
+    stream.on_change()
+    stream.on_frame(StreamEnd(1, 1_003))
+    stream.on_change()
+    assert stream.over
+    assert share.total_bytes == 0
 
 
 async def test_what_a_client_left_behind_does_not_wait_for_ever(monkeypatch):
