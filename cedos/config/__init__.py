@@ -21,7 +21,6 @@ from cedos.config.sections import (
     NetworkConfig,
     NetworkName,
     PacingConfig,
-    PlanConfig,
     PredictorsConfig,
     ProbesConfig,
     ProfilerConfig,
@@ -41,7 +40,6 @@ __all__ = [
     "LogConfig",
     "NetworkConfig",
     "PacingConfig",
-    "PlanConfig",
     "PredictorsConfig",
     "ProbesConfig",
     "ProfilerConfig",
@@ -63,7 +61,6 @@ class Config(Section, frozen=True, kw_only=True):
 
     networks: dict[InterfaceName, NetworkConfig] = msgspec.field(default_factory=dict)
     decision: DecisionConfig = DecisionConfig()
-    plan: PlanConfig = PlanConfig()
     budgets: dict[NetworkName, BudgetConfig] = msgspec.field(default_factory=dict)
     pacing: PacingConfig = PacingConfig()
     energy: EnergyConfig = EnergyConfig()
@@ -80,8 +77,6 @@ class Config(Section, frozen=True, kw_only=True):
         names = [network.name or interface for interface, network in self.networks.items()]
         if twice := [name for name in names if names.count(name) > 1]:
             raise ValueError(f'two networks are called "{twice[0]}"; give each a name of its own')
-        if "plan" in self.budgets and self.plan.metered_bytes is not None:
-            raise ValueError('[plan] is a budget called "plan" already; give yours another name')
 
     def network_overrides(self) -> dict[str, NetworkOverride]:
         overrides: dict[str, NetworkOverride] = {}

@@ -33,7 +33,6 @@ Interval = Annotated[float, Meta(ge=0.1, le=3600)]
 Offset = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
-Size = Annotated[int, Meta(ge=1, le=10**12)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,18 +67,6 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     redundant: bool = False
     # The treatment of prediction errors (`cedos.selector.uncertainty`).
     method: Literal["brute-force", "error-bounds", "bayesian", "trusting"] = "brute-force"
-
-
-class PlanConfig(Section, frozen=True, kw_only=True):
-    """`[plan]`: the data plan of all metered networks; `metered_bytes` None: no limit."""
-
-    metered_bytes: Size | None = None
-    reset_day: Annotated[int, Meta(ge=1, le=31)] = 1
-    hard: bool = False
-
-    def __post_init__(self) -> None:
-        if self.hard and self.metered_bytes is None:
-            raise ValueError("hard = true needs metered_bytes: without them there is no limit")
 
 
 class BudgetConfig(Section, frozen=True, kw_only=True):

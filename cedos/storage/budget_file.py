@@ -8,42 +8,27 @@ from typing import Final
 
 import msgspec
 
-from cedos.budget_kinds import Resource
 from cedos.config import Config
 from cedos.errors import ConfigError, PrivilegeError
 from cedos.kernel import own_file
-from cedos.model import Budget, Every
+from cedos.model import Budget
 from cedos.selector.budgets.keeper import period_at, wall
 
 # A file in the state directory.
 FILE: Final = "budgets.json"
 
-# The name of the budget that the configuration's `[plan]` sets.
-_PLAN: Final = "plan"
 
 # A file in the state directory: when each configured budget that does not recur was first seen.
 BEGINNINGS: Final = "beginnings.json"
 
 
 def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
-    """Return the budgets of the configuration, the data plan among them.
+    """Return the budgets of the configuration.
 
     A budget that does not recur begins when a daemon first saw it (`keep_beginnings`), else now:
     earlier use does not count.
     """
     found = {name: budget.budget(name, now) for name, budget in config.budgets.items()}
-    if config.plan.metered_bytes is not None:
-        # Any month with 31 days will do for the anchor: shorter ones end it on their last day.
-        until = datetime(2026, 1, config.plan.reset_day)
-        supply = float(config.plan.metered_bytes)
-        found[_PLAN] = Budget(
-            _PLAN,
-            Resource.DATA,
-            supply,
-            until.isoformat(),
-            every=Every.MONTH,
-            hard=config.plan.hard,
-        )
     seen = _beginnings(state / BEGINNINGS)
     for name, budget in found.items():
         if budget.every is None and datetime.fromisoformat(budget.until) > now:

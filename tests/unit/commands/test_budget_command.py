@@ -274,15 +274,13 @@ def test_the_configuration_has_them_too(tmp_path):
         '[budgets.phone]\ndata = "4GB"\nuntil = "2026-12-01"\nevery = "month"\nnetworks = ["lte0"]\n'
         "hard = true\n"
         '[budgets.day]\nbattery = true\nuntil = "18:00"\nevery = "day"\n'
-        "[plan]\nmetered_bytes = 5_000_000_000\nreset_day = 31\n"
     )
     found = budget_file.configured(load(file), NOW, file.parent)
     assert found["phone"].every is Every.MONTH
     assert found["phone"].hard
     assert found["phone"].networks == ("lte0",)
     assert found["day"].battery
-    assert found["plan"].resource is Resource.DATA
-    assert found["plan"].until.startswith("2026-01-31")
+    assert found["phone"].resource is Resource.DATA
 
 
 @pytest.mark.parametrize(
@@ -304,8 +302,6 @@ def test_the_configuration_has_them_too(tmp_path):
             '[budgets.a]\nenergy = "4J"\nuntil = "2026-12-01"\nhard = true\n',
             "data and money can be",
         ),
-        ("[plan]\nhard = true\n", "needs metered_bytes"),
-        ('[plan]\nmetered_bytes = 5\n[budgets.plan]\ndata = "4GB"\nuntil = "2026-12-01"\n', "plan"),
     ],
 )
 def test_a_wrong_configuration_is_refused_with_its_line(tmp_path, text, why):

@@ -8,7 +8,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cedos.budget_kinds import Resource
-from cedos.config import BudgetConfig, Config, EnergyConfig, PlanConfig
+from cedos.config import BudgetConfig, Config, EnergyConfig
 from cedos.daemon.budgets import used
 from cedos.daemon.budgets.host_budgets import MOST
 from cedos.daemon.budgets.metering import radios_of
@@ -19,8 +19,11 @@ from cedos.selector.budgets.controller import PROHIBITIVE
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH)
 
 
+PLAN = BudgetConfig(data="1GB", until="2026-01-31", every=Every.MONTH)
+
+
 async def test_configured_ones_are_taken_out_where_they_are(make_host):
-    config = Config(plan=PlanConfig(metered_bytes=10**9, reset_day=31))
+    config = Config(budgets={"plan": PLAN})
     host = make_host(config)
     assert host.budgets.source("plan") == "configuration"
     with pytest.raises(ConfigError, match="take it out there"):

@@ -7,7 +7,7 @@ import pytest
 
 from cedos.api.budgets import NetworkUsage, UsageMessage
 from cedos.budget_kinds import Resource
-from cedos.config import BudgetConfig, Config, NetworkConfig, PlanConfig
+from cedos.config import BudgetConfig, Config, NetworkConfig
 from cedos.controller.events import NetworksChanged
 from cedos.daemon.budgets import used
 from cedos.kernel.rtnetlink import Counters
@@ -169,8 +169,10 @@ async def test_a_restart_bars_again_and_a_killed_one_too(host):
 async def test_money_and_configured_ones(make_host):
     config = Config(
         networks={"lte0": NetworkConfig(money_per_mb=0.02)},
-        plan=PlanConfig(metered_bytes=10**9, hard=True),
-        budgets={"cash": BudgetConfig(money=5.0, until="2026-12-01", every=Every.MONTH, hard=True)},
+        budgets={
+            "cash": BudgetConfig(money=5.0, until="2026-12-01", every=Every.MONTH, hard=True),
+            "plan": BudgetConfig(data="1GB", until="2026-12-01", every=Every.MONTH, hard=True),
+        },
     )
     host = make_host(config)
     spend(host, 249_000_000, 1000.0)
