@@ -128,7 +128,8 @@ class WebWay:
 class _FinalAnswer(aiohttp.ClientResponse):
     """An answer with limits on those before it, and on what comes between the bytes of its body.
 
-    A body that ends with its TLS connection must be ended by the server, not by a FIN on the way.
+    The server must end a body that ends with its connection: not an error of that, nor a FIN on the way
+    to TLS.
     """
 
     async def start(self, connection: Any) -> "_FinalAnswer":
@@ -142,8 +143,7 @@ class _FinalAnswer(aiohttp.ClientResponse):
             return await read()
 
         protocol.read = counted
-        if (protected := connection.transport.get_extra_info("ssl_object")) is not None:
-            self._refuse_cut(protocol, protected)
+        self._refuse_cut(protocol, connection.transport.get_extra_info("ssl_object"))
         try:
             await super().start(connection)
         finally:
@@ -152,18 +152,18 @@ class _FinalAnswer(aiohttp.ClientResponse):
         return self
 
     @staticmethod
-    def _refuse_cut(protocol: Any, protected: ssl.SSLObject) -> None:
+    def _refuse_cut(protocol: Any, protected: ssl.SSLObject | None) -> None:
         ended = False
 
         def on_end() -> None:
             nonlocal ended
             with suppress(ssl.SSLError):  # it waits for more
-                ended = not protected.read(1)
+                ended = protected is None or not protected.read(1)
             type(protocol).eof_received(protocol)
 
         def on_lost(error: Exception | None) -> None:
             body = protocol._payload
-            if not ended and body is not None and not body.is_eof():
+            if (error or not ended) and body is not None and not body.is_eof():
                 body.set_exception(aiohttp.ClientPayloadError("the connection was cut off"))
             type(protocol).connection_lost(protocol, error)
 
