@@ -328,17 +328,16 @@ class AnswerHead:
             return None
         return first, size
 
-    def continues(self, have: int, version: str) -> bool:
-        """Return whether the body goes on at byte `have` of a version; "": an unknown one.
+    def continues(self, have: int, version: str, size: int | None = None) -> bool:
+        """Return whether the body goes on at byte `have` of a version; "", None: an unknown one or size.
 
         A server may send one of another version though it was asked with `If-Range` (RFC 9110, 15.3.7).
         """
         name = hdrs.ETAG if date(version) is None else hdrs.LAST_MODIFIED
         same = not version or self.field(name) in ("", version)
         whole = self.field(hdrs.CONTENT_ENCODING).strip().lower() in ("", "identity")
-        return (
-            self.status == 206 and self.part is not None and self.part[0] == have and same and whole
-        )
+        first, total = self.part or (-1, 0)
+        return self.status == 206 and first == have and size in (None, total) and same and whole
 
     @property
     def validator(self) -> str:

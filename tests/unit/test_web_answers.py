@@ -81,7 +81,9 @@ def test_a_part_of_another_version_is_no_rest(version, more, goes_on):
     """Half of one file and half of another came out as one whole file."""
     there = head(206, content_range="bytes 5-9/10", **more)
     assert there.continues(5, version) is goes_on
+    assert there.continues(5, version, 10) is goes_on
     assert not there.continues(4, version)
+    assert not there.continues(5, version, 11)
 
 
 @pytest.mark.parametrize(

@@ -240,8 +240,8 @@ def _refuse_existing(there: Path, target: Path) -> None:
 class Partial:
     """A part on the disk, locked against other programs.
 
-    A part from another `source` than this is not continued. `have` bytes are here, of `version` (empty:
-    there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
+    A part from another `source` than this is not continued. `have` bytes of `size` are here, of `version`
+    (empty: there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
     something of another source is here under this name, and goes. TransferError: the target is there
     already, another program fetches it, or it cannot be written.
 
@@ -277,7 +277,7 @@ class Partial:
         self._note = PartNote(there)
         self._source = text_of(source)
         self.have = 0
-        self.version = ""
+        self.version, self.size = "", 0
         self.by_network: Mapping[str, int] = {}
         self.replaces = False
         self._before = NotedBytes()
@@ -322,7 +322,7 @@ class Partial:
         have = os.fstat(self.number).st_size
         self.replaces = have > 0 and part_of.source != self._source
         if part_of.source == self._source and 0 < have <= part_of.size:
-            self.have, self.version = have, part_of.version
+            self.have, self.version, self.size = have, part_of.version, part_of.size
             self._before, self.by_network = noted, noted.by_network
 
     def hash_some(self) -> bool:
@@ -349,7 +349,7 @@ class Partial:
                 os.ftruncate(self.number, 0)
                 self.have, self._digest, self._hashed = 0, hashlib.sha256(), 0
                 self._before, self._noted, self.by_network = NotedBytes(), None, {}
-            self.version = version
+            self.version, self.size = version, size
             noted = self._noted or self._before
             self._note.write(PartOf(self._source, version, size), noted)
             self._noted = noted

@@ -32,6 +32,7 @@ _WHOLE_S: Final = 60.0
 _LARGEST: Final = 1 << 40
 _MOST_REDIRECTS: Final = 10
 _LOOK_UP_S: Final = 1.0
+_GZIP: Final = b"\x1f\x8b"
 _GROWTH: Final = 10  # no recording is compressed further
 _SMALL_BYTES: Final = 1 << 20
 _SILENT: Final = "does not answer"
@@ -144,17 +145,20 @@ async def _body(
     if encoding not in ("gzip", "x-gzip", "deflate"):
         raise TransferError(f"the body is encoded as {encoding[:20]}, which nothing here reads")
     decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of both kinds
-    came = made = 0
+    came, made, rest = 0, 0, b""
     try:
         async for block in web.blocks(answer, _BLOCK_BYTES):
-            came, rest = came + len(block), block
-            while rest and not decoder.eof:
+            came, rest = came + len(block), rest + block
+            while rest and (not decoder.eof or rest.startswith(_GZIP)):
+                if decoder.eof:  # gzip may have several members (RFC 1952, 2.2)
+                    decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
                 data = decoder.decompress(rest, _BLOCK_BYTES)
-                rest, made = decoder.unconsumed_tail, made + len(data)
+                rest = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+                made += len(data)
                 if made > _SMALL_BYTES + growth * came:
                     raise TransferError("the body is compressed beyond all measure")
                 yield data
-            if decoder.eof:
+            if decoder.eof and not _GZIP.startswith(rest):
                 break  # what follows is no part of it, and may have no end
             # Blocks may be empty, without end; honest ones are hardly larger than what they hold.
             if came > _SMALL_BYTES + 2 * made:
@@ -169,7 +173,8 @@ async def _body(
 def _begin(head: AnswerHead, partial: Partial) -> int | None:
     """Prepare the part for an answer's body; return the file's size, None if it is unknown."""
     if head.status == 206:
-        if head.part is None or not head.continues(partial.have, partial.version):
+        size = None if partial.size == _LARGEST else partial.size
+        if head.part is None or not head.continues(partial.have, partial.version, size):
             partial.discard()
             raise WebError("the server sent another part than requested")
         partial.begin(partial.have, partial.version, head.part[1])

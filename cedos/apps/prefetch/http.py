@@ -287,8 +287,9 @@ class HttpFetcher:
         """Take the head of an answer; return the size of the whole, None if it is unknown."""
         part, head = self._part, AnswerHead.of(answer.url, answer)
         if head.status == 206:
-            if head.part is not None and head.continues(part.size, part.validator):
-                return head.part[1]
+            if head.part is not None and head.continues(part.size, part.validator, part.total):
+                part.total = head.part[1]
+                return part.total
             part.restart("")
             raise FetchError(f"{self.url}: the server sent another part than requested")
         if head.status == 416:
@@ -301,7 +302,8 @@ class HttpFetcher:
             # Nothing here decodes: a megabyte on the way could be a gigabyte in memory.
             raise NotThereError(f"{self.url}: the server has it compressed alone")
         part.restart(head.validator)
-        return head.size
+        part.total = head.size
+        return part.total
 
 
 class _Part:
@@ -310,6 +312,7 @@ class _Part:
     def __init__(self, url: str) -> None:
         self._url = url
         self.validator = ""
+        self.total: int | None = None  # its whole size, if the server has said it
         self._content = bytearray()
         self._anew = 0
 

@@ -398,16 +398,16 @@ class ObjectFetcher:
         slot: ExitStack,
     ) -> None:
         """Receive the whole object, over as many connections to the origin as necessary."""
-        failures = 0
+        failures, size = 0, found.record.size
         try:
             while True:
                 had = found.have
                 try:
                     if answer is None:
-                        answer = await self._rest(client, url, asked, found)
+                        answer, size = await self._rest(client, url, asked, found, size)
                     async with answer:
                         least_bytes = partial(slots.least_bytes, url)
-                        await self._take(client, found, answer, least_bytes)
+                        await self._take(client, found, answer, size, least_bytes)
                     break
                 except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                     # Only a strong validator allows to ask for the rest of the same bytes.
@@ -433,17 +433,23 @@ class ObjectFetcher:
             raise
 
     async def _rest(
-        self, client: str, url: URL, asked: dict[str, str], found: StoredObject
-    ) -> aiohttp.ClientResponse:
-        """Ask for the missing rest of the same version."""
+        self,
+        client: str,
+        url: URL,
+        asked: dict[str, str],
+        found: StoredObject,
+        size: int | None,
+    ) -> tuple[aiohttp.ClientResponse, int]:
+        """Ask for the missing rest of the same version; return also the size of the whole."""
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
         async with asyncio.timeout(web.SILENCE_S):
             answer = await self._origins.ask(
                 "GET", url, asked | wanted, silence_s=None, asker=client
             )
-        if AnswerHead.of(url, answer).continues(found.have, validator):
-            return answer
+        head = AnswerHead.of(url, answer)
+        if head.part is not None and head.continues(found.have, validator, size):
+            return answer, head.part[1]
         # Another version, or a fault of the moment.
         answer.close()
         if answer.status >= 500 or answer.status == 429:
@@ -455,9 +461,9 @@ class ObjectFetcher:
         client: str,
         found: StoredObject,
         answer: aiohttp.ClientResponse,
+        size: int | None,
         least_bytes: Callable[[], int],
     ) -> None:
-        size = found.record.size
         async for block in blocks(answer, _BLOCK, least_bytes):
             if found.failed:
                 raise TransferError(found.failed)

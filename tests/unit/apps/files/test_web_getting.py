@@ -161,6 +161,25 @@ async def test_the_rest_of_another_version_is_not_appended(answering, tmp_path):
     partial.close()
 
 
+async def test_the_rest_of_a_larger_file_is_not_appended(answering, tmp_path):
+    """A file that grew within the second of its date was put together of both."""
+    partial = Partial(tmp_path / "file", "")
+    dated = "Last-Modified: Mon, 02 Jan 2023 00:00:00 GMT"
+    with pytest.raises(WebError, match="broke off"):
+        await web_getting.fetch(
+            await answering(f"200 OK\r\nContent-Length: 10\r\n{dated}", b"aaaaa"), partial, WebWay()
+        )
+    partial.close()
+    partial = Partial(tmp_path / "file", "")
+    assert partial.have == 5
+    rest = f"Content-Length: 7\r\nContent-Range: bytes 5-11/12\r\n{dated}"
+    with pytest.raises(WebError, match="another part"):
+        await web_getting.fetch(
+            await answering(f"206 Partial Content\r\n{rest}", b"bbbbbbb"), partial, WebWay()
+        )
+    partial.close()
+
+
 @pytest.mark.parametrize(
     ("encoding", "body", "why", "again"),
     [
@@ -189,6 +208,25 @@ async def test_what_is_wrongly_encoded(tmp_path, answering, encoding, body, why,
         assert not list(tmp_path.iterdir())
     with pytest.raises(TransferError):
         await web_getting.read(url, 1_000_000, WebWay())
+
+
+@pytest.mark.parametrize("end", [b"", b"\x1f", b"\n", b"\x1f\x8b\x08"])
+@pytest.mark.parametrize(
+    "parts", [[AUDIO[:9], AUDIO[9:]], [AUDIO, b""], [AUDIO[:1], AUDIO[1:2], AUDIO[2:]]]
+)
+async def test_a_body_has_all_members_of_its_gzip(tmp_path, answering, parts, end):
+    """The first of several was taken for the whole episode."""
+    url = await answering(
+        "200 OK\r\nContent-Encoding: gzip", b"".join(map(gzip.compress, parts)) + end
+    )
+    partial = Partial(tmp_path / "file", url)
+    if len(end) > 2:  # a member that was cut off
+        with pytest.raises(WebError, match="broke off"):
+            await web_getting.fetch(url, partial, WebWay())
+    else:
+        await web_getting.fetch(url, partial, WebWay())
+        assert (tmp_path / "file").read_bytes() == AUDIO
+    partial.close()
 
 
 EMPTY_BLOCK = b"\0\0\0\xff\xff"
