@@ -24,6 +24,7 @@ import structlog
 from cedos.apps.files.partial import files_of
 from cedos.errors import TransferError
 from cedos.kernel import own_file
+from cedos.session.io.driver import current
 from cedos.session.unhurried_clock import UnhurriedClock
 
 LONGEST_RECORD: Final = 1 << 17
@@ -171,6 +172,9 @@ class ClientStore(Generic[Kept]):
     def all(self) -> list[tuple[str, Kept]]:
         return [(client, each) for client in self._kept for each in self.of(client)]
 
+    def _has(self, client: str, kept: Kept) -> bool:
+        return self._kept.get(client, {}).get(kept.record.id) is kept
+
     def remove(self, client: str, kept: Kept) -> None:
         if self._kept.get(client, {}).pop(kept.record.id, None) is not None:
             self._settle(client, kept.record.id, _NOTHING)
@@ -183,12 +187,14 @@ class ClientStore(Generic[Kept]):
         if client in self._kept and kept.record.id in self._kept[client]:
             self._kept[client].move_to_end(kept.record.id)
 
-    def tidy(self, now_unix_s: float) -> None:
-        """Remove what has expired."""
+    async def tidy(self, now_unix_s: float) -> None:
+        """Remove what has expired, in turns of its clients."""
         self._tidied_unix_s = now_unix_s
         for client, each in self.all():
             if each.expired(now_unix_s):
-                self.remove(client, each)
+                await current().turns.turn(client)
+                if self._has(client, each) and each.expired(now_unix_s):
+                    self.remove(client, each)
 
     def account(self, client: str, kept: Kept, record: bytes | None = None) -> None:
         """Count a body, new or changed, with its record."""
@@ -212,7 +218,7 @@ class ClientStore(Generic[Kept]):
         for account in (self._accounts[client], self._total):
             account.add(cost.beside(old))
 
-    def counted(self, client: str, kept: Kept) -> bytes:
+    async def counted(self, client: str, kept: Kept) -> bytes:
         """Return the record as it is to be written, and count it.
 
         TransferError: there is no room for what was added to it, or for its client's folder.
@@ -221,20 +227,22 @@ class ClientStore(Generic[Kept]):
         if (old := self._costs.get((client, kept.record.id))) is not None:
             cost = self._cost(client, kept, record)
             if cost.memory > old.memory:
-                self.make_room(client, cost.beside(old), self.clock.now_s(), but=kept)
+                await self.make_room(client, cost.beside(old), self.clock.now_s(), but=kept)
+                if not self._has(client, kept):
+                    raise TransferError(_NO_ROOM)
         self._folder_of(client)
         self.account(client, kept, record)
         return record
 
-    def make_room(
+    async def make_room(
         self, client: str, more: Cost, now_unix_s: float, *, but: Kept | None = None
     ) -> None:
         """Make room for one more body of a client, or for more of one. TransferError: there is none.
 
-        `but`: stays, whatever goes.
+        Thousands may have to go, in turns of the client: others may come and go meanwhile. `but`: stays.
         """
         if now_unix_s > self._tidied_unix_s + _TIDIED_EVERY_S:
-            self.tidy(now_unix_s)
+            await self.tidy(now_unix_s)
         most = Cost(self._most_disk(), self._most.memory)
         half = Cost(most.disk // 2, most.memory // 2)
         if more.disk > half.disk:
@@ -245,12 +253,14 @@ class ClientStore(Generic[Kept]):
         # What was announced has its place among the client's own, and comes now.
         has_room = own.has_room if more.disk > 0 else own.has_room_now
         while not has_room(more, half):
+            await current().turns.turn(client)
             self._drop_oldest([client], but)
         lacking = total.here + own.coming + more.disk - most.disk
         if more.coming > 0 and lacking > 0 and lacking > self._may_go():
             raise TransferError(_NO_ROOM)
-        while not total.has_room_now(more, most):
-            self._drop_oldest(list(self._kept), but)
+        while not (fits := has_room(more, half)) or not total.has_room_now(more, most):
+            await current().turns.turn(client)
+            self._drop_oldest(list(self._kept) if fits else [client], but)
 
     def _may_go(self) -> int:
         """Return the bytes of the disk that bodies take which may make room."""

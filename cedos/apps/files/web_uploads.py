@@ -146,7 +146,9 @@ class UploadStore(ClientStore[KeptUpload]):
         """Return a new upload. TransferError: there is no room, or no disk."""
         head = encoded(record)
         cost = cost_of(record.size, len(head), record.size)
-        self.make_room(client, cost, self.clock.now_s())
+        await self.make_room(client, cost, self.clock.now_s())
+        if self.find(client, record.id) is not None:
+            raise TransferError("the same upload has begun in another session")
         of = self.of(client)
         if len(of) >= _MOST_OF_CLIENT:
             told = [each for each in of if each.record.told and not each.writes]
@@ -171,7 +173,7 @@ class UploadStore(ClientStore[KeptUpload]):
         async with upload.turn:
             try:
                 async with self.threads[client]:
-                    record = self.counted(client, upload)  # as it is by now
+                    record = await self.counted(client, upload)  # as it is by now
                     await asyncio.to_thread(write_record, upload.path, record, durable=True)
             finally:
                 upload.writes -= 1
@@ -184,13 +186,13 @@ class UploadStore(ClientStore[KeptUpload]):
                 pass
         return found
 
-    def grow(
+    async def grow(
         self, client: str, upload: KeptUpload, partial: Partial, data: bytes | memoryview
     ) -> None:
         """Write the next bytes of an upload. TransferError: there is no room, or no disk."""
         old = cost_of(upload.record.size, 0, upload.coming_bytes)
         new = cost_of(upload.record.size, 0, upload.coming_bytes - len(data))
-        self.make_room(client, new.beside(old), self.clock.now_s(), but=upload)
+        await self.make_room(client, new.beside(old), self.clock.now_s(), but=upload)
         partial.write(data)
         self.has(client, upload, partial.have)
 
@@ -484,7 +486,7 @@ class WebUploads:
                     data = await connection.read(min(_READ_BYTES, record.size - partial.have))
                     if not data:
                         raise SessionError("the client closed the connection within the upload")
-                    self.store.grow(client, upload, partial, data)
+                    await self.store.grow(client, upload, partial, data)
                 digest = await connection.read_exactly(DIGEST_BYTES)
                 if not partial.is_right(digest):
                     async with self.store.threads[client]:
@@ -567,4 +569,4 @@ class WebUploads:
     async def _tidy(self) -> None:
         while True:
             await asyncio.sleep(_TIDIED_EVERY_S)
-            self.store.tidy(self.store.clock.now_s())
+            await self.store.tidy(self.store.clock.now_s())

@@ -22,7 +22,7 @@ from cedos.commands.console.manual import NETWORK, SIZE, Manual
 from cedos.commands.console.render import echo
 from cedos.commands.console.servers import OWN_KEY, listen_address_at, own_key_option
 from cedos.config.directories import user_folder
-from cedos.errors import CedosError, ConfigError, SharingError
+from cedos.errors import CedosError, ConfigError, SharingError, TransferError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
@@ -266,6 +266,9 @@ async def _run(
 
     requests = ProgramRequests(fetcher)
     uploads.begin()
+    if fetcher.store.used_before:  # thousands of records are read before a client waits
+        with suppress(TransferError):
+            fetcher.store.open()
     try:
         with _Sharing(invited) as share:
             gateway = Gateway(settings, me, invited.name_of, serving, requests, share.answer)

@@ -364,7 +364,7 @@ class ObjectFetcher:
             kept[name].record.headers, kept[name].record.reusable = newer, verdict.store
             kept[name].record.received_unix_s = time.time()
             try:
-                self.store.write(client, kept[name])
+                await self.store.write(client, kept[name])
             except TransferError:
                 self.store.remove(client, kept[name])  # it came with more than there is room for
                 raise
@@ -420,7 +420,7 @@ class ObjectFetcher:
                     await slots.take(url, slot)
             async with self.store.threads[client]:
                 await found.finish()
-            self.store.write(client, found)
+            await self.store.write(client, found)
             _log.debug("fetched", bytes=found.have)
         except (TransferError, OSError) as error:
             why = str(error) if isinstance(error, TransferError) else f"the disk: {error.strerror}"
@@ -469,7 +469,7 @@ class ObjectFetcher:
                 raise TransferError(found.failed)
             if size is not None and found.have + len(block) > size:
                 raise TransferError("the origin sent more than it had announced")
-            self.store.grow(client, found, block)
+            await self.store.grow(client, found, block)
         if size is not None and found.have < size:
             raise aiohttp.ClientPayloadError(f"{found.have} of {size} bytes came")
 

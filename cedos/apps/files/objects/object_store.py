@@ -227,7 +227,7 @@ class ObjectStore(ClientStore[StoredObject]):
             name, url, version or name, asked, headers, reusable, now_s, size, used_unix_s=now_s
         )
         head = encoded(record)
-        self.make_room(client, cost_of(size or 0, len(head)), now_s)
+        await self.make_room(client, cost_of(size or 0, len(head)), now_s)
         path = self._folder_of(client) / name
         try:
             made = StoredObject(path, record)
@@ -260,9 +260,9 @@ class ObjectStore(ClientStore[StoredObject]):
     def _free_bytes(self) -> int:
         return super()._free_bytes() - self._reserving
 
-    def write(self, client: str, found: StoredObject) -> None:
+    async def write(self, client: str, found: StoredObject) -> None:
         """Write the record, so that the object survives a restart. TransferError."""
-        write_record(found.path, self.counted(client, found))
+        write_record(found.path, await self.counted(client, found))
 
     def open_object(
         self, client: str, found: StoredObject, give_up: Callable[[], object]
@@ -281,10 +281,11 @@ class ObjectStore(ClientStore[StoredObject]):
     def closed(self, client: str) -> None:
         self._open[client] -= 1
 
-    def grow(self, client: str, found: StoredObject, data: bytes) -> None:
+    async def grow(self, client: str, found: StoredObject, data: bytes) -> None:
         """Write the next bytes of an object. TransferError: there is no room. OSError: no disk."""
         if found.record.size is None:
-            self.make_room(client, cost_of(len(data), 0), time.time())
+            await self.make_room(client, cost_of(len(data), 0), time.time())
+            found.check()
         found.write(data)
         if found.record.size is None:
             self.account(client, found)

@@ -284,9 +284,9 @@ async def leave_behind(uploading):
 
 async def test_who_does_not_come_back_is_forgotten(uploading):
     await leave_behind(uploading)
-    uploading.store.tidy(time.time() + 90)
+    await uploading.store.tidy(time.time() + 90)
     assert len(disk(uploading)) == 3
-    uploading.store.tidy(time.time() + 110)
+    await uploading.store.tidy(time.time() + 110)
     assert disk(uploading) == []
 
 
@@ -306,11 +306,11 @@ async def announced(store, client, name, size):
     return await store.create(client * 32, record)
 
 
-def bring(store, client, upload, count):
+async def bring(store, client, upload, count):
     """Bring the next bytes of an upload, as a session does."""
     with closing(Partial(upload.path, "v")) as part:
         part.begin(part.have, "v", upload.record.size)
-        store.grow(client * 32, upload, part, bytes(count))
+        await store.grow(client * 32, upload, part, bytes(count))
 
 
 @pytest.fixture
@@ -328,7 +328,7 @@ async def test_what_a_client_announces_takes_no_room_from_others(store):
         with pytest.raises(TransferError, match="no room"):
             await announced(store, client, "9", 480_000)
     third = await announced(store, "2", "2", 480_000)
-    bring(store, "2", third, 480_000)
+    await bring(store, "2", third, 480_000)
     assert third.have == 480_000
 
 
@@ -344,20 +344,20 @@ async def test_a_request_in_the_moment_of_a_write_waits_for_it(store):
 async def test_what_came_takes_room_from_all(store):
     uploads = {client: await announced(store, client, client, 480_000) for client in "012"}
     for client in "01":
-        bring(store, client, uploads[client], 470_000)
+        await bring(store, client, uploads[client], 470_000)
     with pytest.raises(TransferError, match="no room"):
-        bring(store, "2", uploads["2"], 100_000)
+        await bring(store, "2", uploads["2"], 100_000)
     with pytest.raises(TransferError, match="no room"):
         await announced(store, "3", "3", 100_000)
-    bring(store, "2", uploads["2"], 10_000)
+    await bring(store, "2", uploads["2"], 10_000)
     with pytest.raises(TransferError, match="no room"):
-        bring(store, "2", uploads["2"], 100_000)
+        await bring(store, "2", uploads["2"], 100_000)
     assert uploads["2"].have == 10_000
 
 
 async def test_what_came_counts_after_a_restart_too(store, tmp_path):
     for client in "01":
-        bring(store, client, await announced(store, client, client, 480_000), 470_000)
+        await bring(store, client, await announced(store, client, client, 480_000), 470_000)
     store.close()
     again = UploadStore(tmp_path / "uploads", 1_000_000)
     again.open()
@@ -375,7 +375,7 @@ async def test_only_bytes_that_come_push_others_out(store):
         store.account(client * 32, waiting)
     third = await announced(store, "2", "2", 480_000)
     assert len(list(store._folder.glob("*/????????????????????????????????"))) == 2
-    bring(store, "2", third, 100_000)
+    await bring(store, "2", third, 100_000)
     assert not (store._folder / ("0" * 32) / ("0" * 32)).exists()
 
 
@@ -384,10 +384,10 @@ async def test_the_disk_is_looked_at_when_bytes_come(store, monkeypatch):
     usage = SimpleNamespace(free=client_store._KEEP_FREE + 800_000)
     monkeypatch.setattr(client_store, "disk_usage", lambda _folder: usage)
     upload = await announced(store, "0", "0", 300_000)
-    bring(store, "0", upload, 100_000)
+    await bring(store, "0", upload, 100_000)
     usage.free = client_store._KEEP_FREE + 50_000
     with pytest.raises(TransferError, match="no room"):
-        bring(store, "0", upload, 100_000)
+        await bring(store, "0", upload, 100_000)
     assert upload.have == 100_000
 
 
@@ -513,7 +513,7 @@ async def test_what_is_written_last_is_what_the_record_says_last(uploading, monk
     second = asyncio.create_task(store.keep("1" * 32, upload))
     await asyncio.sleep(0.05)
     assert not upload.may_make_room
-    store.tidy(time.time() + 100 * 86_400)
+    await store.tidy(time.time() + 100 * 86_400)
     go_on.set()
     await asyncio.gather(first, second)
     assert b'"told":true' in upload.path.with_suffix(".json").read_bytes()
@@ -539,7 +539,7 @@ async def test_what_was_changed_is_fetched_anew(uploading):
     )
     kept.write(b"x")
     await kept.finish()
-    uploading.fetcher.store.write(client, kept)
+    await uploading.fetcher.store.write(client, kept)
     await uploading.put(uploading.file(b"new"))
     assert uploading.fetcher.store.of(client) == []
 
