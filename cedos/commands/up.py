@@ -91,9 +91,9 @@ def command(config_file: Path | None, dry_run: bool, wait: bool, record: Path | 
         gc.disable()
         process_limits.one_arena()
         privileged = None
+        with suppress(FileNotFoundError):
+            own_file.take(where.state)
         if not dry_run:
-            with suppress(FileNotFoundError):
-                own_file.take(where.state)
             # Fork first, so that both processes share as little memory as possible.
             process = importlib.import_module("cedos.host.privileged.process")
             privileged = stack.enter_context(process.privileged_process(where.state))

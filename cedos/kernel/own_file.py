@@ -8,9 +8,10 @@ cannot be used is moved aside.
 import asyncio
 import errno
 import os
+import sqlite3
 import stat
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -158,12 +159,59 @@ def ensure(path: Path) -> None:
             os.close(file)
 
 
-def database(path: Path) -> str:
-    """Return the URI of an SQLite file of ours that is there (`ensure`).
+@contextmanager
+def database(path: Path, how: str = "mode=rw") -> Iterator[sqlite3.Connection]:
+    """Open an SQLite file of ours, to be prepared or read in the block; it is made to be written.
 
-    SQLite follows links: one that has come meanwhile makes no file elsewhere.
+    A journal beside it may name any file, which SQLite removes, even if it only reads. So root opens it
+    with the rights of the folder's owner, and a daemon without capabilities removes such a journal first.
     """
-    return f"{path.absolute().as_uri()}?mode=rw"
+    with _rights_of(path.parent.stat()):
+        if how == "mode=rw":
+            ensure(path)
+            path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
+        else:
+            os.close(opened(path))  # SQLite would wait for a fifo
+        # (SQLite follows links: one that has come meanwhile makes no file elsewhere.)
+        connection = sqlite3.connect(
+            f"{path.absolute().as_uri()}?{how}",
+            uri=True,
+            timeout=2.0,
+            isolation_level=None,
+            check_same_thread=False,
+        )
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+
+
+@contextmanager
+def _rights_of(owner: os.stat_result) -> Iterator[None]:
+    groups, group = os.getgroups(), os.getegid()
+    try:
+        if os.geteuid() or not owner.st_uid:
+            raise PermissionError
+        os.setgroups([])
+    except PermissionError:
+        yield
+        return
+    try:
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+        yield
+    finally:
+        os.seteuid(0)
+        os.setegid(group)
+        os.setgroups(groups)
+
+
+def write_ahead(connection: sqlite3.Connection) -> None:
+    """Keep SQLite from its other journals (`database`) for good. DatabaseError: it cannot."""
+    (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+    if mode not in ("wal", "memory"):
+        raise sqlite3.DatabaseError("cannot be written ahead")
 
 
 def check(file: int, path: Path) -> None:

@@ -389,19 +389,8 @@ class Store:
     def _open(self) -> sqlite3.Connection:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         # Readable by its owner only: it tells where one went.
-        own_file.ensure(self.path)
-        connection = sqlite3.connect(
-            own_file.database(self.path),
-            uri=True,
-            timeout=2.0,
-            isolation_level=None,
-            check_same_thread=False,
-        )
-        try:
+        with own_file.database(self.path) as connection:
             foreign = _prepare(connection)
-        except sqlite3.Error:
-            connection.close()
-            raise
         if foreign is None:
             return connection
         connection.close()
@@ -438,13 +427,14 @@ def _prepare(connection: sqlite3.Connection) -> str | None:
         return int(connection.execute(sql).fetchone()[0])
 
     owner, version = one("PRAGMA application_id"), one("PRAGMA user_version")
-    if owner == 0 and one("SELECT count(*) FROM sqlite_schema") == 0:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(_SCHEMA)
-    elif owner != _APPLICATION_ID:
+    begun = one("SELECT count(*) FROM sqlite_schema")
+    if begun and owner != _APPLICATION_ID:
         return "is another program's database"
-    elif version != SCHEMA_VERSION:
+    if begun and version != SCHEMA_VERSION:
         return f"has schema {version} and this cedos knows {SCHEMA_VERSION}"
+    own_file.write_ahead(connection)
+    if not begun:
+        connection.executescript(_SCHEMA)
     # One fsync per checkpoint: losing power may cost the last seconds, never the file.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA journal_size_limit = 4194304")

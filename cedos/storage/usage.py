@@ -8,7 +8,6 @@ nothing is counted twice, and use while the daemon was down is counted later.
 `bytes_by_server` reads the bytes of finished connections by server from the history's file.
 """
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping
@@ -206,40 +205,30 @@ class Usage:
     def _opened(self) -> sqlite3.Connection:
         for last in (False, True):
             try:
-                connection = self._connected()
-            except (sqlite3.Error, OSError) as error:
+                return self._connected()
+            except OSError as error:
                 raise HistoryError(f"{self.path}: {error}") from error
-            try:
-                _prepare(connection)
-            except (sqlite3.DatabaseError, HistoryError) as error:
-                connection.close()
+            except (sqlite3.Error, HistoryError) as error:
                 code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
                 if last or self._read_only or code not in _USELESS:
                     raise HistoryError(f"{self.path}: {error}") from error
                 self._move_aside(str(error))
-            else:
-                return connection
         raise AssertionError
 
     def _connected(self) -> sqlite3.Connection:
         if self.path is None:
-            kept = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             if self._earlier is not None:
-                with suppress(sqlite3.Error, OSError):
-                    _copy(self._earlier, kept)
+                with suppress(sqlite3.Error, OSError, HistoryError):
+                    return _copy(self._earlier)
+            kept = _in_memory()
+            _prepare(kept)
             return kept
-        if self._read_only:
-            os.close(own_file.opened(self.path))  # SQLite would wait for a fifo
-            return sqlite3.connect(f"file:{self.path}?mode=ro", uri=True, timeout=2.0)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        own_file.ensure(self.path)
-        return sqlite3.connect(
-            own_file.database(self.path),
-            uri=True,
-            timeout=2.0,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+        if not self._read_only:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        how = "mode=ro" if self._read_only else "mode=rw"
+        with own_file.database(self.path, how) as connection:
+            _prepare(connection)
+        return connection
 
     def _move_aside(self, why: str) -> None:
         assert self.path is not None
@@ -253,26 +242,36 @@ class Usage:
         self.notice = f"{self.path}: {why}; it was moved to {aside}, and counting begins anew"
 
 
-def _copy(path: Path, into: sqlite3.Connection) -> None:
+def _in_memory() -> sqlite3.Connection:
+    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+
+
+def _copy(path: Path) -> sqlite3.Connection:
     """Copy a file that no process writes. SQLite itself would write beside it, which a full disk refuses.
 
     A daemon that was killed has left its last writes beside the file, and what SQLite reads them with.
     """
-    os.close(own_file.opened(path))
     left = path.with_name(f"{path.name}-wal")
     how = "mode=ro" if left.exists() and left.stat().st_size else "immutable=1"
-    found = sqlite3.connect(f"{path.absolute().as_uri()}?{how}", uri=True)
-    with closing(found):
-        found.backup(into)
+    copy = _in_memory()
+    try:
+        with own_file.database(path, how) as found, closing(found):
+            found.backup(copy)
+        _prepare(copy)
+    except BaseException:
+        copy.close()
+        raise
+    return copy
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
     owner = connection.execute("PRAGMA application_id").fetchone()[0]
-    if owner == 0 and not connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.executescript(_SCHEMA)
-    elif owner != _APPLICATION_ID:
+    begun = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if begun and owner != _APPLICATION_ID:
         raise HistoryError("is another program's database")
+    own_file.write_ahead(connection)
+    if not begun:
+        connection.executescript(_SCHEMA)
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("SELECT key, at_unix_s, boot, total FROM reading LIMIT 1").fetchone()
     connection.execute("SELECT source, boot, instance, value FROM counter LIMIT 1").fetchone()
@@ -345,10 +344,7 @@ def bytes_by_server(path: Path, since_unix_s: float) -> BytesByServer:
     servers: dict[Server, dict[str, int]] = {}
     addresses: dict[str, set[str]] = {}
     try:
-        os.close(own_file.opened(path))
-        with closing(
-            sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=2.0)
-        ) as connection:
+        with own_file.database(path, "mode=ro") as connection, closing(connection):
             first = _first(connection)
             for server, network, carried in connection.execute(_DIRECT, (since_unix_s,)):
                 servers.setdefault((server, None), {})[network] = carried

@@ -87,21 +87,10 @@ class SharingStore:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            own_file.ensure(path)
-            self._connection = sqlite3.connect(
-                own_file.database(path),
-                uri=True,
-                timeout=2.0,
-                isolation_level=None,
-                check_same_thread=False,
-            )
+            with own_file.database(path) as self._connection:
+                self._prepare()
         except (OSError, sqlite3.Error) as error:
             raise SharingError(f"{path}: {error}") from error
-        try:
-            self._prepare()
-        except SharingError:
-            self._connection.close()
-            raise
 
     def close(self) -> None:
         self._connection.close()
@@ -242,20 +231,17 @@ class SharingStore:
         return authority.revocations(tuple(sorted(serials)[-MOST_REVOKED:]), now_s)
 
     def _prepare(self) -> None:
-        try:
-            with closing(self._connection.execute("PRAGMA application_id")) as found:
-                owner = found.fetchone()[0]
-            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-            begun = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-            if begun and (owner, version) != (_APPLICATION_ID, _VERSION):
-                raise SharingError(f"{self.path} is a database of another program or version")
-            self._connection.execute("PRAGMA journal_mode = WAL")
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-            if not begun:
-                self._connection.executescript(_SCHEMA)
-            self._connection.executescript(_INDEXES)
-        except sqlite3.Error as error:
-            raise SharingError(f"{self.path}: {error}") from error
+        with closing(self._connection.execute("PRAGMA application_id")) as found:
+            owner = found.fetchone()[0]
+        version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+        begun = self._connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+        if begun and (owner, version) != (_APPLICATION_ID, _VERSION):
+            raise SharingError(f"{self.path} is a database of another program or version")
+        own_file.write_ahead(self._connection)
+        self._connection.execute("PRAGMA synchronous = NORMAL")
+        if not begun:
+            self._connection.executescript(_SCHEMA)
+        self._connection.executescript(_INDEXES)
 
     def _write(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> int:
         try:

@@ -1,8 +1,13 @@
 """Attacks by the owner of the state directory: nothing is written, read or waited for elsewhere."""
 
 import os
+import sqlite3
 import stat
+import struct
+import tempfile
+from contextlib import closing, suppress
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -175,3 +180,48 @@ def test_a_link_that_comes_after_the_look_makes_no_database_elsewhere(state, tmp
         Usage(state / "usage.sqlite", "boot")
     History(state / "history.sqlite").close()
     assert not os.path.lexists(elsewhere)
+
+
+def names(path, victim):
+    """Put a journal beside a database that names a file as the journal of several databases."""
+    page, magic = 4096, bytes.fromhex("d9d505f920a163d7")
+    header = magic + struct.pack(">5I", 0, 1, 1, 512, page)
+    name = bytes(victim)
+    tail = (
+        struct.pack(">I", (1 << 30) // page + 1) + name + struct.pack(">2I", len(name), sum(name))
+    )
+    path.with_name(f"{path.name}-journal").write_bytes(header.ljust(512, b"\0") + tail + magic)
+
+
+@AS_ROOT
+@pytest.mark.parametrize("mode", ["WAL", "DELETE"])
+@pytest.mark.parametrize("owner", [0, 65534])
+def test_no_journal_beside_a_database_has_root_remove_a_file(elsewhere, mode, owner):
+    """SQLite removes the file that such a journal names, even if it only reads."""
+    with tempfile.TemporaryDirectory() as folder:  # which its owner may enter
+        state = Path(folder)
+        _plant_journals(state, elsewhere, mode, owner)
+
+
+def _plant_journals(state, elsewhere, mode, owner):
+    openers = {
+        "history.sqlite": lambda path: History(path).flows(9),
+        "usage.sqlite": lambda path: Usage(path, "boot").close(),
+        "sharing.sqlite": lambda path: SharingStore(path).close(),
+        "read.sqlite": lambda path: bytes_by_server(path, 0.0),
+        "also.sqlite": lambda path: Usage(path, read_only=True).close(),
+        "earlier.sqlite": lambda path: Usage(None, "boot", earlier=path).close(),
+    }
+    for name, opened in openers.items():
+        path = state / name
+        with closing(sqlite3.connect(path)) as planted:
+            planted.execute(f"PRAGMA journal_mode = {mode}")
+            planted.execute("CREATE TABLE t (a)")
+        names(path, elsewhere)
+        for each in (state, *state.iterdir()):
+            os.chown(each, owner, owner)
+        with suppress(HistoryError, SharingError):
+            opened(path)
+        assert elsewhere.exists(), name
+        assert os.geteuid() == os.getegid() == 0
+        names(path, elsewhere)
