@@ -1,4 +1,4 @@
-"""A two-way call: both ends send a packet every 20 ms, by UDP, plain or through a SOCKS 5 proxy.
+"""A two-way call: both ends send a packet every 20 ms, by UDP.
 
 `python -m emu.workloads.call END ...` is one end; both run on one machine, so that they share a clock.
 What was not there 400 ms after it was sent is lost: no call works with more delay (ITU-T G.114).
@@ -24,24 +24,6 @@ PORT: Final = 7008
 _HEAD: Final = struct.Struct("!Id")
 _AFTER_S: Final = 1.0
 _GIVE_UP_S: Final = 60.0
-_SOCKS_ANSWER: Final = 12  # to greeting and request, with an IPv4 address
-
-
-def associated(
-    proxy_port: int, host: str, port: int
-) -> tuple[socket.socket, tuple[str, int], bytes]:
-    """Ask a SOCKS 5 proxy on loopback to carry datagrams to a host.
-
-    Returns:
-        the connection that keeps the association, where to send, and what goes before each datagram.
-    """
-    control = socket.create_connection(("127.0.0.1", proxy_port))
-    control.sendall(b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6))
-    answer = b""
-    while len(answer) < _SOCKS_ANSWER:
-        answer += control.recv(64)
-    head = b"\0\0\0\x01" + socket.inet_aton(host) + port.to_bytes(2)
-    return control, ("127.0.0.1", int.from_bytes(answer[-2:])), head
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +57,8 @@ def _read(file: Path) -> dict[str, Any]:
 class CallEnd:
     """Speaks for so long, from when it is told whom to (`to`), or has heard the other end."""
 
-    def __init__(self, own: socket.socket, to: tuple[str, int] | None, head: bytes) -> None:
-        self._socket, self._to, self._head = own, to, head
+    def __init__(self, own: socket.socket, to: tuple[str, int] | None) -> None:
+        self._socket, self._to = own, to
         self.sent: dict[int, float] = {}
         self.came: dict[int, float] = {}
 
@@ -98,7 +80,7 @@ class CallEnd:
     def _say(self, now: float) -> None:
         number = len(self.sent) + 1
         self.sent[number] = now
-        data = self._head + _HEAD.pack(number, now).ljust(PACKET_BYTES, b"\0")
+        data = _HEAD.pack(number, now).ljust(PACKET_BYTES, b"\0")
         try:
             assert self._to is not None
             self._socket.sendto(data, self._to)
@@ -111,9 +93,8 @@ class CallEnd:
         except OSError:
             return
         now = time.monotonic()
-        if not self._head:
-            self._to = sender
-        number, _ = _HEAD.unpack_from(data, len(self._head))
+        self._to = sender
+        number, _ = _HEAD.unpack_from(data)
         self.came.setdefault(number, now)
 
 
@@ -123,25 +104,19 @@ def main() -> None:
     parser.add_argument("host")
     parser.add_argument("seconds", type=float)
     parser.add_argument("file", type=Path)
-    parser.add_argument("--socks", type=int, default=0)
     parser.add_argument("--user", type=int, default=None, help="who it counts as, by number")
     asked = parser.parse_args()
     if asked.user is not None:
         os.setreuid(asked.user, -1)  # it still may write its file
     own = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     to: tuple[str, int] | None = asked.host, PORT
-    head, control = b"", None
     if asked.end == "callee":
         own.bind((asked.host, PORT))
         to = None
         print("ready", flush=True)
-    elif asked.socks:
-        control, to, head = associated(asked.socks, asked.host, PORT)
-    call = CallEnd(own, to, head)
+    call = CallEnd(own, to)
     call.talk(asked.seconds)
     asked.file.write_text(json.dumps({"sent": call.sent, "came": call.came}))
-    if control is not None:
-        control.close()
 
 
 if __name__ == "__main__":

@@ -8,8 +8,3 @@ def http_connect(port: int, host: str = "127.0.0.1") -> bytes:
 def socks_connect(port: int) -> bytes:
     """Return the greeting without a password, and a request for a port of 127.0.0.1."""
     return b"\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01" + port.to_bytes(2)
-
-
-def socks_associate() -> bytes:
-    """Return the greeting without a password, and a request for datagrams from any port."""
-    return b"\x05\x01\x00\x05\x03\x00\x01" + bytes(6)

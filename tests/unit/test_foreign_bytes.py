@@ -73,7 +73,7 @@ from cedos.model import FlowKey
 from cedos.proxy import names
 from cedos.proxy.http import RefusedError, RequestBody, RequestParser, authority, forwarded
 from cedos.proxy.local import joined_gateway
-from cedos.proxy.local.socks import SocksError, SocksPacket, SocksParser, parse_packet
+from cedos.proxy.local.socks import SocksError, SocksParser
 from cedos.proxy.streams import frames as streams
 from cedos.session import keys
 from cedos.session.protocol.handshake import messages as handshake
@@ -380,14 +380,6 @@ PARSERS = {
         lambda data: read_receipt(data, GATEWAY.public),
         (sign_receipt(RECEIPT, GATEWAY),),
         (UntrustedError,),
-    ),
-    "SOCKS datagrams": Parser(
-        parse_packet,
-        (
-            SocksPacket("127.0.0.1", 53, b"some").pack(),
-            SocksPacket("2001:db8::1", 53, b"some").pack(),
-            b"\0\0\0\x03\x06a.test\0\x35some",
-        ),
     ),
     "names that programs ask for": Parser(asked_name, (QUESTION, QUESTION[:-11])),
     "SOCKS": Parser(

@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import socket
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -28,7 +27,6 @@ from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
 from cedos.proxy.local.program_request import FirstWords, ProgramRequest, read_request, refuse
 from cedos.proxy.local.redirection import Redirection
-from cedos.proxy.local.socks import SocksAssociation
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import Tunnel, TunnelBuffer, TunnelBytes, end_on_close, reset_on_close
 from cedos.proxy.streams.carry import Carry
@@ -42,7 +40,6 @@ _BACKLOG: Final = 1024
 _MOST: Final = 4_096
 # Of these so many whose request is not whole, or large and waits for its origin. Each may keep 80 KiB.
 _MOST_SILENT, _SMALL_BYTES = 512, 4_096
-MOST_ASSOCIATIONS, MOST_ASSOCIATIONS_OF_USER = 512, 384
 # Open files that are left for the session's paths and other uses beside connections.
 _SPARE_FILES: Final = 256
 
@@ -129,7 +126,7 @@ class LocalProxy:
         self._buffer = TunnelBuffer()
         self._told_direct = False
         self._routes = EgressReader()
-        self._owners, self._associations = SocketOwners(), Counter[int]()
+        self._owners = SocketOwners()
         self._checking: asyncio.TimerHandle | None = None
         self._names = names or LocalNames()
         # Origins that refused a user's connections.
@@ -385,9 +382,7 @@ class LocalProxy:
             return
         user = self._owners.user_of(socket.IPPROTO_TCP, peer, program)
         held = self._held.get(user, _Held())
-        # An association takes the files of two connections.
-        carried = sum(len(each.carried) for each in self._held.values())
-        taken = carried + self._associations.total()
+        taken = sum(len(each.carried) for each in self._held.values())
         if taken >= self._most and not self._make_room(held):
             reset_on_close(program)
             program.close()
@@ -474,11 +469,6 @@ class LocalProxy:
             return
         if len(request.first) <= _SMALL_BYTES:
             self._on_spoken(user, asyncio.current_task())
-        # SOCKS 5 UDP ASSOCIATE: carry the program's datagrams for as long as this connection lasts.
-        if request.associates:
-            with suppress(OSError):
-                await self._associate(program, request, user)
-            return
         # Connect; the program's first bytes may be sent with that.
         far = where.to is not None and where.redirection is None
         origin = user, request.host, request.port
@@ -522,22 +512,6 @@ class LocalProxy:
         if ended.ended == "complete":
             end_on_close(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
-
-    async def _associate(self, program: socket.socket, request: ProgramRequest, user: int) -> None:
-        """Serve a program's datagrams, which take more files than a connection. OSError."""
-        held = self._associations
-        if held[user] >= MOST_ASSOCIATIONS_OF_USER or held.total() >= MOST_ASSOCIATIONS:
-            error = RefusedError(
-                HTTPStatus.SERVICE_UNAVAILABLE, "connection_limit_reached", "too many associations"
-            )
-            await refuse(program, request, error)
-            return
-        held[user] += 1
-        try:
-            association = SocksAssociation(program, request.port, user, self._owners, self.packets)
-            await association.serve()
-        finally:
-            held[user] -= 1
 
     def _on_spoken(self, user: int, task: asyncio.Task[None] | None) -> None:
         """Note that a task's connection keeps no large request any more."""

@@ -45,7 +45,6 @@ class ProgramRequest:
     first: bytes = b""  # the bytes that go to the origin first
     # The body of a request, whose end ends what the program may send after `first`; None: nothing does.
     body: RequestBody | None = None
-    associates: bool = False  # the program wants to send datagrams (SOCKS 5), from `port`
     fetch: bool = False  # `first` is the head of a GET without a body
     only: bool = False  # it is one request of HTTP, and its answer ends the connection
     socks: bool = False  # the program speaks SOCKS 5
@@ -75,7 +74,6 @@ async def _socks(program: socket.socket, data: bytes) -> ProgramRequest | None:
                 request.port,
                 reply(SocksReply.SUCCEEDED),
                 request.rest,
-                associates=request.associates,
                 socks=True,
             )
         data = await receive(program, _BLOCK)

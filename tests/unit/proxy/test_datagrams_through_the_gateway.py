@@ -1,19 +1,15 @@
-"""Programs' datagrams by SOCKS 5 through the gateway: there and back, and nobody else's."""
+"""Programs' datagrams through the gateway: there and back, and nobody else's."""
 
 import asyncio
-import socket
 from contextlib import suppress
 
 import pytest
-from kit.proxy_requests import socks_associate
 from kit.waiting import until
 
-from cedos.kernel.socket_owners import SocketOwner, SocketOwners
 from cedos.proxy.gateway import packet_relay
-from cedos.proxy.local import gateway_link, local_proxy, socks
+from cedos.proxy.local import gateway_link
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.local_proxy import Fail
-from cedos.proxy.local.socks import SocksPacket, parse_packet
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle
 
@@ -66,28 +62,15 @@ async def sockets():
 
 
 class Program:
-    """A program with an association; `udp` is its socket, `to` the proxy's address for datagrams."""
+    """A program's socket, as far as the proxy carries its datagrams."""
 
-    def __init__(self, udp, writer, to):
-        self.udp, self.writer, self.to = udp, writer, to
-
-    def send(self, host, port, data, udp=None):
-        kind = bytes([3, len(host)]) + host.encode() + port.to_bytes(2)
-        (udp or self.udp).transport.sendto(bytes(3) + kind + data, self.to)
+    def __init__(self, ends):
+        self.came = asyncio.Queue()
+        self.packets = ends.proxy.packets(1000, lambda *answer: self.came.put_nowait(answer))
+        self.send, self.end = self.packets.send, self.packets.end
 
     async def next(self):
-        packet = parse_packet(await self.udp.next())
-        assert packet is not None
-        return packet
-
-
-async def associated(ends, sockets):
-    reader, writer = await ends.ask(socks_associate())
-    answer = await asyncio.wait_for(reader.readexactly(12), ANSWER_S)
-    assert answer[:6] == b"\x05\x00\x05\x00\x00\x01"
-    assert answer[6:10] == socket.inet_aton("127.0.0.1")
-    to = "127.0.0.1", int.from_bytes(answer[10:])
-    return Program(await sockets(), writer, to)
+        return await asyncio.wait_for(self.came.get(), ANSWER_S)
 
 
 @pytest.fixture
@@ -99,69 +82,20 @@ def far(monkeypatch):
 
 
 @pytest.mark.usefixtures("far")
-async def test_an_association_is_its_users_not_the_first_senders(ends, sockets, monkeypatch):
-    """Another user who found the port first had the association, and its program was not heard."""
-    await ends.start(patience_s=10.0)
-    origin = await sockets(echoes=True)
-    program, other = await associated(ends, sockets), await sockets()
-    find = SocketOwners.find
-
-    def found(self, protocol, sender, to):
-        if sender[1] == other.port:
-            return SocketOwner(1, 12_345)
-        return find(self, protocol, sender, to)
-
-    monkeypatch.setattr(SocketOwners, "find", found)
-    program.send("127.0.0.1", origin.port, b"mine now", other)
-    await asyncio.sleep(0)
-    program.send("127.0.0.1", origin.port, b"one")
-    assert await program.next() == SocksPacket("127.0.0.1", origin.port, b"echo one")
-    assert await origin.next() == b"one"
-    # So it is when another user's socket has the program's port later.
-    monkeypatch.setattr(socks, "CHECKED_S", 0.0)
-    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, 12_345))
-    program.send("127.0.0.1", origin.port, b"two")
-    assert await origin.nothing()
-    program.writer.close()
-
-
-@pytest.mark.usefixtures("far")
-async def test_one_users_associations_leave_some_to_others(ends, sockets, monkeypatch):
-    """Each takes several open files, and four thousand were possible."""
-    monkeypatch.setattr(local_proxy, "MOST_ASSOCIATIONS", 3)
-    monkeypatch.setattr(local_proxy, "MOST_ASSOCIATIONS_OF_USER", 2)
-    await ends.start(patience_s=10.0)
-    user = 1000
-    monkeypatch.setattr(SocketOwners, "user_of", lambda *_: user)
-    kept = [await associated(ends, sockets) for _ in range(2)]
-    reader, writer = await ends.ask(socks_associate())
-    answer = await asyncio.wait_for(reader.read(), ANSWER_S)
-    assert answer[:4] == b"\x05\x00\x05\x01"
-    writer.close()
-    user = 1001
-    kept.append(await associated(ends, sockets))
-    for each in kept:
-        each.writer.close()
-    await until(lambda: not ends.proxy._associations.total())
-    kept = [await associated(ends, sockets)]
-    kept[0].writer.close()
-
-
-@pytest.mark.usefixtures("far")
 async def test_there_and_back_by_address_and_by_name(ends, sockets):
     await ends.start(patience_s=10.0)
     origin = await sockets(echoes=True)
-    program = await associated(ends, sockets)
+    program = Program(ends)
     for host, data in (("127.0.0.1", b"one"), ("localhost", b"two"), ("127.0.0.1", bytes(60_000))):
         program.send(host, origin.port, data)
-        assert await program.next() == SocksPacket("127.0.0.1", origin.port, b"echo " + data)
+        assert await program.next() == ("127.0.0.1", origin.port, b"echo " + data)
     assert len(ends.gateway._associations) == 1
     ends.carried.look()
     (news,) = ends.carried.news()
     assert (news.server, news.port, news.ended_unix_s) == ("127.0.0.1", origin.port, None)
     assert (news.bytes_up, news.bytes_down) == (60_006, 60_021)
     assert news.decision is None
-    program.writer.close()
+    await program.end()
     for _ in range(100):
         if not len(ends.gateway._associations):
             break
@@ -169,10 +103,6 @@ async def test_there_and_back_by_address_and_by_name(ends, sockets):
     assert len(ends.gateway._associations) == 0
     ends.carried.look()
     assert ends.carried.news()[0].ended_unix_s is not None
-    program.send("127.0.0.1", origin.port, b"after its end")
-    while await origin.next() != bytes(60_000):
-        pass
-    assert await origin.nothing()
 
 
 class OneRule(RuleBook):
@@ -193,17 +123,17 @@ class OneRule(RuleBook):
 async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(ends, sockets, fail):
     ruled, other = await sockets(echoes=True), await sockets(echoes=True)
     await ends.start(patience_s=10.0, fail=fail, rules=OneRule(ruled.port))
-    program = await associated(ends, sockets)
+    program = Program(ends)
     program.send("127.0.0.1", ruled.port, b"one")
-    assert await program.next() == SocksPacket("127.0.0.1", ruled.port, b"echo one")
+    assert await program.next() == ("127.0.0.1", ruled.port, b"echo one")
     through = 1 if fail is Fail.CLOSED else 0
     assert len(ends.gateway._associations) == through
     program.send("127.0.0.1", other.port, b"two")
-    assert await program.next() == SocksPacket("127.0.0.1", other.port, b"echo two")
+    assert await program.next() == ("127.0.0.1", other.port, b"echo two")
     assert len(ends.gateway._associations) == 1
     senders = [(await one.came.get())[1] for one in (ruled, other)]
     assert (senders[0] == senders[1]) is (fail is Fail.CLOSED)
-    program.writer.close()
+    await program.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -211,13 +141,13 @@ async def test_the_first_packets_do_not_wait_for_the_gateways_word(ends, sockets
     monkeypatch.setattr(ProxiedAssociation, "accept", lambda _self: None)
     await ends.start(patience_s=10.0)
     origin = await sockets(echoes=True)
-    program = await associated(ends, sockets)
+    program = Program(ends)
     for data in (b"first", b"second"):
         program.send("127.0.0.1", origin.port, data)
-    assert {(await program.next()).data for _ in range(2)} == {b"echo first", b"echo second"}
+    assert {(await program.next())[2] for _ in range(2)} == {b"echo first", b"echo second"}
     program.send("127.0.0.1", origin.port, b"third")
-    assert (await program.next()).data == b"echo third"
-    program.writer.close()
+    assert (await program.next())[2] == b"echo third"
+    await program.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -225,15 +155,15 @@ async def test_only_who_was_sent_to_is_heard(ends, sockets):
     """So nobody can have answers sent to somebody else, or send what was not asked for."""
     await ends.start(patience_s=10.0)
     origin, stranger = await sockets(echoes=True), await sockets()
-    program = await associated(ends, sockets)
+    program = Program(ends)
     program.send("127.0.0.1", origin.port, b"hello")
     await program.next()
     _, gateways = await asyncio.wait_for(origin.came.get(), ANSWER_S)
     stranger.transport.sendto(b"you did not ask", gateways)
-    assert await program.udp.nothing()
     relay = next(iter(ends.gateway._associations._relays.values()))
-    assert relay.strangers == 1
-    program.writer.close()
+    await until(lambda: relay.strangers == 1)
+    assert program.came.empty()
+    await program.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -241,7 +171,7 @@ async def test_where_a_gateway_does_not_send(ends, sockets):
     """Neither into its own host and network, nor to mail ports; and it says nothing."""
     await ends.start(local=False)
     origin = await sockets()
-    program = await associated(ends, sockets)
+    program = Program(ends)
     for host, port in (
         *(("127.0.0.1", origin.port), ("localhost", origin.port), ("169.254.169.254", 80)),
         *(("10.1.2.3", 53), ("224.0.0.251", 5353), ("255.255.255.255", 9), ("1.1.1.1", 25)),
@@ -251,7 +181,7 @@ async def test_where_a_gateway_does_not_send(ends, sockets):
     relay = next(iter(ends.gateway._associations._relays.values()))
     assert relay.refused == 7
     assert relay._sockets == {}
-    program.writer.close()
+    await program.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -259,7 +189,7 @@ async def test_a_revoked_clients_association_reaches_no_other_host(ends, sockets
     """An association from before sent to any host, as long as a packet came every five minutes."""
     await ends.start(patience_s=10.0)
     before, other = await sockets(echoes=True), await sockets(echoes=True)
-    program = await associated(ends, sockets)
+    program = Program(ends)
     program.send("127.0.0.1", before.port, b"hello")
     await program.next()
     ends.clients.clear()
@@ -267,7 +197,7 @@ async def test_a_revoked_clients_association_reaches_no_other_host(ends, sockets
     relay = next(iter(ends.gateway._associations._relays.values()))
     await until(lambda: relay.refused == 1)
     assert await other.nothing()
-    program.writer.close()
+    await program.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -280,7 +210,7 @@ async def test_there_are_limits(ends, sockets, counted_with):
         await ends.start(patience_s=10.0)
         ends.gateway._associations._most_per_client = 2
     origin = await sockets(echoes=True)
-    programs = [await associated(ends, sockets) for _ in range(3)]
+    programs = [Program(ends) for _ in range(3)]
     for each in programs:
         each.send("127.0.0.1", origin.port, b"x")
     got = [await origin.next() for _ in range(2)]
@@ -288,7 +218,7 @@ async def test_there_are_limits(ends, sockets, counted_with):
     assert await origin.nothing()
     assert len(ends.gateway._associations) == 2
     for each in programs:
-        each.writer.close()
+        await each.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -296,7 +226,7 @@ async def test_an_idle_one_ends_and_is_had_again(ends, sockets):
     await ends.start(patience_s=10.0)
     ends.gateway._associations._idle_s = 0.3
     origin = await sockets(echoes=True)
-    program = await associated(ends, sockets)
+    program = Program(ends)
     program.send("127.0.0.1", origin.port, b"one")
     await program.next()
     for _ in range(100):
@@ -306,8 +236,8 @@ async def test_an_idle_one_ends_and_is_had_again(ends, sockets):
     assert len(ends.gateway._associations) == 0
     await asyncio.sleep(0.05)
     program.send("127.0.0.1", origin.port, b"two")
-    assert (await program.next()).data == b"echo two"
-    program.writer.close()
+    assert (await program.next())[2] == b"echo two"
+    await program.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -316,13 +246,13 @@ async def test_without_a_gateway_they_go_direct_or_not_at_all(ends, sockets):
     for fail in (Fail.CLOSED, Fail.OPEN):
         await ends.start(fail=fail, patience_s=0.3)
         await ends.stop_gateway()
-        program = await associated(ends, sockets)
+        program = Program(ends)
         program.send("127.0.0.1", origin.port, b"x")
         if fail is Fail.CLOSED:
             assert await origin.nothing()
         else:
-            assert (await program.next()).data == b"echo x"
-        program.writer.close()
+            assert (await program.next())[2] == b"echo x"
+        await program.end()
         await ends.proxy.close()
         await ends.link.close()
 
@@ -330,11 +260,11 @@ async def test_without_a_gateway_they_go_direct_or_not_at_all(ends, sockets):
 async def test_what_is_of_this_place_goes_direct(ends, sockets):
     await ends.start(patience_s=10.0)
     origin = await sockets(echoes=True)
-    program = await associated(ends, sockets)
+    program = Program(ends)
     program.send("127.0.0.1", origin.port, b"near")
-    assert (await program.next()).data == b"echo near"
+    assert (await program.next())[2] == b"echo near"
     assert len(ends.gateway._associations) == 0
-    program.writer.close()
+    await program.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -472,31 +402,3 @@ async def test_a_client_that_sends_what_is_no_packet_is_sent_away(ends):
             break
         await asyncio.sleep(0.01)
     assert streams.connection.ended
-
-
-@pytest.mark.usefixtures("far")
-async def test_only_the_program_that_asked_sends(ends, sockets):
-    await ends.start(patience_s=10.0)
-    origin, other = await sockets(echoes=True), await sockets()
-    program = await associated(ends, sockets)
-    program.send("127.0.0.1", origin.port, b"mine")
-    await program.next()
-    await origin.next()
-    program.send("127.0.0.1", origin.port, b"not mine", other)
-    assert await origin.nothing()
-    assert await other.nothing()
-    program.writer.close()
-
-
-@pytest.mark.usefixtures("far")
-async def test_fragments_and_rubbish_are_dropped(ends, sockets):
-    await ends.start(patience_s=10.0)
-    origin = await sockets()
-    program = await associated(ends, sockets)
-    right = b"\x01" + socket.inet_aton("127.0.0.1") + origin.port.to_bytes(2) + b"data"
-    for rubbish in (b"", b"\0", b"\0\0\x01" + right, b"\0\0\0\x09" + right[1:], b"\0\0\0\x01"):
-        program.udp.transport.sendto(rubbish, program.to)
-    program.udp.transport.sendto(bytes(3) + right, program.to)
-    assert await origin.next() == b"data"
-    assert await origin.nothing()
-    program.writer.close()

@@ -8,7 +8,7 @@ import tracemalloc
 from contextlib import suppress
 
 import pytest
-from kit.proxy_requests import http_connect, socks_associate
+from kit.proxy_requests import http_connect
 from kit.waiting import counting_turns, until
 
 from cedos.host.monitor import dns_message
@@ -202,24 +202,6 @@ async def test_large_requests_that_wait_for_their_origin_fill_no_memory(ends, mo
     assert await asyncio.wait_for(large[39][0].read(), 5) == b""
     await until(lambda: len(ends.proxy._tasks) == 50)
     for _, writer in (*small, *large):
-        writer.transport.abort()
-
-
-@pytest.mark.usefixtures("nothing_is_near")
-async def test_an_association_takes_the_places_of_two_connections(ends, monkeypatch):
-    """Leave descriptors to the session: one has four, the program's and those for its datagrams."""
-    monkeypatch.setattr(local_proxy, "_MOST", 6)
-    await ends.start()
-    programs = [await ends.ask(socks_associate()) for _ in range(2)]
-    for reader, _ in programs:
-        await asyncio.wait_for(reader.readexactly(12), 5)
-    ask = http_connect(await ends.origin(echo))
-    for _ in range(2):
-        programs.append(await ends.ask(ask))
-        await asyncio.wait_for(programs[-1][0].readuntil(b"\r\n\r\n"), 5)
-    with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for((await ends.ask(ask))[0].read(), 5)
-    for _, writer in programs:
         writer.transport.abort()
 
 
@@ -446,19 +428,6 @@ async def test_questions_that_are_answered_at_once_leave_turns_to_other_tasks(en
         assert turns() >= 500
     writer.close()
     await stub.close()
-
-
-async def test_bytes_behind_an_association_leave_turns_to_other_tasks(ends):
-    """A program that sends them without end held up all others."""
-    await ends.start()
-    reader, writer = await ends.ask(b"\x05\x01\x00" + b"\x05\x03\x00\x01" + bytes(6))
-    assert (await reader.readexactly(12))[:4] == b"\x05\x00\x05\x00"
-    async with counting_turns() as turns:
-        writer.write(bytes(60_000))
-        writer.write_eof()
-        assert await reader.read() == b""
-        assert turns() >= 55
-    writer.close()
 
 
 @pytest.mark.usefixtures("users")

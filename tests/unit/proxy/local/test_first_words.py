@@ -17,11 +17,9 @@ from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.program_request import may_be_repeated
 from cedos.proxy.local.socks import (
     SocksError,
-    SocksPacket,
     SocksParser,
     SocksReply,
     SocksRequest,
-    parse_packet,
     reply,
     reply_of,
 )
@@ -212,32 +210,6 @@ def test_a_program_names_where_it_wants_to_go(request_bytes, host, port):
     assert answers == b"\x05\x00"
 
 
-# (One that is IPv4's becomes that: `test_an_address_has_one_form`.)
-_ADDRESSES = st.ip_addresses().filter(lambda each: getattr(each, "ipv4_mapped", None) is None)
-
-
-@given(_ADDRESSES, st.integers(1, 65_535), st.binary(max_size=100))
-def test_datagrams_there_and_back(address, port, data):
-    packet = SocksPacket(str(address), port, data)
-    assert parse_packet(packet.pack()) == packet
-
-
-@pytest.mark.parametrize(
-    "datagram",
-    [
-        b"",
-        bytes(4),
-        bytes(3) + b"\x01\x7f\0\0\1\0",
-        bytes(3) + b"\x01\x7f\0\0\1\0\0data",  # port 0
-        b"\0\0\x01\x01\x7f\0\0\1\0\x35data",  # a fragment
-        bytes(3) + b"\x03\x09a.test\0\x35",
-        bytes(3) + b"\x03\x03a b\0\x35",
-    ],
-)
-def test_a_datagram_that_is_dropped(datagram):
-    assert parse_packet(datagram) is None
-
-
 def test_in_any_pieces_it_is_the_same():
     whole = GREETING + TO_NAME
     assert fed(*(bytes([each]) for each in whole)) == fed(whole)
@@ -248,6 +220,7 @@ def test_in_any_pieces_it_is_the_same():
     [
         (b"\x04\x01\x00\x50", b""),
         (b"\x05\x01\x02", b"\x05\xff"),  # passwords alone
+        (GREETING + b"\x05\x03" + TO_NAME[2:], reply(SocksReply.COMMAND_UNKNOWN)),
         (GREETING + b"\x05\x02" + TO_NAME[2:], reply(SocksReply.COMMAND_UNKNOWN)),
         (GREETING + b"\x05\x01\x00\x09\x01\x01", reply(SocksReply.ADDRESS_TYPE_UNKNOWN)),
         (GREETING + b"\x05\x01\x00\x03\x03a b\x00\x50", reply(SocksReply.FAILURE)),
