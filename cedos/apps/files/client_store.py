@@ -1,9 +1,9 @@
 """The files that a gateway keeps for its clients: a folder for each client, limits for each and for all.
 
 A kept body lies beside its record, ID.json. One process uses the folder at a time. Two accounts are
-kept, of which one client has half at most: the disk's (bodies and records, in whole blocks) and the
-memory's (records, and what each costs beside). What a client has announced, and not brought yet, takes
-room from itself alone.
+kept, of which one client has half at most (of what others leave, where bodies make no room for others):
+the disk's (bodies and records, in whole blocks) and the memory's (records, and what each costs beside).
+What a client has announced, and not brought yet, takes room from itself alone.
 """
 
 import asyncio
@@ -102,14 +102,6 @@ class _Account:
         self.memory += more.memory
         self.coming += more.coming
 
-    def has_room(self, more: Cost, most: Cost) -> bool:
-        return self.disk + more.disk <= most.disk and self.memory + more.memory <= most.memory
-
-    def has_room_now(self, more: Cost, most: Cost) -> bool:
-        """Tell whether there is room for what is here, and for what comes now."""
-        here = self.here + more.disk - more.coming
-        return here <= most.disk and self.memory + more.memory <= most.memory
-
 
 _NOTHING: Final = Cost(0, 0)
 _NO_ROOM: Final = "the gateway has no room for it while it fetches others"
@@ -125,7 +117,10 @@ class ClientStore(Generic[Kept]):
         # Returns what an earlier process kept at a path, by its record; None: it is of no use.
         restore: Callable[[Path, bytes], Kept | None],
         ours: re.Pattern[str],  # matches names of files of ours; its group 1 is the body's name
+        *,
+        lasting: bool,  # bodies stay as long as their clients want
     ) -> None:
+        self._lasting = lasting
         self._folder, self._most = folder, Cost(most_bytes, MEMORY_BYTES)
         self._restore, self._ours = restore, ours
         # Of the few threads that hash files and wait for the disk, so many work for one client.
@@ -176,7 +171,8 @@ class ClientStore(Generic[Kept]):
         return self._kept.get(client, {}).get(kept.record.id) is kept
 
     def remove(self, client: str, kept: Kept) -> None:
-        if self._kept.get(client, {}).pop(kept.record.id, None) is not None:
+        if self._has(client, kept):
+            del self._kept[client][kept.record.id]
             self._settle(client, kept.record.id, _NOTHING)
         for path in (kept.path, *files_of(kept.path), kept.path.with_suffix(".json")):
             with suppress(OSError):  # a disk that is read-only now, say
@@ -184,7 +180,7 @@ class ClientStore(Generic[Kept]):
 
     def used(self, client: str, kept: Kept) -> None:
         """Note that a client uses a body now: others make room before it."""
-        if client in self._kept and kept.record.id in self._kept[client]:
+        if self._has(client, kept):
             self._kept[client].move_to_end(kept.record.id)
 
     async def tidy(self, now_unix_s: float) -> None:
@@ -196,11 +192,16 @@ class ClientStore(Generic[Kept]):
                 if self._has(client, each) and each.expired(now_unix_s):
                     self.remove(client, each)
 
-    def account(self, client: str, kept: Kept, record: bytes | None = None) -> None:
-        """Count a body, new or changed, with its record."""
-        of = self._kept.setdefault(client, OrderedDict())
-        of.setdefault(kept.record.id, kept)
-        self._settle(client, kept.record.id, self._cost(client, kept, record or b""))
+    def add(self, client: str, kept: Kept, record: bytes) -> None:
+        """Count a new body with its record."""
+        self._kept.setdefault(client, OrderedDict())[kept.record.id] = kept
+        self.account(client, kept, record)
+
+    def account(self, client: str, kept: Kept, record: bytes = b"") -> None:
+        """Count a body that has changed, with its record. TransferError: it was removed meanwhile."""
+        if not self._has(client, kept):
+            raise TransferError("the gateway has removed it meanwhile; run the same command again")
+        self._settle(client, kept.record.id, self._cost(client, kept, record))
 
     def _cost(self, client: str, kept: Kept, record: bytes) -> Cost:
         """Return the cost of a body with its record; what a record took stays its own."""
@@ -228,8 +229,6 @@ class ClientStore(Generic[Kept]):
             cost = self._cost(client, kept, record)
             if cost.memory > old.memory:
                 await self.make_room(client, cost.beside(old), self.clock.now_s(), but=kept)
-                if not self._has(client, kept):
-                    raise TransferError(_NO_ROOM)
         self._folder_of(client)
         self.account(client, kept, record)
         return record
@@ -250,17 +249,28 @@ class ClientStore(Generic[Kept]):
                 f"the file is larger than the {half.disk} bytes that this gateway stores for a client"
             )
         own, total = self._accounts[client], self._total
-        # What was announced has its place among the client's own, and comes now.
-        has_room = own.has_room if more.disk > 0 else own.has_room_now
-        while not has_room(more, half):
+        # What makes room for nobody leaves as much as its client has to one more.
+        count = [total, own] if self._lasting else [total]
+
+        def fits() -> bool:
+            # What was announced has its place among the client's own.
+            disk = own.disk + more.disk
+            return own.memory + more.memory <= half.memory and disk <= max(half.disk, own.disk)
+
+        def fits_now() -> bool:
+            disk = sum(each.here + more.disk - more.coming for each in count)
+            memory = sum(each.memory + more.memory for each in count)
+            return disk <= most.disk and memory <= most.memory
+
+        while not fits():
             await current().turns.turn(client)
             self._drop_oldest([client], but)
-        lacking = total.here + own.coming + more.disk - most.disk
+        lacking = sum(each.here + own.coming + more.disk for each in count) - most.disk
         if more.coming > 0 and lacking > 0 and lacking > self._may_go():
             raise TransferError(_NO_ROOM)
-        while not (fits := has_room(more, half)) or not total.has_room_now(more, most):
+        while not (own_fits := fits()) or not fits_now():
             await current().turns.turn(client)
-            self._drop_oldest(list(self._kept) if fits else [client], but)
+            self._drop_oldest(list(self._kept) if own_fits else [client], but)
 
     def _may_go(self) -> int:
         """Return the bytes of the disk that bodies take which may make room."""
@@ -318,7 +328,7 @@ class ClientStore(Generic[Kept]):
                     if kept is not None and kept.record.id == path.stem:
                         found[path.stem] = kept, record
             for kept, record in sorted(found.values(), key=lambda each: each[0].used_unix_s):
-                self.account(folder.name, kept, record)
+                self.add(folder.name, kept, record)
             for path in folder.iterdir():
                 # Remove what an earlier process began, and no file of others.
                 ours = self._ours.fullmatch(path.name)

@@ -137,7 +137,7 @@ class UploadStore(ClientStore[KeptUpload]):
     """The uploads of all clients. Only bodies whose origin has answered make room for others."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        super().__init__(folder, most_bytes, _restored, _OURS)
+        super().__init__(folder, most_bytes, _restored, _OURS, lasting=True)
 
     def find(self, client: str, name: str) -> KeptUpload | None:
         return self._kept[client].get(name) if client in self._kept else None
@@ -156,7 +156,7 @@ class UploadStore(ClientStore[KeptUpload]):
                 raise TransferError(f"{_MOST_OF_CLIENT} uploads are here for this client already")
             self.remove(client, min(told, key=lambda each: each.used_unix_s))
         made = KeptUpload(self._folder / client / record.id, record)
-        self.account(client, made, head)
+        self.add(client, made, head)
         try:
             await self.keep(client, made)
         except TransferError:

@@ -195,7 +195,7 @@ class ObjectStore(ClientStore[StoredObject]):
     """The objects of all clients: those used longest ago make room first, whosever they are."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        super().__init__(folder, most_bytes, _restored, _OURS)
+        super().__init__(folder, most_bytes, _restored, _OURS, lasting=False)
         self._open: Counter[str] = Counter()
         self._reserving = 0  # bytes of the disk that new objects are about to take
         self._by_url: dict[tuple[str, str], dict[str, StoredObject]] = {}
@@ -233,7 +233,7 @@ class ObjectStore(ClientStore[StoredObject]):
             made = StoredObject(path, record)
         except OSError as error:
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
-        self.account(client, made, head)
+        self.add(client, made, head)
         try:
             await self._reserve(client, made, size or 0)
             made.check()
@@ -294,8 +294,8 @@ class ObjectStore(ClientStore[StoredObject]):
         kept.record.used_unix_s = time.time()
         super().used(client, kept)
 
-    def account(self, client: str, kept: StoredObject, record: bytes | None = None) -> None:
-        super().account(client, kept, record)
+    def add(self, client: str, kept: StoredObject, record: bytes) -> None:
+        super().add(client, kept, record)
         self._by_url.setdefault((client, kept.record.url), {})[kept.record.id] = kept
 
     def _drop_oldest(self, clients: list[str], but: StoredObject | None) -> None:

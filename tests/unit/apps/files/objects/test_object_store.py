@@ -295,7 +295,7 @@ async def test_an_object_that_made_room_meanwhile_leaves_no_record(store, monkey
 
     monkeypatch.setattr(store, "make_room", made)
     found.record.headers["x"] = ["y" * 10_000]
-    with pytest.raises(TransferError, match="no room"):
+    with pytest.raises(TransferError, match="removed it meanwhile"):
         await store.write(ME, found)
     assert [store.of(ME), store.of(OTHER)] == [[], [old]]
     assert not found.path.with_suffix(".json").exists()

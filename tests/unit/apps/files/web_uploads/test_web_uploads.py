@@ -341,28 +341,41 @@ async def test_a_request_in_the_moment_of_a_write_waits_for_it(store):
     assert not found.writes
 
 
-async def test_what_came_takes_room_from_all(store):
+async def test_what_clients_brought_leaves_room_to_one_more(store):
+    """Two that brought half of their uploads, and went, kept out all others for 31 days."""
     uploads = {client: await announced(store, client, client, 480_000) for client in "012"}
-    for client in "01":
-        await bring(store, client, uploads[client], 470_000)
-    with pytest.raises(TransferError, match="no room"):
-        await bring(store, "2", uploads["2"], 100_000)
+    await bring(store, "0", uploads["0"], 470_000)
+    for client, count in (("1", 250_000), ("2", 120_000)):
+        await bring(store, client, uploads[client], count)
+        with pytest.raises(TransferError, match="no room"):
+            await bring(store, client, uploads[client], 20_000)
+        assert uploads[client].have == count
     with pytest.raises(TransferError, match="no room"):
         await announced(store, "3", "3", 100_000)
-    await bring(store, "2", uploads["2"], 10_000)
-    with pytest.raises(TransferError, match="no room"):
-        await bring(store, "2", uploads["2"], 100_000)
-    assert uploads["2"].have == 10_000
+    await bring(store, "3", await announced(store, "3", "4", 40_000), 40_000)
+
+
+async def test_what_was_removed_meanwhile_counts_no_more(store):
+    """What asked its origin about an object that a PUT had made invalid counted it again, for a week."""
+    upload = await announced(store, "0", "0", 100_000)
+    store.remove("0" * 32, upload)
+    newer = await announced(store, "0", "0", 200_000)
+    with pytest.raises(TransferError, match="removed it meanwhile"):
+        await store.counted("0" * 32, upload)
+    store.remove("0" * 32, upload)
+    assert store.all() == [("0" * 32, newer)]
+    store.remove("0" * 32, newer)
+    assert (store._total.disk, store._total.memory, store._total.coming) == (0, 0, 0)
 
 
 async def test_what_came_counts_after_a_restart_too(store, tmp_path):
-    for client in "01":
-        await bring(store, client, await announced(store, client, client, 480_000), 470_000)
+    for client, count in (("0", 470_000), ("1", 240_000)):
+        await bring(store, client, await announced(store, client, client, count), count)
     store.close()
     again = UploadStore(tmp_path / "uploads", 1_000_000)
     again.open()
     with pytest.raises(TransferError, match="no room"):
-        await announced(again, "2", "2", 100_000)
+        await announced(again, "2", "2", 140_000)
     again.close()
 
 
@@ -417,9 +430,9 @@ async def test_there_are_limits_for_each_and_for_all(uploading):
     uploading.origin.answers = [CREATED] * 3
     tasks = [
         asyncio.create_task(
-            uploading.put(uploading.file(b"x" * 400_000, f"{n}"), who=KeyPair(os.urandom(32)))
+            uploading.put(uploading.file(b"x" * size, f"{size}"), who=KeyPair(os.urandom(32)))
         )
-        for n in range(2)
+        for size in (200_000, 380_000)
     ]
     await until(lambda: len(uploading.origin.got) == 2)
     with pytest.raises(TransferError, match="no room for it while"):
