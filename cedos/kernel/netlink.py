@@ -281,6 +281,25 @@ class Requester:
                 self._socket = _open_to_ask(self._protocol, _ANSWER_TIMEOUT_S, self.port)
                 raise TimeoutError("the kernel's answer is too long")
 
+    def ask_together(self, *requests: tuple[int, bytes, int]) -> list[OSError | None]:
+        """Have the kernel carry out changes (kind, payload, flags) in one call; return its refusals.
+
+        A process that is killed has made all of them or none. One that is refused keeps no other out.
+        """
+        numbers = [next(self._sequences) & 0xFFFFFFFF for _ in requests]
+        self._socket.send(
+            b"".join(
+                message(kind, flags | NLM_F_ACK | NLM_F_REQUEST, number, payload)
+                for number, (kind, payload, flags) in zip(numbers, requests, strict=True)
+            )
+        )
+        found: dict[int, OSError | None] = {}
+        while len(found) < len(numbers):
+            for answer in messages(self._socket.recv(_RECEIVE_BYTES)):
+                if answer.type in _ENDINGS and answer.sequence in numbers:
+                    found[answer.sequence] = refusal(answer)
+        return [found[number] for number in numbers]
+
     def dump(
         self,
         kind: int,

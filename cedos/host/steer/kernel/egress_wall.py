@@ -189,17 +189,10 @@ class EgressWall:
 
     def _put_up(self, link: Link) -> bool:
         try:
-            request = clsact_request(link.index)
-            if self._added(RTM_NEWQDISC, request):
-                self._made.add(link.index)
-            handle = _CLSACT_IS_OURS if link.index in self._made else _CLSACT_WAS_THERE
-            code = program(link.type, link.hardware_address)
-            request = filter_request(link.index, _PRIORITY, handle, code)
-            added = self._added(RTM_NEWTFILTER, request)
+            added = self._added(link)
             if not added and self._addresses.get(link.index) != link.hardware_address:
                 # It was put up for another address, or by a daemon that is no more.
-                flags = NLM_F_ACK | NLM_F_CREATE
-                self._requester.ask(RTM_NEWTFILTER, request, flags)
+                self._requester.ask(*self._filter(link), NLM_F_ACK | NLM_F_CREATE)
             self._addresses[link.index] = link.hardware_address
             if added:
                 self._empty_queue(link)
@@ -220,18 +213,34 @@ class EgressWall:
         The kernel does so whenever a queue gets another length.
         """
         with suppress(OSError):  # the driver refuses another length, or the interface has gone
-            for packets in (link.queue_packets + 1, link.queue_packets):
-                request = rtnetlink.queue_request(link.index, packets)
-                self._requester.ask(rtnetlink.RTM_NEWLINK, request, NLM_F_ACK)
+            self._requester.ask_together(
+                *(
+                    (rtnetlink.RTM_NEWLINK, rtnetlink.queue_request(link.index, packets), 0)
+                    for packets in (link.queue_packets + 1, link.queue_packets)
+                )
+            )
 
-    def _added(self, kind: int, request: bytes) -> bool:
-        try:
-            self._requester.ask(kind, request, NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL)
-        except OSError as error:
-            if error.errno == errno.EEXIST:
-                return False
-            raise
-        return True
+    def _added(self, link: Link) -> bool:
+        new = NLM_F_CREATE | NLM_F_EXCL
+        (refused,) = self._requester.ask_together((*self._filter(link), new))
+        if refused is not None and refused.errno != errno.EEXIST:
+            # There is no `clsact`. Without the filter none would know it for ours.
+            clsact = clsact_request(link.index)
+            self._made.add(link.index)
+            unmade, refused = self._requester.ask_together(
+                (RTM_NEWQDISC, clsact, new), (*self._filter(link), new)
+            )
+            if refused is not None and refused.errno != errno.EEXIST:
+                self._made.discard(link.index)
+                if unmade is None:
+                    self._requester.ask(RTM_DELQDISC, clsact)
+                raise unmade or refused
+        return refused is None
+
+    def _filter(self, link: Link) -> tuple[int, bytes]:
+        handle = _CLSACT_IS_OURS if link.index in self._made else _CLSACT_WAS_THERE
+        code = program(link.type, link.hardware_address)
+        return RTM_NEWTFILTER, filter_request(link.index, _PRIORITY, handle, code)
 
     def _link(self, name: str) -> Link | None:
         try:

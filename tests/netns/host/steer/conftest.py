@@ -29,7 +29,7 @@ ADDRESS = {
 
 STATE = """
 for version in -4 -6; do ip $version rule; ip $version route show table all; done
-iptables-save; ip6tables-save; sysctl -a -r "^net"; ip mptcp endpoint; tc qdisc show
+iptables-save; ip6tables-save; sysctl -a -r "^net"; ip mptcp endpoint; tc qdisc show; ip link
 for name in wlan0 lte0; do tc filter show dev $name egress; done
 """
 
