@@ -17,7 +17,7 @@ from cedos.storage.history import History
 _VALID_S: Final = 5.0
 _SILENT_S: Final = 60.0
 _MOST_PROGRAMS: Final = 128
-# The most programs of one user, which leaves room for others. (Each `cedos forward -W` is one.)
+# The most programs of one user, which leaves room for others.
 _MOST_OF_A_USER: Final = 96
 
 # The most connections of all programs together.

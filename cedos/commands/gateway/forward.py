@@ -6,7 +6,6 @@ import pwd
 import re
 import signal
 import socket
-import sys
 from collections.abc import Callable, Sequence
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
@@ -19,14 +18,12 @@ from cedos import logs
 from cedos.api.asking import DaemonChooser, DaemonRoutes
 from cedos.api.client import ControlClient
 from cedos.commands.console.manual import Manual, Parsed
-from cedos.commands.console.pipes import Input, Output
 from cedos.commands.console.servers import interfaces, listen_address
 from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import process_limits
-from cedos.kernel.interface_socket import receive
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
@@ -144,10 +141,6 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
             "Connections to port 8080 here reach port 80 of intranet.",
         ),
         (
-            "ssh -o ProxyCommand='cedos forward -W %h:%p' server.example.org",
-            "SSH that stays connected.",
-        ),
-        (
             "cedos forward --dns 5353",
             "A resolver at 127.0.0.1 port 5353, which asks the gateway's resolver.",
         ),
@@ -157,8 +150,7 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
         ),
     ],
     exits={
-        0: "Ended by Ctrl-C or SIGTERM; with -W: both ends have closed the connection.",
-        1: "With -W: the connection was refused or broken.",
+        0: "Ended by Ctrl-C or SIGTERM.",
         2: "",
         4: "It cannot listen there.",
     },
@@ -166,19 +158,13 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
 )
 @click.option(
     "-D", "--proxy", "proxies", type=_LOOPBACK_PORT, multiple=True, metavar="[ADDRESS:]PORT",
-    help=f"The address of the proxy on loopback; may be repeated.  [default: {PORT}, unless -L, -W or"
+    help=f"The address of the proxy on loopback; may be repeated.  [default: {PORT}, unless -L or"
     " --redirect is given]",
 )  # fmt: skip
 @click.option(
     "-L", "--local", "locals_", type=Parsed("[address:]port:host:port", _forwarding), multiple=True,
     help="Connections to this port reach that host's port from the gateway; may be repeated.",
 )  # fmt: skip
-@click.option(
-    "-W",
-    "--stdio",
-    type=Parsed("host:port", _far_end),
-    help="Connect standard input and output with that host's port, for ssh's ProxyCommand.",
-)
 @click.option(
     "-r", "--redirect", "users", type=Parsed("user", _user), multiple=True, metavar="USER",
     help="Carry TCP and UDP of this user's programs, and look their names up at the gateway; may be"
@@ -235,7 +221,6 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
 def command(
     proxies: tuple[tuple[str, int], ...],
     locals_: tuple[tuple[tuple[str, int], tuple[str, int]], ...],
-    stdio: tuple[str, int] | None,
     users: tuple[int, ...],
     onlys: tuple[Place, ...],
     directs: tuple[Place | str, ...],
@@ -259,8 +244,6 @@ def command(
     All users of this host may use the proxy, and no other host: it listens on loopback alone.
     --redirect carries the connections of these users only. Its resolver answers all programs on loopback.
     """
-    if stdio is not None and (proxies or locals_ or users or dns):
-        raise click.UsageError("-W goes alone")
     if (directs or onlys) and not users:
         raise click.UsageError(f"--{'direct' if directs else 'only'} goes with --redirect")
     if domains and not (dns or users):
@@ -284,8 +267,7 @@ def command(
             Listening(address, 0, optional=":" in address, redirection=redirection)
             for address in _LOOPBACK
         ]
-    # With -W standard output is the connection.
-    logs.configure("warning" if stdio is not None else log_level, log_format)
+    logs.configure(log_level, log_format)
     try:
         process_limits.one_arena()
         asyncio.run(
@@ -294,7 +276,6 @@ def command(
                 file,
                 listening,
                 redirection,
-                stdio,
                 Fail(fail),
                 networks,
                 [(address or _LOOPBACK[0], port) for address, port in dns],
@@ -327,7 +308,6 @@ async def _run(
     file: Path,
     listening: list[Listening],
     redirection: Redirection | None,
-    stdio: tuple[str, int] | None,
     fail: Fail,
     networks: tuple[str, ...],
     dns: list[tuple[str, int]],
@@ -389,15 +369,11 @@ async def _run(
     datagrams = None
     if redirection is not None:
         datagrams = RedirectedDatagrams(redirection, names.take, proxy.packets if udp else None)
-    # With -W serve standard input and output alone, else all listening sockets.
-    work = (
-        _join(proxy, *stdio)
-        if stdio is not None
-        else _listen(
+    running = loop.create_task(
+        _listen(
             proxy, names, datagrams, listening, dns, redirection, joined, closed=fail is Fail.CLOSED
         )
     )
-    running = loop.create_task(work)
     # Follow gateways that are joined or left while it runs.
     telling.append(loop.create_task(_follow_joined(file, link, made)))
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -406,8 +382,7 @@ async def _run(
         async with process_limits.giving_back():
             await running
     except asyncio.CancelledError:
-        if stdio is not None:
-            raise CedosError("it was interrupted") from None
+        pass  # it was told to end
     finally:
         # End in the reverse order: no new connections, then the last report, then the links.
         if redirection is not None:
@@ -522,41 +497,3 @@ async def _refuse_loop(gateway: str) -> None:
         raise ConfigError(
             f"the joined gateway ({gateway}) is this host: redirected connections would loop"
         )
-
-
-async def _join(proxy: LocalProxy, host: str, port: int) -> None:
-    """Connect standard input and output with a destination."""
-    try:
-        upstream = await proxy.connect(host, port, far=True)
-    except RefusedError as error:
-        raise CedosError(error.details) from error
-    near, far = socket.socketpair()
-    for one in (near, far):
-        one.setblocking(False)
-    loop = asyncio.get_running_loop()
-    with near, far:
-        carrying = loop.create_task(proxy.carry(far, upstream))
-        sending = loop.create_task(_send(near))
-        try:
-            writer = Output(sys.stdout.fileno())
-            with contextlib.suppress(ConnectionResetError):
-                while data := await receive(near, 1 << 16):
-                    await writer.write(data)
-            await writer.drained()
-            # The server has closed the connection: what is written to it is lost.
-            near.close()
-            ended = await carrying
-        finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
-    if ended.ended.startswith("stream"):
-        raise CedosError(f"the connection to {host} port {port} broke: {ended.ended[8:]}")
-
-
-async def _send(near: socket.socket) -> None:
-    reader = Input(sys.stdin.fileno())
-    loop = asyncio.get_running_loop()
-    with contextlib.suppress(OSError):
-        while data := await reader.read():
-            await loop.sock_sendall(near, data)
-        near.shutdown(socket.SHUT_WR)

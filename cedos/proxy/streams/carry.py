@@ -49,7 +49,7 @@ class Carry:
         self.program, self.stream = program, stream
         # By number: for a socket that it does not know a selector formats its addresses (slow).
         self._file = program.fileno()
-        with suppress(OSError):  # a pipe of `cedos forward -W` has no such limit
+        with suppress(OSError):  # a socket that is not of TCP has no such limit
             tcp_info.wake_below(program, _UNSENT_BYTES)
         self._loop = asyncio.get_running_loop()
         self._up: Chunk = first

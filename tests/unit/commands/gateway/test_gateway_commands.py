@@ -205,9 +205,6 @@ def test_root_s_invitation_is_written_to_no_link(cedos, config_home):
         (("join", "cedos://secret@gw.example:7009/key"), "not whole"),
         (("forward", "-L", "intranet"), "not a forwarding such as"),
         (("forward", "-L", "80:intranet:0"), "not a destination"),
-        (("forward", "-W", "intranet"), "not a destination"),
-        (("forward", "-W", "intranet:80", "-D", "1080"), "-W goes alone"),
-        (("forward", "-W", "intranet:80", "--dns", "5353"), "-W goes alone"),
         (("forward", "--dns-direct", "corp.example"), "goes with --dns or --redirect"),
         (("forward", "-n", "nothere0"), "there is no interface"),
         (("forward", "-D", "192.0.2.1:1080"), "no address of loopback"),
@@ -219,7 +216,6 @@ def test_root_s_invitation_is_written_to_no_link(cedos, config_home):
         (("forward", "--redirect", "root", "--direct", ":0"), "neither a network such as"),
         (("forward", "--redirect", "root", "--direct", "10.0.0.1/8"), "neither a network such as"),
         (("forward", "--direct", ":80"), "--direct goes with --redirect"),
-        (("forward", "-W", "intranet:80", "--redirect", "root"), "-W goes alone"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(cedos, arguments, says):
