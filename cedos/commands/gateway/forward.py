@@ -27,7 +27,6 @@ from cedos.kernel import process_limits
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
-from cedos.proxy.local.direct import NEAR
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.joined_gateway import JoinedGateway
@@ -42,7 +41,6 @@ PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
 _DAEMON_S: Final = 1.0
 _SERVERS_KNOWN: Final = 1_024
-_UDP: Final = "udp"
 # A network, or a port of any host.
 Place = IPv4Network | IPv6Network | int
 # The interval at which the command looks for gateways that were joined or left, s.
@@ -85,15 +83,6 @@ def _place(text: str) -> Place:
         raise ValueError(
             f"{text!r} is neither a network such as 198.51.100.0/24 nor a port such as :8443"
         ) from None
-
-
-def _direct(text: str) -> Place | str:
-    if text == _UDP:
-        return _UDP
-    try:
-        return _place(text)
-    except ValueError as error:
-        raise ValueError(f"{error}, nor udp") from None
 
 
 def _loopback(text: str) -> tuple[str, int]:
@@ -176,12 +165,6 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
     help="With --redirect: carry only traffic to there, and look-ups of names; may be repeated.",
 )  # fmt: skip
 @click.option(
-    "--direct", "directs", type=Parsed("network|:port|udp", _direct), multiple=True,
-    metavar="NETWORK|:PORT|udp",
-    help="With --redirect: leave traffic to there alone; udp: all datagrams but look-ups of names. May be"
-    " repeated.  [default: this host's own networks, private addresses and VPNs]",
-)  # fmt: skip
-@click.option(
     "--dns", "dns", type=_LOOPBACK_PORT, multiple=True, metavar="[ADDRESS:]PORT",
     help="Run a resolver on loopback that asks the gateway's resolver; may be repeated. Names without a"
     " dot, .local and the like, names of search domains and of /etc/hosts are looked up by this host.",
@@ -223,7 +206,6 @@ def command(
     locals_: tuple[tuple[tuple[str, int], tuple[str, int]], ...],
     users: tuple[int, ...],
     onlys: tuple[Place, ...],
-    directs: tuple[Place | str, ...],
     dns: tuple[tuple[str, int], ...],
     domains: tuple[str, ...],
     file: Path | None,
@@ -244,8 +226,8 @@ def command(
     All users of this host may use the proxy, and no other host: it listens on loopback alone.
     --redirect carries the connections of these users only. Its resolver answers all programs on loopback.
     """
-    if (directs or onlys) and not users:
-        raise click.UsageError(f"--{'direct' if directs else 'only'} goes with --redirect")
+    if onlys and not users:
+        raise click.UsageError("--only goes with --redirect")
     if domains and not (dns or users):
         raise click.UsageError("--dns-direct goes with --dns or --redirect")
     interfaces(networks)
@@ -253,7 +235,13 @@ def command(
     joined = joined_gateway.read(file)
     redirection = None
     if users:
-        redirection = Redirection(_chosen(users, directs, onlys))
+        redirection = Redirection(
+            Chosen(
+                users,
+                [each for each in onlys if not isinstance(each, int)],
+                [each for each in onlys if isinstance(each, int)],
+            )
+        )
     wanted = [*((where, None) for where in proxies), *locals_]
     if not wanted and redirection is None and not dns:
         wanted = [(("", PORT), None)]
@@ -280,27 +268,12 @@ def command(
                 networks,
                 [(address or _LOOPBACK[0], port) for address, port in dns],
                 domains,
-                udp=_UDP not in directs,
                 priced=detour == "worth" and not networks,
             )
         )
     finally:
         if redirection is not None:
             redirection.close()
-
-
-def _chosen(
-    users: tuple[int, ...],
-    directs: tuple[Place | str, ...],
-    onlys: tuple[Place, ...],
-) -> Chosen:
-    return Chosen(
-        users,
-        [*NEAR, *(each for each in directs if not isinstance(each, int | str))],
-        [each for each in directs if isinstance(each, int)],
-        [each for each in onlys if not isinstance(each, int)],
-        [each for each in onlys if isinstance(each, int)],
-    )
 
 
 async def _run(
@@ -313,7 +286,6 @@ async def _run(
     dns: list[tuple[str, int]],
     domains: tuple[str, ...],
     *,
-    udp: bool,
     priced: bool,
 ) -> None:
     told = DaemonRoutes(directories().socket)
@@ -368,7 +340,7 @@ async def _run(
     )
     datagrams = None
     if redirection is not None:
-        datagrams = RedirectedDatagrams(redirection, names.take, proxy.packets if udp else None)
+        datagrams = RedirectedDatagrams(redirection, names.take, proxy.packets)
     running = loop.create_task(
         _listen(
             proxy, names, datagrams, listening, dns, redirection, joined, closed=fail is Fail.CLOSED

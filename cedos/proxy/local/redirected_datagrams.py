@@ -106,9 +106,8 @@ class RedirectedDatagrams:
         redirection: Redirection,
         # Takes a user's question to a resolver, and calls back with the answer.
         question: Callable[[bytes, int, Callable[[bytes], None]], None],
-        # Returns the carrier of one socket's packets, which calls back with the answers; None: only
-        # questions are redirected.
-        packets: Callable[[int, Came, Refused], ProgramPackets] | None,
+        # Returns the carrier of one socket's packets, which calls back with the answers.
+        packets: Callable[[int, Came, Refused], ProgramPackets],
         *,
         most: int = MOST_SOCKETS,
         idle_s: float = IDLE_S,
@@ -140,7 +139,7 @@ class RedirectedDatagrams:
             for one in sockets[:STRANGERS]:
                 self._loop.add_reader(one, self._readable, one)
         self._check_later()
-        return LedDatagrams(self._port, six, self._packets is not None)
+        return LedDatagrams(self._port, six)
 
     async def close(self) -> None:
         if self._checking is not None:
@@ -179,8 +178,6 @@ class RedirectedDatagrams:
         to, here = known.to, known.here
         if to.port == NAMES_PORT:
             self._question(data, to.user, partial(self._came, here))
-            return
-        if self._packets is None:
             return
         # One carrier for each socket, so that all its datagrams leave from one port.
         program = self._senders.get(to.cookie)

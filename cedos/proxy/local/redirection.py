@@ -41,6 +41,7 @@ from cedos.kernel.policy_routing import own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.local import redirection_programs as programs
+from cedos.proxy.local.direct import NEAR
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
 
 _MOST_USERS: Final = 1024
@@ -68,9 +69,6 @@ class Chosen:
     """The programs whose connections are redirected, and the destinations of these."""
 
     users: Collection[int]  # users whose programs are redirected, by number
-    # `direct`, `direct_ports`: destinations that are left alone.
-    direct: Collection[IPv4Network | IPv6Network] = ()
-    direct_ports: Collection[int] = ()
     # `only`, `only_ports`: if there are any, all other destinations are left alone, too.
     only: Collection[IPv4Network | IPv6Network] = ()
     only_ports: Collection[int] = ()
@@ -162,8 +160,7 @@ class Redirection:
             self._places = table(programs.ADDRESS_BYTES, programs.PLACE.size)
             self._tables = RedirectTables(
                 users=numbers(chosen.users, _MOST_USERS),
-                direct=networks(chosen.direct),
-                direct_ports=ports(chosen.direct_ports),
+                direct=networks(NEAR),
                 asked=self._asked.file,
                 arrived=self._arrived.file,
                 places=self._places.file,

@@ -89,8 +89,7 @@ class RedirectTables:
     """Open BPF maps, by file number; None: not asked for."""
 
     users: int  # redirected users, by number
-    direct: int  # `direct`, `direct_ports`: destinations that are left alone
-    direct_ports: int
+    direct: int  # networks that are left alone
     asked: int  # destinations of connections, by the socket's cookie (`ASKED`)
     arrived: int  # the same by ports (`ARRIVED`)
     places: int  # places, by their stand-in address (`PLACE`)
@@ -111,14 +110,10 @@ class Here:
 
 @dataclass(frozen=True, slots=True)
 class LedDatagrams:
-    """The proxy's port for datagrams of both families; `six` False: those by IPv6 are left alone.
-
-    `others` False: those that are no questions to a resolver are left alone.
-    """
+    """The proxy's port for datagrams of both families; `six` False: those by IPv6 are left alone."""
 
     port: int
     six: bool
-    others: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +152,6 @@ def connect_program(
     _unless_own(code, _REFUSED)
     code.label("no_stand_in")
     _unless_chosen(code, here, tables)
-    # Leave alone the ports that go direct.
-    code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
-    code.put(Opcode.STORE, STACK, 2, _KEY4_AT)
-    code.look_up(tables.direct_ports, _KEY4_AT, "not_direct")
-    code.jump(Opcode.JUMP, EXIT)
-    code.label("not_direct")
     _put_destination(code, version)
     # DNS comes before the check for direct destinations: a resolver is nearly always nearby, but the
     # names that it is asked for are not.
@@ -195,12 +184,9 @@ def connect_program(
     code.put(Opcode.SET, 0, immediate=0)
     code.put(Opcode.RETURN)
     code.label("no_quic")
-    if datagrams.others:
-        # Leave port 0 alone: the C library connects there to learn its own address.
-        code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
-        code.jump(Opcode.IF_EQUAL, EXIT, 2)
-    else:
-        code.jump(Opcode.JUMP, EXIT)
+    # Leave port 0 alone: the C library connects there to learn its own address.
+    code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
+    code.jump(Opcode.IF_EQUAL, EXIT, 2)
     code.label("question")
     _lead_datagram(code, version, tables, datagrams, otherwise)
     code.jump(Opcode.JUMP, EXIT)
@@ -237,9 +223,8 @@ def sender_program(
     """
     code = Assembly()
     _put_cookie(code)
-    hears = datagrams.others and not closed
-    _show_place(code, version, tables, datagrams, "outside" if hears else EXIT)
-    if hears:
+    _show_place(code, version, tables, datagrams, EXIT if closed else "outside")
+    if not closed:
         code.jump(Opcode.JUMP, EXIT)
         # From no stand-in address: if the host may be redirected, note that it has spoken first
         # (`heard`). A resolver is never asked directly.

@@ -192,13 +192,6 @@ def test_a_refused_port_is_refused_and_a_strangers_connection_too(laptop):
         assert stranger.wait(10) in (7, 56), stranger.stderr.read()  # reset, maybe at once
 
 
-def test_what_goes_direct(laptop):
-    laptop.serve_file(b"x")
-    laptop.forward("--redirect", str(USER), "--direct", ":8080", "--direct", "203.0.113.64/26")
-    assert json.loads(said(laptop, PYTHON, "-c", TALK, "8080"))[0] != "127.0.0.1"
-    assert said(laptop, "curl", "-sS", "-m", "5", f"http://{ORIGIN}:8080/file") == "x"
-
-
 def test_quic_is_refused_and_other_datagrams_are_not(laptop):
     laptop.forward("--redirect", str(USER))
     send = (
