@@ -14,7 +14,8 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -40,6 +41,7 @@ from cedos.session.unhurried_clock import UnhurriedClock
 LONGEST_S: Final = 30 * 86_400
 _AGAIN_S: Final = 60
 _SOON_S: Final = 0.02  # between two requests a flow is quiet for so long, or it costs too much
+_AT_ONCE: Final = 256  # flows that are looked at in a turn of the event loop
 _LOOKS: Final = 25  # so often: what was sent last may be acknowledged only a round trip later
 _NOTE_S: Final = 1.0
 _ASLEEP_S: Final = 3.0
@@ -194,15 +196,25 @@ class FlowTable:
             self._timer = self._driver.loop.call_later(_NOTE_S, self._check)
 
     def _check(self) -> None:
-        """Bound what hosts cost; write down idle flows."""
-        self._timer = None
-        self._bound()
-        if self._idle is not None:
-            self._write_down(self._idle)
-        if self._idle is not None or self._living:
-            self._plan()
+        """Bound what hosts cost; write down idle flows. There may be 100,000: a few in each turn."""
+        self._look(iter(list(self._living)), [])
 
-    def _bound(self) -> None:
+    def _look(self, left: Iterator[bytes], unread: list[tuple[Connection, int]]) -> None:
+        few = list(islice(left, _AT_ONCE))
+        # What comes next does not depend on what becomes of this.
+        if few:
+            self._driver.loop.call_soon(self._look, left, unread)
+        else:
+            self._timer = None
+            if self._idle is not None or self._living:
+                self._plan()
+            self._bound(unread)
+            self._forget()
+        living = filter(None, map(self._living.get, few))
+        unread += [(connection, connection.unread_bytes) for connection in living]
+        self._write_down(self._not_idle.intersection(few))
+
+    def _bound(self, unread: list[tuple[Connection, int]]) -> None:
         """End flows of hosts that cost more memory than they may, the largest first.
 
         An attacker may ask for very much on many flows and go (DTP, section 7, "State Explosion
@@ -211,22 +223,23 @@ class FlowTable:
         limits = self._ledger.limits
         most_bytes = limits.idle_bytes_per_host
         why = f"its host is away and has more than {most_bytes} bytes kept here for it"
-        _end_largest(((self._living[each], self._living[each].held_bytes) for each in self._absent),
+        _end_largest([(self._living[each], self._living[each].held_bytes) for each in self._absent],
                      most_bytes, why)  # fmt: skip
         _end_oldest([self._living[each] for each in self._absent], limits.absent)
         most_bytes = limits.unread_bytes_per_host
         why = f"its host has sent more than {most_bytes} bytes that are not read here"
-        _end_largest(((each, each.unread_bytes) for each in self._living.values()), most_bytes, why)
+        _end_largest(unread, most_bytes, why)
         most_bytes = limits.unread_bytes
         why = f"more than {most_bytes} bytes of all hosts are not read here"
-        _end_largest(((each, each.unread_bytes) for each in self._living.values()), most_bytes, why,
-                     together=True)  # fmt: skip
+        _end_largest(unread, most_bytes, why, together=True)
 
     def _note_quiet(self) -> None:
         """Write down flows that have just fallen quiet."""
         self._soon = None
         now, unix_s = self._driver.now(), time.time()
-        while self._active and self._idle is not None:
+        for _ in range(_AT_ONCE):
+            if not self._active or self._idle is None:
+                return
             # The flow that was quiet for the longest time comes first.
             flow_id = next(iter(self._active))
             flow = self._living[flow_id].flow
@@ -241,11 +254,12 @@ class FlowTable:
                 self._active[flow_id] = looks + 1
             elif not kept or not flow.paths:
                 self._not_idle.add(flow_id)
+        self._soon = self._driver.loop.call_later(0.0, self._note_quiet)
 
-    def _write_down(self, idle_sessions: IdleSessions) -> None:
-        """Write down flows that have become idle, and put those without a path to sleep."""
+    def _write_down(self, flows: set[bytes]) -> None:
+        """Write down those of flows that have become idle, and put those without a path to sleep."""
         now, unix_s = self._driver.now(), time.time()
-        for flow_id in list(self._not_idle):
+        for flow_id in flows:
             connection = self._living[flow_id]
             flow = connection.flow
             if now - flow.active_s < _NOTE_S or flow.credentials is None:
@@ -257,7 +271,11 @@ class FlowTable:
             elif idle and now - flow.active_s > _ASLEEP_S:
                 connection.fail(SessionAsleepError("the session sleeps until a network comes back"))
                 self._slept += 1
-        idle_sessions.expire(self._clock.now_s(), self._living.__contains__)
+
+    def _forget(self) -> None:
+        """Forget what has expired, and what fell asleep."""
+        if self._idle is not None:
+            self._idle.expire(self._clock.now_s(), self._living.__contains__)
         if self._slept >= max(_COLLECTED, len(self._living) // _COLLECTED_SHARE):
             self._slept = 0
             self._driver.loop.call_later(_NOTE_S, gc.collect)  # their tasks have ended by then
@@ -283,7 +301,7 @@ class FlowTable:
 
 
 def _end_largest(
-    held: Iterable[tuple[Connection, int]], most_bytes: int, why: str, *, together: bool = False
+    held: Sequence[tuple[Connection, int]], most_bytes: int, why: str, *, together: bool = False
 ) -> None:
     """End the largest flows of each host, or of all `together`, that holds more bytes than it may."""
     of_host: dict[bytes, int] = {}
