@@ -4,7 +4,6 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from ipaddress import ip_address
 from typing import Final
 
 import structlog
@@ -62,8 +61,6 @@ class ProgramPackets:
         self._user = user
         self._loop = asyncio.get_running_loop()
         self._ways: OrderedDict[_Destination, _Way] = OrderedDict()
-        # The way of hosts that the program has not sent to.
-        self._heard: OrderedDict[_Destination, _Way] = OrderedDict()
         self._direct = PacketRelay(permitted, self._answered, self._not_direct)
         self._association: ProxiedAssociation | None = None  # the gateway has accepted it
         # It was asked for; the gateway has not answered.
@@ -76,7 +73,7 @@ class ProgramPackets:
     def send(self, host: str, port: int, data: bytes) -> None:
         """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
-        way = self._way(self._ways, host, port, now)
+        way = self._way(host, port, now)
         if way.direct:
             self._direct.send(host, port, data)
         elif self._association is not None:
@@ -136,44 +133,36 @@ class ProgramPackets:
         """Forget the association; the next packet opens another one."""
         self._association = None
 
-    def _way(self, ways: OrderedDict[_Destination, _Way], host: str, port: int, now: float) -> _Way:
+    def _way(self, host: str, port: int, now: float) -> _Way:
         """Return a destination's way; choose one if it is new, or has not answered for a while."""
-        way = ways.get((host, port))
+        way = self._ways.get((host, port))
         if way is None or way.until_s < now:
-            way = ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
-        ways.move_to_end((host, port))
-        while len(ways) > MOST_DESTINATIONS:
-            ways.popitem(last=False)
+            way = self._ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
+        self._ways.move_to_end((host, port))
+        while len(self._ways) > MOST_DESTINATIONS:
+            self._ways.popitem(last=False)
         return way
 
-    def _is_direct(self, host: str, port: int) -> bool:
-        """Tell whether the gateway may say nothing in a host's name: it is reached without the gateway.
+    def _far(self, host: str, port: int) -> _Way | None:
+        """Return the way of a host in whose name the gateway may speak; None: it may not.
 
-        Nor may it for a name that the program has not sent to: this host would have to look it up.
+        The program's last packet took this way, and what the gateway sends answers it.
         """
-        # The program's last packet took this way, and what the gateway sends answers it.
-        if (way := self._ways.get((host, port))) is not None:
-            return way.direct
-        try:
-            ip_address(host)
-        except ValueError:
-            return True
-        return self._way(self._heard, host, port, self._loop.time()).direct
+        way = self._ways.get((host, port))
+        return None if way is None or way.direct else way
 
     def _received(self, packet: ProgramPacket) -> None:
-        if not self._is_direct(packet.host, packet.port):
+        if self._far(packet.host, packet.port) is not None:
             self._came(packet.host, packet.port, packet.data)
 
     def _undelivered(self, packet: UndeliveredPacket) -> None:
-        if self._is_direct(packet.host, packet.port):
+        if (way := self._far(packet.host, packet.port)) is None:
             return
-        way = self._ways.get((packet.host, packet.port))
-        if packet.why is Obstacle.NO_WAY and self._fails_open:
-            # The gateway has no way there (no IPv6, say), but this host may have one.
-            if way is not None:
-                way.direct, way.until_s = True, self._loop.time() + IDLE_S
+        if packet.why is not Obstacle.NO_WAY or not self._fails_open:
+            self._refused(packet.host, packet.port)
             return
-        self._refused(packet.host, packet.port)
+        # The gateway has no way there (no IPv6, say), but this host may have one.
+        way.direct, way.until_s = True, self._loop.time() + IDLE_S
 
     def _not_direct(self, host: str, port: int, _why: Obstacle) -> None:
         self._refused(host, port)
