@@ -18,6 +18,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from cedos.global_unicast import IPNetwork, is_global, meanings, within
+from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.model import Address
 from cedos.proxy.http import RefusedError
 
@@ -116,13 +117,13 @@ def _denied(details: str, kind: str = "destination_ip_prohibited") -> RefusedErr
 
 
 def is_own(address: Address) -> bool:
-    """Tell whether an address is one of this host's, by binding a socket to it."""
+    """Tell whether an address is one of this host's, or may be, by binding a socket to it."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as trying:
             trying.bind((str(address), 0))
-    except OSError:
-        return False
+    except OSError as error:
+        return error.errno in OUT_OF_FILES
     return True
 
 

@@ -1,5 +1,6 @@
 """Destinations that the gateway may connect to; closed unless its settings open them."""
 
+import errno
 from ipaddress import IPv4Address, ip_address, ip_network
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.global_unicast import meanings
+from cedos.proxy.gateway import origin
 from cedos.proxy.gateway.origin import DestinationRules
 from cedos.proxy.http import RefusedError
 
@@ -156,3 +158,13 @@ def test_clouds_secrets_want_a_network_of_their_own(address):
 def test_an_address_has_no_zone():
     assert meanings("::ffff:192.0.2.1") == [ip_address("192.0.2.1")]
     assert meanings("fe80::1%eth0") == [ip_address("fe80::1")]
+
+
+def test_an_address_may_be_this_hosts_own_where_no_file_is_left_to_tell(monkeypatch):
+    """While its files had run out, the gateway took its host's public address for another one's."""
+
+    def refuse(*_args):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(origin.socket, "socket", refuse)
+    assert forbidden(DestinationRules(), "8.8.8.1") == "destination_ip_prohibited"
