@@ -189,7 +189,9 @@ class Tree:
         digest = self._digests.get(version)
         if digest is None:
             digest = await to_its_end(asyncio.to_thread(hashing.go_on, wanted))
-            if digest is not None and Version.of(os.fstat(hashing.number)) == version:
+            if digest is not None and Version.of(os.fstat(hashing.number)) != version:
+                return hashing.again(digest)
+            if digest is not None:
                 self._digests[version] = digest
                 if len(self._digests) > _DIGESTS_KEPT:
                     self._digests.popitem(last=False)
@@ -250,6 +252,7 @@ class FileHash:
     def __init__(self, number: int, size: int) -> None:
         self.number, self._size, self._offset = number, size, 0
         self._digest = hashlib.sha256()
+        self._before: bytes | None = None  # by an earlier pass
 
     def go_on(self, wanted: Callable[[], bool]) -> bytes | None:
         """Return the digest; None: there is more, and a later call goes on, or it is not wanted."""
@@ -265,6 +268,17 @@ class FileHash:
             self._digest.update(view[:n_bytes])
             self._offset += n_bytes
         return self._digest.digest()
+
+    def again(self, digest: bytes) -> bytes | None:
+        """Return the digest of a file that has changed, or no file's; None: it is to be hashed again.
+
+        What was hashed may be of two versions, and so may what is sent. What two passes agree on was there
+        between them.
+        """
+        if self._before is not None:
+            return digest if digest == self._before else bytes(len(digest))
+        self._before, self._offset, self._digest = digest, 0, hashlib.sha256()
+        return None
 
 
 def digest_of(number: int, size: int) -> bytes:

@@ -127,6 +127,8 @@ class End:
     def finish(self):
         self.other.inbox.put_nowait(None)
 
+    async def connected(self): ...
+
     async def read(self, most=1 << 18):
         while not self.buffer and not self.eof:
             if self.over:
@@ -889,3 +891,36 @@ async def test_lists_that_no_client_takes_are_bounded(root, monkeypatch):
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
         await server_of_files.close()
+
+
+def test_a_file_that_changes_while_it_is_sent_and_hashed_is_no_mix(root, tmp_path, monkeypatch):
+    """Half of one version and half of the next came out as whole: both readers had met the change."""
+    half, new = len(TEXT) // 2, TEXT[::-1]
+    monkeypatch.setattr(tree_module, "HASHED_AT_ONCE", half)
+    monkeypatch.setattr(tree_module, "_READ_AT_ONCE", half)
+    go_on, pieces = tree_module.FileHash.go_on, []
+
+    def hashed(hashing, wanted):
+        digest = go_on(hashing, wanted)
+        pieces.append(digest)
+        if len(pieces) == 1:
+            (root / "file").write_bytes(new)
+        return digest
+
+    monkeypatch.setattr(tree_module.FileHash, "go_on", hashed)
+
+    async def lazily(end, fetch, length):
+        """Read the second half only once the digest is there, as a slow session does."""
+        await end.write(fetch(0, half))
+        write = end.write
+
+        async def both(data):
+            end.write = write
+            await write(fetch(half, length - half))
+            await write(data)
+
+        end.write = both
+
+    monkeypatch.setattr(End, "write_source", lazily)
+    asyncio.run(World(root, []).fetch(tmp_path / "got"))
+    assert (tmp_path / "got").read_bytes() == new
