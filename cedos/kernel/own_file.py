@@ -6,6 +6,7 @@ cannot be used is moved aside.
 """
 
 import asyncio
+import ctypes
 import errno
 import os
 import sqlite3
@@ -17,6 +18,8 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 MOST_BYTES: Final = 64 << 20
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1
+_libc: Final = ctypes.CDLL(None, use_errno=True)
 # A file that root took is written by root alone, and runs with the rights of its starter (no set-uid).
 _MOST_MODE: Final = 0o755
 
@@ -264,6 +267,20 @@ def write(path: Path, content: bytes) -> None:
         if writer.isdecimal() and not Path("/proc", writer).exists():
             with suppress(OSError):
                 old.unlink()
+
+
+def rename_new(path: Path, target: Path) -> None:
+    """Rename a file, never over another one. Errors: OSError."""
+    old, new = os.fsencode(path), os.fsencode(target)
+    if not _libc.renameat2(_AT_FDCWD, old, _AT_FDCWD, new, _RENAME_NOREPLACE):
+        return
+    why = ctypes.get_errno()
+    if why in (errno.EINVAL, errno.ENOSYS):  # this file system cannot: NFS, say
+        if not os.path.lexists(target):
+            path.rename(target)
+            return
+        why = errno.EEXIST
+    raise OSError(why, os.strerror(why), str(target))
 
 
 def aside(path: Path) -> Path:

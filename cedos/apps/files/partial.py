@@ -283,10 +283,6 @@ class Partial:
         self._before = NotedBytes()
         self._noted: NotedBytes | None = None
         try:
-            # A crash in `finish` leaves a whole file with two names, of which one may be gone by now.
-            with suppress(FileNotFoundError):
-                if self._part.lstat().st_nlink > 1:
-                    self._part.unlink()
             self.number = _opened(self._part)
         except OSError as error:
             raise disk_error(self.path, error) from error
@@ -306,7 +302,7 @@ class Partial:
             raise
         # The digest of the received bytes is computed again; nothing of it is stored.
         self._digest, self._hashed = hashlib.sha256(), 0
-        self._read_note()
+        self._read_note(os.fstat(self.number).st_size)
 
     def _still_there(self) -> bool:
         try:
@@ -314,22 +310,27 @@ class Partial:
         except OSError:
             return False
 
-    def _read_note(self) -> None:
+    def _read_note(self, have: int) -> None:
         found = self._note.read()
         if found is None:
             return
         part_of, noted = found
-        have = os.fstat(self.number).st_size
         self.replaces = have > 0 and part_of.source != self._source
         if part_of.source == self._source and 0 < have <= part_of.size:
             self.have, self.version, self.size = have, part_of.version, part_of.size
             self._before, self.by_network = noted, noted.by_network
 
     def hash_some(self) -> bool:
-        """Hash a piece of what earlier attempts have received; return whether that was the last one."""
+        """Hash a piece of what earlier attempts have received; return whether that was the last one.
+
+        TransferError: the disk cannot be read.
+        """
         end = min(self._hashed + HASHED_AT_ONCE, self.have)
         while self._hashed < end:
-            piece = os.pread(self.number, min(_READ_AT_ONCE, end - self._hashed), self._hashed)
+            try:
+                piece = os.pread(self.number, min(_READ_AT_ONCE, end - self._hashed), self._hashed)
+            except OSError as error:
+                raise disk_error(self.path, error) from error
             if not piece:
                 return True
             self._digest.update(piece)
@@ -393,19 +394,12 @@ class Partial:
             own_file.open_to_others(self.number, files_of(self._target)[2])
             os.utime(self.number, (modified_unix_s, modified_unix_s))
             os.fsync(self.number)
-            try:
-                os.link(self._part, self._target)  # unlike a rename, never over another file
-                self._part.unlink()
-            except (PermissionError, NotImplementedError):  # a file system without links
-                if os.path.lexists(self._target):
-                    raise
-                self._part.rename(self._target)
-            self._note.remove()
+            # The note first: a crash between the two leaves neither it nor a second name for ever.
             self._noted = None
+            self._note.remove()
+            own_file.rename_new(self._part, self._target)
         except OSError as error:
-            raise TransferError(
-                f"{self.target}: {disk_words(error)}; {self.path} is kept"
-            ) from error
+            raise disk_error(self.target, error, f"; {self.path} is kept") from error
 
     def discard(self) -> None:
         """Drop the received bytes: the server has others."""

@@ -201,9 +201,12 @@ class Putting:
         return answer
 
     async def _send(self, connection: "Connection", start: int) -> None:
-        if length := self._body.size - start:
-            await connection.write_source(self._body.reader(start), length)
-        await connection.write(await self._body.digest())
+        try:
+            if length := self._body.size - start:
+                await connection.write_source(self._body.reader(start), length)
+            await connection.write(await self._body.digest())
+        except OSError as error:
+            raise TransferError(disk_words(error)) from error
 
 
 def _sent_by(connection: "Connection") -> int:

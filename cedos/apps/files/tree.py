@@ -272,8 +272,8 @@ class FileHash:
     def again(self, digest: bytes) -> bytes | None:
         """Return the digest of a file that has changed, or no file's; None: it is to be hashed again.
 
-        What was hashed may be of two versions, and so may what is sent. What two passes agree on was there
-        between them.
+        What was hashed may be of two versions, and so may what is sent. What two passes agree on was
+        there between them.
         """
         if self._before is not None:
             return digest if digest == self._before else bytes(len(digest))

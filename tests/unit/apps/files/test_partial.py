@@ -1,6 +1,7 @@
 """A part of a file on the disk and its note: continued, locked, replaced, found out."""
 
 import asyncio
+import ctypes
 import errno
 import hashlib
 import os
@@ -27,6 +28,7 @@ from cedos.apps.files.partial import (
 from cedos.apps.files.putting import Putting, UploadBody
 from cedos.apps.files.tree import FileHash, Tree
 from cedos.errors import DiskError, TransferError
+from cedos.kernel import own_file
 from cedos.kernel.own_file import to_its_end
 
 FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
@@ -325,39 +327,14 @@ def test_a_folder_that_is_not_there(tmp_path):
         Partial(tmp_path / "no" / "file", "s")
 
 
-def test_a_crash_between_the_two_names_harms_no_whole_file(tmp_path):
-    partial = Partial(tmp_path / "file", "s")
-    partial.begin(0, "v1", 3)
-    partial.write(b"one")
-    unlink = Path.unlink
+@pytest.mark.parametrize("can", [True, False])
+def test_a_file_gets_its_name_over_no_other_one(tmp_path, monkeypatch, can):
+    def cannot(*_):
+        ctypes.set_errno(errno.EINVAL)
+        return -1
 
-    def but_the_part(path, missing_ok=False):
-        if path.suffix == ".part":
-            raise OSError
-        unlink(path, missing_ok)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Path, "unlink", but_the_part)
-        with pytest.raises(TransferError):
-            partial.finish(0.0)
-    partial.close()
-    assert (tmp_path / "file").read_bytes() == b"one"
-    (tmp_path / "file").rename(tmp_path / "moved")
-    again = Partial(tmp_path / "file", "s")
-    assert again.have == 0
-    again.begin(0, "v2", 3)
-    again.write(b"two")
-    again.finish(0.0)
-    again.close()
-    assert (tmp_path / "moved").read_bytes() == b"one"
-    assert (tmp_path / "file").read_bytes() == b"two"
-
-
-def test_a_file_system_without_links(tmp_path, monkeypatch):
-    def no_links(source, target):
-        raise PermissionError(1, "Operation not permitted")
-
-    monkeypatch.setattr("cedos.apps.files.partial.os.link", no_links)
+    if not can:  # a file system such as NFS
+        monkeypatch.setattr(own_file, "_libc", SimpleNamespace(renameat2=cannot))
     partial = Partial(tmp_path / "file", "s")
     partial.begin(0, "v1", 3)
     partial.write(b"one")
