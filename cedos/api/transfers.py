@@ -85,8 +85,6 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
     deadline_unix_s: float
     running: bool
     turn: TurnMessage
-    # The time at which a sleeping host is woken for this transfer.
-    wakes_unix_s: float | None = None
     why: str = ""  # the error of the last attempt
     again_unix_s: float | None = None  # the time of the next attempt; None: now, or in its turn
 
@@ -98,7 +96,6 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
         *,
         running: bool,
         turn: TurnMessage,
-        wakes_unix_s: float | None = None,
     ) -> "TransferInTable":
         return cls(
             key=transfer.key,
@@ -113,7 +110,6 @@ class TransferInTable(ControlMessage, frozen=True, kw_only=True):
             deadline_unix_s=transfer.deadline_unix_s,
             running=running,
             turn=turn,
-            wakes_unix_s=wakes_unix_s,
             why=transfer.why,
             again_unix_s=transfer.again_unix_s,
         )

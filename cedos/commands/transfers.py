@@ -125,8 +125,6 @@ def _why(each: TransferInTable, now: datetime) -> str:
         again = f"tried again {at_instant(each.again_unix_s, now)}"
         return "; ".join(filter(None, (late, each.why, again)))
     text = sentence(each.turn, each.deadline_unix_s, now)
-    if each.wakes_unix_s is not None:
-        text += f"; this host, if it sleeps, wakes for it at {instant(each.wakes_unix_s, now)}"
     if each.turn.metered_bytes >= 1e5:
         text += f"; about {render.size(each.turn.metered_bytes)} of it metered"
     return text

@@ -250,8 +250,6 @@ class TransfersConfig(Section, frozen=True, kw_only=True):
     """`[transfers]`: transfers with deadlines (`cedos transfers`)."""
 
     stay_awake: bool = True
-    wake: bool = False
-    wake_battery_percent: Annotated[int, Meta(ge=0, le=100)] = 40
 
 
 class PredictorsConfig(Section, frozen=True, kw_only=True):

@@ -193,17 +193,9 @@ class KeepTransfers:
 
 @dataclass(frozen=True, slots=True)
 class KeepAwake:
-    """Keep the host from sleeping by itself (`idle`), and as its lid is closed (`lid`)."""
+    """Keep the host from falling asleep by itself, or do so no more."""
 
-    idle: bool
-    lid: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SetAlarm:
-    """Wake the host at an instant of the wall's clock; 0: do not."""
-
-    at_unix_s: float
+    on: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,7 +391,6 @@ Command = (
     | ReleasePath
     | RescueFlow
     | SendProbe
-    | SetAlarm
     | SetDefault
     | SetDestinations
     | SetFirstTimeouts

@@ -76,8 +76,6 @@ class ControllerConfig:
         closes_after_s: the silence in s before that; None: only where the network is gone.
         close_stuck_ports: the remote ports of connections that may be closed.
         unable_to_bar: why networks cannot be barred on this host, in words; "": they can.
-        wake_above_percent: on battery a sleeping host is woken for transfers only with more than this;
-            None: never.
         probing: how networks are probed.
         pacing: the controller of budgets, `pacer` or `odyssey`.
         phone: the use of metered networks.
@@ -94,7 +92,6 @@ class ControllerConfig:
     closes_after_s: float | None = None
     close_stuck_ports: frozenset[int] = frozenset()
     unable_to_bar: str = ""
-    wake_above_percent: int | None = None
     probing: ProbingConfig = ProbingConfig()
     pacing: str = "pacer"
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME

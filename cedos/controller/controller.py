@@ -125,7 +125,7 @@ class Controller:
         self.lookups = Lookups(outbox, decider, self.networks)
         self.answers = HeldAnswers(config, outbox, decider, self.ruled)
         prices = config.choices.price_per_mb
-        self.transfers = DeadlineTransfers(outbox, decider, transfers, config.wake_above_percent)
+        self.transfers = DeadlineTransfers(outbox, decider, transfers)
         self.budgets = BudgetKeepers(config, outbox, decider, budgets)
         self.hard = HardBudgets(outbox, prices, config.unable_to_bar)
         self.prefetching = Prefetching(self.budgets, decider)
@@ -255,7 +255,6 @@ class Controller:
             case on.HostSlept(slept_s):
                 self.networks.keeper.slept(slept_s)
                 self.portals.recheck(now_s)
-                self.transfers.lock.on_slept(slept_s, self.decider.unix_s(now_s))
             case on.DecisionMade():
                 self._record(event, now_s)
             case on.ClockRead(unix_s):
@@ -286,7 +285,6 @@ class Controller:
             case on.TransferEnded():
                 self.transfers.on_ended(event, self._context(now_s))
             case on.BatteryRead():
-                self.transfers.lock.on_battery(event)
                 self.budgets.on_battery(event, now_s)
             case on.RuleSet(number, rule):
                 self._on_rule(number, rule, now_s)
@@ -326,10 +324,8 @@ class Controller:
                 self._on_done(command, now_s)
             case on.CommandFailed(give.BarNetworks(), _, why):
                 self._bar(self.hard.on_barred(why), now_s)
-            case on.CommandFailed(give.SetAlarm(), _, why):
-                self.transfers.lock.on_alarm_failed(why, self.decider.unix_s(now_s))
             case on.CommandFailed(give.KeepAwake()):
-                self.transfers.lock.on_awake_failed(now_s)
+                self.transfers.lock.on_refused(now_s)
             case on.CommandFailed(give.HoldAnswers(held), _, why):
                 self.answers.on_hold(held, why)
             case on.CommandFailed(command, places):

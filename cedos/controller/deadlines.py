@@ -1,7 +1,6 @@
 """Transfers with deadlines: the host's table, its plan each second, and D-Lock (Cedos, III-E).
 
-D-Lock keeps the host awake while a transfer can move, lets it sleep while none can, and has it woken when
-one must begin. The alarm spares the battery.
+D-Lock keeps the host awake while a transfer can move, and lets it sleep while none can.
 """
 
 import math
@@ -10,15 +9,15 @@ from typing import Any, Final
 
 import msgspec
 
-from cedos.controller.commands import KeepAwake, KeepTransfers, SetAlarm, Tell, TurnsChanged
+from cedos.controller.commands import KeepAwake, KeepTransfers, TurnsChanged
 from cedos.controller.decisions.decider import Decider
-from cedos.controller.events import BatteryRead, TransferEnded, TransferReported
+from cedos.controller.events import TransferEnded, TransferReported
 from cedos.controller.outbox import Outbox, next_beat_s
 from cedos.limits import TokenBucket
 from cedos.model import Context
 from cedos.selector.deadlines.network_state import METERED_S, SeenNetwork
 from cedos.selector.deadlines.plan import EPOCH_S
-from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable, Wake
+from cedos.selector.deadlines.transfer_table import TableTransfer, TransferTable
 from cedos.selector.decision.liveness import why_dead
 from cedos.selector.objective import WeightedCost
 
@@ -35,17 +34,8 @@ _PLANS_APART_S: Final = 1e-3
 # once.
 RECORDED_AT_ONCE, RECORDED_PER_S = 16, 2.0
 
-_SOONEST_S: Final = 15.0
-# The seconds that urgent transfers go on after the host was put to sleep (the paper's period);
-# twice as long after each time that it was woken and nothing moved, as the phone was not here.
-_GOES_ON_S, _LONGEST_S = 120.0, 3600.0
-# The daemon resets an alarm only if it moves by at least this time.
-_MOVED_S: Final = 5.0
-# Seconds until an alarm, or a lock against sleep, that was refused is wanted again.
-_AGAIN_S, _AWAKE_AGAIN_S = 60.0, 30.0
-# The time for which a woken host with a closed lid looks for a network.
-_LOOK_S: Final = 60.0
-_SLEPT_S: Final = 1.0
+# Seconds until a lock against sleep that was refused is wanted again.
+_AGAIN_S: Final = 30.0
 
 
 def rows(kept: Any) -> Iterator[tuple[TableTransfer, dict[str, int]]]:
@@ -59,126 +49,22 @@ def rows(kept: Any) -> Iterator[tuple[TableTransfer, dict[str, int]]]:
 
 
 class DLock:
-    """The locks against sleep and the alarm, as far as the host was told of them.
+    """The lock against falling asleep while a transfer moves, as far as the host was told of it."""
 
-    Two locks: `idle`, that the host falls asleep by itself, and `lid`, that it does as its lid is closed.
-    The second one is held only after the alarm has woken the host, else it would sleep again at once.
-
-    Args:
-        above_percent: on battery the alarm is set only with more than this; None: it is never set.
-
-    Attributes:
-        set_for: what the alarm is set for.
-    """
-
-    def __init__(self, outbox: Outbox, above_percent: int | None) -> None:
-        self.set_for: Wake | None = None
+    def __init__(self, outbox: Outbox) -> None:
         self._outbox = outbox
-        self._above = above_percent
-        self._held: tuple[bool, bool] | None = False, False
-        self._awake_again_s = -math.inf
-        self._spared = "UPower does not tell whether it is on battery"
-        self._failed = self._told = ""
-        self._failed_unix_s = -math.inf
-        self._woken_unix_s: float | None = None
-        self._wanted, self._was_needed, self._goes_on_s = False, True, _GOES_ON_S
+        self._held: bool | None = False
+        self._again_s = -math.inf
 
-    @property
-    def wakes(self) -> bool:
-        """Return whether the host may be woken."""
-        return self._above is not None
-
-    @property
-    def problem(self) -> str:
-        """Return why there is no alarm though one is wanted; empty: there is no reason."""
-        why = (self._failed or self._spared) if self._wanted else ""
-        return f"this host is not woken for transfers with deadlines: {why}" if why else ""
-
-    def on_battery(self, event: BatteryRead) -> None:
-        """Take the battery's state."""
-        above = self._above or 0
-        level = event.level
-        if not event.answered:
-            self._spared = "UPower does not tell whether it is on battery"
-        elif level is not None and event.discharging and 100 * level <= above:
-            self._spared = (
-                f"it is on battery, at {level:.0%} (wake_battery_percent = {above} in [transfers])"
-            )
-        else:
-            self._spared = ""
-
-    def on_slept(self, slept_s: float, unix_s: float) -> None:
-        """Note a sleep, and whether the alarm has ended it."""
-        if slept_s <= _SLEPT_S:
-            return
-        by_us = self.set_for is not None and unix_s >= self.set_for.at_unix_s - _SLEPT_S
-        self._woken_unix_s = unix_s if by_us else None
-        if by_us:
-            longer_s = min(2.0 * self._goes_on_s, _LONGEST_S)
-            self._goes_on_s = _GOES_ON_S if self._was_needed else longer_s
-            self._was_needed = False
-            slept = {"slept_s": f"{slept_s:.0f}"}
-            self._outbox.give(Tell("woken for a transfer with a deadline", slept))
-
-    def update(self, moving: int, wake: Wake | None, unix_s: float, now_s: float) -> None:
-        """Hold what is needed for `moving` transfers that can move now, and for the next `wake`."""
-        needed, lid = moving > 0, False
-        if self.wakes:
-            self._set_for(wake, unix_s)
-            # From when a metered network alone would just be in time it looks for better ones, awake.
-            needed = needed or (self.set_for is not None and wake is not None and wake.now)
-            lid = self._awake_for(needed, unix_s)
-        wanted = needed, lid
-        due = now_s >= self._awake_again_s or not any(wanted)
-        if wanted != self._held and due:
+    def update(self, wanted: bool, now_s: float) -> None:
+        """Hold the lock, or give it back."""
+        if wanted != self._held and (now_s >= self._again_s or not wanted):
             self._held = wanted
-            self._outbox.give(KeepAwake(*wanted))
+            self._outbox.give(KeepAwake(wanted))
 
-    def on_awake_failed(self, now_s: float) -> None:
-        """Ask for the locks once more after a while: the host refused one."""
-        self._held, self._awake_again_s = None, now_s + _AWAKE_AGAIN_S
-
-    def on_alarm_failed(self, why: str, unix_s: float) -> None:
-        """Note that there is no alarm, and why."""
-        self._failed, self._failed_unix_s, self.set_for = why, unix_s, None
-        if why != self._told:
-            self._told = why
-            self._outbox.give(Tell("no alarm", {"why": why}))
-
-    def _awake_for(self, needed: bool, unix_s: float) -> bool:
-        """Return whether the host was woken by us, and is needed for what it was woken for."""
-        self._was_needed = self._was_needed or needed
-        if self._woken_unix_s is None or self._spared:
-            return False
-        if needed or unix_s - self._woken_unix_s < _LOOK_S:
-            return True
-        self._woken_unix_s = None
-        return False
-
-    def _set_for(self, wake: Wake | None, unix_s: float) -> None:
-        self._wanted = wake is not None
-        if wake is None or self._spared:
-            if self.set_for is not None:
-                self._set(None, unix_s)
-            return
-        must = wake.at_unix_s <= unix_s
-        at_unix_s = max(wake.at_unix_s, unix_s + (self._goes_on_s if must else _SOONEST_S))
-        kept = self.set_for
-        # What must be carried now has an alarm that moves with the time.
-        stays = (
-            kept is not None
-            and kept.key == wake.key
-            and abs(kept.at_unix_s - at_unix_s) < _MOVED_S
-            and kept.at_unix_s > unix_s + _SOONEST_S
-        )
-        if not stays:
-            self._set(Wake(at_unix_s, wake.key), unix_s)
-
-    def _set(self, wake: Wake | None, unix_s: float) -> None:
-        if wake is not None and 0.0 <= unix_s - self._failed_unix_s < _AGAIN_S:
-            return
-        self.set_for, self._failed = wake, ""
-        self._outbox.give(SetAlarm(wake.at_unix_s if wake is not None else 0.0))
+    def on_refused(self, now_s: float) -> None:
+        """Ask once more after a while: the host refused the lock."""
+        self._held, self._again_s = None, now_s + _AGAIN_S
 
 
 class DeadlineTransfers:
@@ -191,11 +77,9 @@ class DeadlineTransfers:
         table: to be read.
     """
 
-    def __init__(
-        self, outbox: Outbox, decider: Decider, kept: object, above_percent: int | None
-    ) -> None:
+    def __init__(self, outbox: Outbox, decider: Decider, kept: object) -> None:
         self.table = TransferTable()
-        self.lock = DLock(outbox, above_percent)
+        self.lock = DLock(outbox)
         self._outbox = outbox
         self._decider = decider
         self._kept = kept
@@ -268,8 +152,7 @@ class DeadlineTransfers:
         self._plan_at_s = next_beat_s(now_s, EPOCH_S)
         self.plan(context)
         moving = self.table.moving(now_s)
-        wake = self.table.wake(now_s) if self.lock.wakes else None
-        self.lock.update(moving, wake, self._decider.unix_s(now_s), now_s)
+        self.lock.update(moving > 0, now_s)
         carried, self._carrying = self._carrying, moving > 0
         every_s = _KEEP_CARRYING_S if self._carrying else _KEEP_S
         if carried != self._carrying or now_s - self._kept_at_s >= every_s:

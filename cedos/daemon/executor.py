@@ -172,9 +172,6 @@ class HostExecutor:
                 self.transfers.keep()
             case do.KeepAwake():
                 self._start(self._keep_awake(command))
-            case do.SetAlarm(at_unix_s):
-                if why := self.awake.set_alarm(at_unix_s):
-                    post(CommandFailed(command, why=why))
             case do.CountUse():
                 self._start(self._count_use())
             case do.AnswerChoice():
@@ -214,7 +211,7 @@ class HostExecutor:
 
     async def _keep_awake(self, command: do.KeepAwake) -> None:
         async with self._turn:
-            if not await self.awake.hold(idle=command.idle, lid=command.lid):
+            if not await self.awake.hold(command.on):
                 self.driver.post(CommandFailed(command))
 
     async def _count_use(self) -> None:

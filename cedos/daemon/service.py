@@ -198,10 +198,7 @@ class Daemon:
         chosen = choices(config, state, problems)
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._log = DecisionLog(history)
-        wakes = config.transfers.wake and privileged is not None
-        settings = startup.controller_config(
-            config, chosen, self._log.next_number, dry_run=dry_run, wakes=wakes
-        )
+        settings = startup.controller_config(config, chosen, self._log.next_number, dry_run=dry_run)
         self._controller = Controller(
             settings,
             state_file.read(state / RULES_FILE, RULES),
@@ -235,11 +232,7 @@ class Daemon:
         self._named = NamedNetworks(config, lambda: list(self._budgets.in_force.values()))
         # -- transfers with deadlines
         self._transfers = Transfers(state, driver)
-        awake = StayAwake(
-            bus,
-            partial(privileged.call, "set_alarm") if wakes and privileged is not None else None,
-            idle=config.transfers.stay_awake,
-        )
+        awake = StayAwake(bus if config.transfers.stay_awake else None)
         # -- look-ups
         self._answers = self._answer_watch(privileged) if not dry_run else None
         deliver = partial(privileged.call, "answer_lookup") if privileged is not None else None
@@ -307,7 +300,6 @@ class Daemon:
             self._flow_monitor.problem,
             conntrack.crowded(),
             self._history.problem if self._history else None,
-            self._controller.transfers.lock.problem,
             self._bus.problem if self._bus else None,
             self._executor.problem,
         )

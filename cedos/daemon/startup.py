@@ -135,9 +135,9 @@ def probing_config(probes: ProbesConfig) -> ProbingConfig:
 
 
 def controller_config(
-    config: Config, choices: Choices, first_number: int, *, dry_run: bool, wakes: bool = False
+    config: Config, choices: Choices, first_number: int, *, dry_run: bool
 ) -> ControllerConfig:
-    """Return the controller's part of the configuration; `wakes`: this host can be woken."""
+    """Return the controller's part of the configuration."""
     steering, decision = config.steering, config.decision
     return ControllerConfig(
         choices=choices,
@@ -149,7 +149,6 @@ def controller_config(
         closes_after_s=steering.closes_after_s,
         close_stuck_ports=frozenset(steering.close_stuck_ports),
         unable_to_bar="" if steering.iptables else "[steering] iptables = true would be needed",
-        wake_above_percent=config.transfers.wake_battery_percent if wakes else None,
         probing=probing_config(config.probes),
         pacing=config.pacing.controller,
         phone=decision.phone,

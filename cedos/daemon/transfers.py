@@ -119,17 +119,13 @@ class Transfers:
         """Return all transfers, the earliest deadline first."""
         now_s, table = time.monotonic(), self._known.table
         flows = {way: table.flows(way, now_s) for way in Direction}
-        wake = self._known.lock.set_for
         found: list[TransferInTable] = []
         for number, (each, by, runs) in enumerate(table.rows(now_s)):
             if number % AT_ONCE == AT_ONCE - 1:
                 await asyncio.sleep(0)
             with suppress(NotFoundError):  # it has ended meanwhile
                 turn = self._turn(each.key, flows[each.direction])
-                wakes_unix_s = wake.at_unix_s if wake is not None and wake.key == each.key else None
-                found.append(
-                    TransferInTable.of(each, by, running=runs, turn=turn, wakes_unix_s=wakes_unix_s)
-                )
+                found.append(TransferInTable.of(each, by, running=runs, turn=turn))
         return found
 
     def keep(self) -> None:

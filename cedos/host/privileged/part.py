@@ -3,17 +3,11 @@
 The asking process may be in an attacker's hands by then: a packet got the better of it. So it can do what
 cedos does to a host, and nothing else: rules and tables of ours, sysctls that the journal knows, chains
 of ours with names of interfaces, subflows of connections, sockets for what cedos listens to.
-
-A timer that wakes a suspended host by its real-time clock: timerfd, CLOCK_REALTIME_ALARM.
 """
 
-import ctypes
 import errno
 import gc
-import os
 import socket
-import struct
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from functools import wraps
@@ -71,68 +65,9 @@ _MOST_RECORDS: Final = 10_000
 _LARGEST_ANSWER: Final = 4096
 _METRICS_BYTES: Final = 512
 _MOST_BUFFER_BYTES: Final = 16 << 20
-_SOONEST_ALARM_S, _LATEST_ALARM_S = 10.0, 31 * 86_400.0
 _LISTENED_TO: Final = (NETLINK_ROUTE, NETLINK_SOCK_DIAG, NETLINK_NETFILTER, NETLINK_GENERIC)
 # An error's number and words.
 Refusal = tuple[int, str]
-_CLOCK_REALTIME_ALARM: Final = 8
-_TFD_TIMER_ABSTIME: Final = 1
-_RTCS: Final = Path("/sys/class/rtc")
-_libc = ctypes.CDLL(None, use_errno=True)
-
-
-class WakeTimer:
-    """An alarm clock. Needs CAP_WAKE_ALARM, and a real-time clock that may wake the host (`rtcs`).
-
-    The kernel accepts a timer also on a host without such a clock, and it never fires. So ask first.
-    """
-
-    def __init__(self, rtcs: Path = _RTCS) -> None:
-        self._rtcs = rtcs
-        self._file: int | None = None
-
-    def set(self, at_unix_s: float) -> None:
-        """Instead of the one before; 0: none.
-
-        Raises:
-            OSError: EPERM, the capability is missing; ENODEV, no clock of this host can wake it.
-        """
-        if at_unix_s and not self._wakes():
-            raise OSError(errno.ENODEV, "no clock of this host can wake it")
-        if self._file is None:
-            if not at_unix_s:
-                return
-            self._file = _done(
-                _libc.timerfd_create(_CLOCK_REALTIME_ALARM, os.O_CLOEXEC | os.O_NONBLOCK)
-            )
-        whole_s, part_s = divmod(at_unix_s, 1.0)
-        setting = struct.pack("=4q", 0, 0, int(whole_s), int(part_s * 1e9))
-        _done(_libc.timerfd_settime(self._file, _TFD_TIMER_ABSTIME, setting, None))
-
-    def fileno(self) -> int:
-        """Readable once the alarm has gone off; -1: none was ever set."""
-        return -1 if self._file is None else self._file
-
-    def close(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _wakes(self) -> bool:
-        for each in self._rtcs.glob("rtc*/device/power/wakeup"):
-            try:
-                if each.read_text().strip() == "enabled":
-                    return True
-            except OSError:
-                continue
-        return False
-
-
-def _done(result: int) -> int:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return result
 
 
 class PrivilegedPart:
@@ -148,7 +83,6 @@ class PrivilegedPart:
         self._journal: Journal | None = None
         self._delivery: AnswerDelivery | None = None
         self._answers: socket.socket | None = None
-        self._wake_timer = WakeTimer()
         of_lookups = (lookups.program(outgoing=outgoing) for outgoing in (True, False))
         self._filters = (capture.program(), *of_lookups)
 
@@ -340,15 +274,6 @@ class PrivilegedPart:
         if self._delivery is None:
             self._delivery = AnswerDelivery()
         self._delivery(key, answer)
-
-    # -- sleep --------------------------------------------------------------------------------
-
-    def set_alarm(self, at_unix_s: float) -> None:
-        """Set when the host is woken if it sleeps, in place of an earlier alarm; 0: never."""
-        within_s = at_unix_s - time.time()
-        if at_unix_s and not _SOONEST_ALARM_S <= within_s <= _LATEST_ALARM_S:
-            raise OSError(errno.EINVAL, f"an alarm in {within_s:.0f} s: 10 s to 31 days can be had")
-        self._wake_timer.set(at_unix_s)
 
 
 def _passed_on(operation: Callable[..., Any], mark: Privileged, of: str) -> Callable[..., Any]:

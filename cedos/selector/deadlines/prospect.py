@@ -1,4 +1,4 @@
-"""Prospects of flows with deadlines: end and begin, the cost of each way, and when to wake the host.
+"""Prospects of flows with deadlines: end and begin, and the cost of each way.
 
 **Prospect.** When a flow ends, when it must begin, and what it costs.
 
@@ -6,21 +6,15 @@
 Within the deadline time costs nothing; beyond it a second is a second. Metered bytes have the
 prices of their networks, joules theirs. The scheduler chooses for all flows together; these figures
 explain its choice.
-
-**Wake** (D-Lock: Cedos, III-E and IV-A.3). A sleeping host receives nothing, and the Wi-Fi in which
-it will wake is unknown. So the bytes due are held against the metered networks alone, which are
-present when needed, at rates that grow older meanwhile. A host without metered networks counts on
-those it has.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isfinite
-from operator import attrgetter
 from typing import Final, NamedTuple
 
 from cedos.model import Evaluation, Strategy, StrategyKind
-from cedos.selector.deadlines.chance import DeadlineDemand, accepted, missed, risky
+from cedos.selector.deadlines.chance import accepted, missed
 from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import EPOCH_S, DeadlineFlow
 
@@ -108,7 +102,7 @@ def _latest_s(
 ) -> float:
     """Return how long the metered networks may wait, at the target; inf: they are not needed.
 
-    If no free network is up, the answer is for the case that none comes, as it is for the alarm.
+    If no free network is up, the answer is for the case that none comes.
     """
     if within_s <= 0.0:
         return 0.0
@@ -254,38 +248,3 @@ def _shares(
         each.name: (1.0 - now_share) * carried[each.name] / (later_bits or 1.0) for each in later
     }
     return lambda network: shares.get(network.name, 0.0)
-
-
-# The time from a host's waking until its networks carry data again.
-WAKING_S: Final = 15.0
-
-
-def wake_in_s(
-    flows: Sequence[DeadlineFlow],  # those that can be in time still
-    # The networks as they will be known in so many seconds.
-    states_in: Callable[[float], Sequence[NetworkState]],
-    now: float,
-) -> float | None:
-    """Return the seconds until the host must be awake, 0: from now on; None: no need."""
-    order = sorted(flows, key=attrgetter("deadline_at_s"))
-    if not order:
-        return None
-
-    # Would it be too late for some flow if the host woke in so many seconds?
-    def too_late(in_s: float) -> bool:
-        usable = [each for each in states_in(in_s) if each.usable]
-        paid = [each for each in usable if not each.free]
-        demand = DeadlineDemand.of(order, now + in_s)
-        target = accepted(demand.within_s(0))
-        return risky(demand, [], [(each, 0.0) for each in paid or usable], target)
-
-    if not any(each.usable for each in states_in(0.0)):
-        return None
-    if too_late(WAKING_S):
-        return 0.0
-    # Bisect for the last instant that is not too late, less the time that waking takes.
-    low, high = WAKING_S, order[-1].deadline_at_s - now
-    for _ in range(_STEPS):
-        middle = (low + high) / 2.0
-        low, high = (low, middle) if too_late(middle) else (middle, high)
-    return max(low - WAKING_S, 1.0)

@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from math import inf
-from operator import attrgetter
 from typing import Final
 
 from cedos.errors import NotFoundError
@@ -17,7 +15,7 @@ from cedos.selector.deadlines.plan import (
     DeadlineScheduler,
     expected_bytes,
 )
-from cedos.selector.deadlines.prospect import Prospect, prospect, wake_in_s
+from cedos.selector.deadlines.prospect import Prospect, prospect
 
 # The most transfers of one user, and of all users.
 MOST_OF_USER: Final = 1000
@@ -64,18 +62,6 @@ class TransferTurn:
     late: bool
     first: bool
     prospect: Prospect
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """The time by which a host must be awake for its transfers, and the transfer that needs it first.
-
-    `now`: it must be awake now, and a network is up for it.
-    """
-
-    at_unix_s: float
-    key: str
-    now: bool = False
 
 
 @dataclass(slots=True)
@@ -246,25 +232,6 @@ class TransferTable:
         """Return the number of transfers that run and may use a network now."""
         served = {key for plan in self._plans.values() for key in plan.served}
         return sum(key in served and self._runs(row, now) for key, row in self._rows.items())
-
-    def wake(self, now: float) -> Wake | None:
-        """Return the wake-up that a host needs that falls asleep now; None: none."""
-        found: list[Wake] = []
-        for way in Direction:
-            # Late transfers need no wake-up: they cannot be in time any more.
-            plan = self._plans[way]
-            flows = [flow for flow in self.flows(way, now) if flow.key not in plan.late]
-            in_s = wake_in_s(flows, partial(self._states_in, way, now), now)
-            if in_s is not None:
-                # The host wakes for the most urgent transfer of this direction.
-                first = min(flows, key=attrgetter("deadline_at_s"))
-                up = any(each.up and each.usable for each in self._states[way])
-                at_unix_s = now + in_s + self._clock_s
-                found.append(Wake(at_unix_s, str(first.key), in_s == 0.0 and up))
-        return min(found, key=attrgetter("at_unix_s"), default=None)
-
-    def _states_in(self, way: Direction, now: float, in_s: float) -> Sequence[NetworkState]:
-        return self.networks.states(self._seen, way, now + in_s)
 
     def rows(self, now: float) -> list[tuple[TableTransfer, dict[str, int], bool]]:
         """Return all transfers by deadline, their bytes by network, and whether their program runs."""

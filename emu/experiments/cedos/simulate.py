@@ -8,7 +8,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
+from operator import attrgetter
+from typing import Final
 
+from cedos.selector.deadlines.chance import DeadlineDemand, accepted, risky
 from cedos.selector.deadlines.network_state import (
     ABSENCE,
     STAY_S,
@@ -17,19 +20,58 @@ from cedos.selector.deadlines.network_state import (
     SustainedRate,
 )
 from cedos.selector.deadlines.plan import DeadlineFlow, DeadlinePlan, DeadlineScheduler
-from cedos.selector.deadlines.prospect import wake_in_s
 from cedos.selector.prefetch.outlook import Stretches
 from emu.experiments.cedos.world import World
 
 _LONGEST_S = 10**7
 _LOOK_S = 60.0
-# Seconds to the next wake-up without a network, as the daemon's `WakeAlarm` has them.
+# Seconds to the next wake-up without a network.
 _PAUSE_S, _LONGEST_PAUSE_S = 120.0, 3600.0
+
+
+# Seconds from a host's waking until its networks carry data again.
+_WAKING_S: Final = 15.0
+
+
+def wake_in_s(
+    flows: Sequence[DeadlineFlow],  # those that can be in time still
+    # The networks as they will be known in so many seconds.
+    states_in: Callable[[float], Sequence[NetworkState]],
+    now: float,
+) -> float | None:
+    """Return the seconds until the host must be awake, 0: from now on; None: no need.
+
+    A sleeping host receives nothing, and the Wi-Fi in which it will wake is unknown. So the bytes due are
+    held against the metered networks alone, which are present when needed, at rates that grow older
+    meanwhile. A host without metered networks counts on those it has.
+    """
+    order = sorted(flows, key=attrgetter("deadline_at_s"))
+    if not order:
+        return None
+
+    # Would it be too late for some flow if the host woke in so many seconds?
+    def too_late(in_s: float) -> bool:
+        usable = [each for each in states_in(in_s) if each.usable]
+        paid = [each for each in usable if not each.free]
+        demand = DeadlineDemand.of(order, now + in_s)
+        target = accepted(demand.within_s(0))
+        return risky(demand, [], [(each, 0.0) for each in paid or usable], target)
+
+    if not any(each.usable for each in states_in(0.0)):
+        return None
+    if too_late(_WAKING_S):
+        return 0.0
+    # Bisect for the last instant that is not too late, less the time that waking takes.
+    low, high = _WAKING_S, order[-1].deadline_at_s - now
+    for _ in range(16):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if too_late(middle) else (middle, high)
+    return max(low - _WAKING_S, 1.0)
 
 
 @dataclass(slots=True)
 class Sleep:
-    """A host that sleeps while nothing moves, until the product's alarm (`wake_in_s`)."""
+    """A host that sleeps while nothing moves, until an alarm (`wake_in_s`)."""
 
     locked: bool = False  # awake while anything waits (Android's WakeLock)
     every_s: int = 0  # it is woken so often, too, to look for Wi-Fi; 0: only by the alarm

@@ -121,7 +121,6 @@ class World(Script):
             closes_after_s=1.0,
             close_stuck_ports=frozenset({80}),
             probing=ProbingConfig(enabled=True, kinds=("dns",)),
-            wake_above_percent=20,
             short_queues=True,
         )
         self.tell(on.ClockRead(2e9))
@@ -418,7 +417,7 @@ class World(Script):
             case give.BarNetworks() | give.HoldAnswers():
                 failed = on.CommandFailed(command, why="it is refused")
                 yield failed if self.refusing else on.CommandDone(command)
-            case give.SetAlarm() | give.KeepAwake() | give.LeaveSpares() if self.refusing:
+            case give.KeepAwake() | give.LeaveSpares() if self.refusing:
                 yield on.CommandFailed(command, why="it is refused")
             case give.CheckPage(network, number):
                 yield on.PageChecked(network, number, self.page)

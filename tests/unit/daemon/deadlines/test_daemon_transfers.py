@@ -8,7 +8,7 @@ import pytest
 from kit.controller import LTE, WLAN, Script
 
 from cedos.api.transfers import TransferReport
-from cedos.controller.commands import KeepAwake, KeepTransfers, SetAlarm, TurnsChanged
+from cedos.controller.commands import KeepAwake, KeepTransfers, TurnsChanged
 from cedos.controller.events import (
     BatteryRead,
     ClockRead,
@@ -31,15 +31,14 @@ class Host:
     def __init__(self, folder):
         self.folder = folder
         self.decided = []  # the networks of each decision that was recorded
-        self.awake = False  # whether the host is kept awake; `alarm`: when it is woken
-        self.alarm = 0.0
+        self.awake = False  # whether the host is kept awake
         self.begin()
 
     def begin(self):
         kept = state_file.read(self.folder / FILE, WHAT)
         choices = Script().controller.config.choices
         choices = replace(choices, objective=WeightedCost(0.01, 2e-7))
-        script = Script(transfers=kept, choices=choices, wake_above_percent=40)
+        script = Script(transfers=kept, choices=choices)
         self.controller = script.controller
         self.transfers = Transfers(self.folder, self)
         self.post(ClockRead(time.time()))
@@ -63,10 +62,8 @@ class Host:
                     self.transfers.on_turns(keys)
                 case KeepTransfers():
                     self.transfers.keep()
-                case KeepAwake(idle, _):
-                    self.awake = idle
-                case SetAlarm(at_unix_s):
-                    self.alarm = at_unix_s
+                case KeepAwake(on):
+                    self.awake = on
 
     async def pass_s(self, seconds):
         """Time passes, and the table is planned as often as it wants."""
@@ -240,7 +237,7 @@ async def test_a_host_is_not_kept_awake_in_a_pause_and_decides_anew_after_it(hos
         await transfers.report(report(again_unix_s=time.time() + 40.0), 0)
     assert host.decided == ["", ""]
     await host.pass_s(1.3)
-    assert (host.awake, host.alarm) == (False, 0.0)
+    assert not host.awake
 
 
 async def test_only_its_user_ends_a_transfer(host):
@@ -282,16 +279,4 @@ async def test_the_host_stays_awake_only_while_a_transfer_can_move(host):
     assert host.awake
     await transfers.report(report(ended=True), 0)
     await host.pass_s(2.5)
-    assert (host.awake, host.alarm) == (False, 0.0)
-
-
-async def test_what_waits_is_listed_with_when_the_host_wakes_for_it(host):
-    transfers = host.transfers
-    await transfers.report(report(2, deadline_unix_s=time.time() + 7200.0), 0)
-    await transfers.report(report(1), 0)
-    await host.pass_s(2.5)
-    first, second = await transfers.listed()
-    # 1 MB over a phone of unknown rate (1 Mbit/s is promised) needs minutes; the deadline is in an hour.
-    assert time.time() + 1800 < first.wakes_unix_s < first.deadline_unix_s - 8
-    assert first.turn.begin_unix_s is not None
-    assert second.wakes_unix_s is None, "one alarm, for the first"
+    assert not host.awake

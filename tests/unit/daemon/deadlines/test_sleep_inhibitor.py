@@ -1,7 +1,6 @@
 """The host stays awake while a transfer can move: against a private bus with a played logind."""
 
 import asyncio
-import errno
 import os
 from contextlib import suppress
 
@@ -11,7 +10,6 @@ from dbus_fast.aio import MessageBus
 from structlog.testing import capture_logs
 
 from cedos.daemon.sleep_inhibitor import StayAwake
-from cedos.errors import HostError
 from cedos.host.monitor.bus import SystemBus
 
 
@@ -72,19 +70,19 @@ async def logind(address):
 
 async def test_the_lock_is_held_while_something_moves(address, logind):
     bus = SystemBus(address)
-    awake = StayAwake(bus, None)
+    awake = StayAwake(bus)
     try:
-        await awake.hold(idle=False, lid=False)
+        await awake.hold(False)
         assert not logind.asked
         for _ in range(3):
-            await awake.hold(idle=True, lid=False)
+            await awake.hold(True)
         ((what, who, why, mode),) = logind.asked
         assert (what, who, mode) == ("idle", "cedos", "block"), "a lid and a person may do all"
         assert "deadlines" in why
         assert logind.held() == 1
-        await awake.hold(idle=False, lid=False)
+        await awake.hold(False)
         assert await logind.given_back()
-        await awake.hold(idle=True, lid=False)
+        await awake.hold(True)
         assert logind.held() == 1
         awake.release()
         awake.release()
@@ -96,53 +94,15 @@ async def test_the_lock_is_held_while_something_moves(address, logind):
 async def test_a_refusal_is_reported_and_logged_once(address, logind):
     logind.refuses = True
     bus = SystemBus(address)
-    awake = StayAwake(bus, None)
+    awake = StayAwake(bus)
     try:
         with capture_logs() as logs:
-            assert [await awake.hold(idle=True, lid=False) for _ in range(3)] == [False] * 3
+            assert [await awake.hold(True) for _ in range(3)] == [False] * 3
         assert len(logs) == 1
         assert logind.held() == 0
         logind.refuses = False
-        assert await awake.hold(idle=True, lid=False)
+        assert await awake.hold(True)
         assert logind.held() == 1
         awake.release()
-    finally:
-        await bus.close()
-
-
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (PermissionError(errno.EPERM, "no"), "CAP_WAKE_ALARM is missing"),
-        (OSError(errno.ENODEV, "no clock of this host can wake it"), "no clock of this host"),
-        (HostError("the privileged part has ended"), "has ended"),
-        (None, ""),
-    ],
-)
-async def test_why_there_is_no_alarm_is_said(error, words):
-    told = []
-
-    def set_alarm(at_unix_s):
-        if error is not None:
-            raise error
-        told.append(at_unix_s)
-
-    awake = StayAwake(None, set_alarm)
-    why = awake.set_alarm(5.0)
-    assert words in why
-    assert bool(why) == (error is not None)
-    awake.release()
-    assert told == ([5.0, 0.0] if error is None else []), "the end takes the alarm away"
-
-
-async def test_a_lid_has_a_lock_of_its_own(address, logind):
-    bus = SystemBus(address)
-    awake = StayAwake(bus, None, idle=False)
-    try:
-        assert await awake.hold(idle=True, lid=True), "[transfers] stay_awake = false"
-        assert [asked[0] for asked in logind.asked] == ["handle-lid-switch"]
-        assert logind.held() == 1
-        awake.release()
-        assert await logind.given_back()
     finally:
         await bus.close()

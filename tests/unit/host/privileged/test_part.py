@@ -4,7 +4,6 @@ import errno
 import gc
 import random
 import socket
-import time
 import weakref
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -15,7 +14,7 @@ from kit.steer_kernel import MemoryKernel
 
 from cedos.host.privileged import part as module
 from cedos.host.privileged import wire
-from cedos.host.privileged.part import PrivilegedPart, WakeTimer
+from cedos.host.privileged.part import PrivilegedPart
 from cedos.host.privileged.process import answered
 from cedos.host.steer.journal_records import (
     CONNTRACK_ACCOUNTING,
@@ -287,19 +286,6 @@ def test_it_goes_on_whatever_it_is_asked(asked):
         for line in asked.kernel.log
         if any(word in line for word in ("delete", "rescue", "filter", "close"))
     }
-
-
-def test_an_alarm_is_neither_at_once_nor_beyond_a_month(asked, monkeypatch):
-    told = []
-    monkeypatch.setattr(WakeTimer, "set", lambda _, at_unix_s: told.append(at_unix_s))
-    now = time.time()
-    for within_s in (-3600.0, 0.0, 5.0, 40 * 86_400.0, float("nan"), float("inf")):
-        assert asked.refuses("set_alarm", now + within_s)
-    assert asked.refuses("set_alarm", "soon")
-    assert told == []
-    assert asked.ask("set_alarm", now + 60.0) == ["done", None]
-    assert asked.ask("set_alarm", 0.0) == ["done", None]
-    assert told == [now + 60.0, 0.0]
 
 
 def test_an_operation_with_more_than_a_flow_to_name_has_a_check_of_its_own():
