@@ -22,6 +22,7 @@ import structlog
 
 from cedos.config.directories import directories
 from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
+from cedos.kernel import own_file
 from cedos.kernel.privileges import PART_NAME
 
 _NAME: Final = "\0cedos-steers-this-network-namespace"
@@ -89,6 +90,7 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
     except OSError as error:
         raise HostError(f"{pid_file}: {error.strerror}") from error
     try:
+        own_file.check(descriptor, pid_file)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.fchmod(descriptor, 0o600)
         os.ftruncate(descriptor, 0)

@@ -26,14 +26,30 @@ _MOST_MODE: Final = 0o755
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return a file's content. OSError: there is none, it is not ours, or it is larger."""
-    file = opened(path)
+    return _content(opened(path), path, most_bytes)[0]
+
+
+def read_followed(path: Path) -> tuple[bytes, os.stat_result]:
+    """Return a file's content and status; its user may keep it elsewhere, and put a link there.
+
+    OSError: there is none, it is no plain file (a fifo, say), or it is large.
+    """
+    return _content(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), path, 1 << 20)
+
+
+def _content(file: int, path: Path, most_bytes: int) -> tuple[bytes, os.stat_result]:
     try:
-        if os.fstat(file).st_size > most_bytes:
-            raise OSError(errno.EFBIG, f"is larger than {most_bytes} bytes", str(path))
-        parts = []
-        while part := os.read(file, 1 << 20):
+        found = os.fstat(file)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "is no plain file", str(path))
+        parts, left = [], most_bytes - found.st_size
+        # (Its owner may lengthen it while it is read.)
+        while left >= 0 and (part := os.read(file, 1 << 20)):
             parts.append(part)
-        return b"".join(parts)
+            left = most_bytes - sum(map(len, parts))
+        if left < 0:
+            raise OSError(errno.EFBIG, f"is larger than {most_bytes} bytes", str(path))
+        return b"".join(parts), found
     finally:
         os.close(file)
 

@@ -71,12 +71,10 @@ def read_own(path: Path) -> KeyPair:
     ConfigError: there is no such file, other users may read it, or it holds no key.
     """
     try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(1024)
+        content, found = own_file.read_followed(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path}: other users can read this key; run `chmod 600 {path}`")
     try:
         private = from_text(content.decode("ascii").strip())
@@ -122,7 +120,7 @@ def read_names(path: Path) -> dict[str, bytes]:
     ConfigError: it is no such file; it names each wrong key.
     """
     try:
-        text = path.read_text()
+        text = own_file.read_followed(path)[0].decode()
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

@@ -20,6 +20,7 @@ import msgspec
 
 from cedos.config import toml_file
 from cedos.errors import ConfigError
+from cedos.kernel import own_file
 from cedos.session import keys
 
 _ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -177,9 +178,8 @@ class KnownHosts:
 
     def _entries(self) -> dict[str, _Entry]:
         try:
-            with self.path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                text = file.read().decode()
+            content, status = own_file.read_followed(self.path)
+            text = content.decode()
         except FileNotFoundError:
             return {}
         except (OSError, UnicodeDecodeError) as error:

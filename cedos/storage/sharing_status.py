@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+from cedos.kernel import own_file
+
 # The names of both sides' files, in the runtime directory.
 STATUS_FILES: Final = {"help": "share-help.json", "request": "share-request.json"}
 
@@ -29,7 +31,7 @@ def write_status(path: Path, facts: dict[str, Any]) -> None:
 def read_status(path: Path) -> dict[str, Any] | None:
     """Return what a living process wrote; None: none does."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(own_file.read(path))
         age_s = time.monotonic() - float(found["at_s"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -130,9 +130,8 @@ def read(file: Path) -> list[JoinedGateway]:
     ConfigError: there is none, other users may read the file, or it is no such file.
     """
     try:
-        with file.open("rb") as opened:
-            found = os.fstat(opened.fileno())
-            text = opened.read(65_536).decode()
+        content, found = own_file.read_followed(file)
+        text = content.decode()
     except FileNotFoundError:
         raise ConfigError(_NONE) from None
     except (OSError, UnicodeDecodeError) as error:

@@ -35,6 +35,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from cedos.kernel import own_file
 from cedos.kernel.tcp_info import TcpInfo, tcp_info, unacknowledged_bytes, unsent_bytes
 from cedos.session import keys
 from cedos.session.io.links import EgressTable
@@ -84,8 +85,8 @@ class Foreground:
 
     def _open(self, where: Path) -> None:
         where.mkdir(mode=0o755, parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        file = os.open(where / "foreground", flags, 0o600)
+        own_file.ensure(where / "foreground")
+        file = own_file.opened(where / "foreground", os.O_RDWR)
         try:
             if os.fstat(file).st_size < _BYTES:
                 os.ftruncate(file, _BYTES)

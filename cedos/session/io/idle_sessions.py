@@ -17,6 +17,7 @@ import os
 import struct
 from array import array
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from enum import IntEnum
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,7 @@ from zlib import crc32
 import structlog
 
 from cedos.errors import SessionError
+from cedos.kernel import own_file
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
 from cedos.session.protocol.handshake.limits import HostCounts
 from cedos.session.protocol.idle_record import IDLE_BYTES, IdleRecord, pack, unpack_session
@@ -67,7 +69,9 @@ class IdleFile:
         self._path = path
         self._record_bytes = record_bytes
         self._stride = _SLOT.size + record_bytes
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        with suppress(FileExistsError):
+            os.close(own_file.create(path))
+        self._descriptor = own_file.opened(path, os.O_RDWR)
         self._claim()
         size = os.fstat(self._descriptor).st_size
         if size == 0:

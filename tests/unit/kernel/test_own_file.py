@@ -4,10 +4,20 @@ import os
 import stat
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
+from cedos.api.lock import only_daemon
+from cedos.errors import CedosError
+from cedos.host.monitor.probing.keyfile import read_key
 from cedos.kernel import own_file
+from cedos.proxy.local import joined_gateway
+from cedos.session import keys
+from cedos.session.io.driver import Foreground
+from cedos.session.io.idle_sessions import IdleFile
+from cedos.session.known_hosts import KnownHosts
+from cedos.storage.sharing_status import read_status
 
 USER = 61_000
 
@@ -119,3 +129,67 @@ def test_the_draft_of_a_killed_program_goes_with_the_next_write(tmp_path):
     left.mkdir()  # one that cannot be removed is no failure of the write
     own_file.write(path, b"[]")
     assert path.read_bytes() == b"[]"
+
+
+def test_a_file_that_grows_while_it_is_read_is_too_large(tmp_path, monkeypatch):
+    """The owner of the state directory had `cedos restore` take all memory so."""
+    path, read = tmp_path / "journal", os.read
+    path.write_bytes(b"x" * 99)
+
+    def grows(file, size):
+        os.truncate(path, 1 << 28)
+        return read(file, size)
+
+    monkeypatch.setattr(os, "read", grows)
+    with pytest.raises(OSError, match="is larger than 100 bytes"):
+        own_file.read(path, 100)
+
+
+READERS = {
+    "session.key": keys.read_own,
+    "clients.toml": keys.read_names,
+    "gateway.toml": joined_gateway.read,
+    "known_servers.toml": lambda path: KnownHosts(path).aliases(),
+    "probe.key": read_key,
+    "share-help.json": read_status,
+}
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("name", READERS)
+def test_root_waits_for_no_fifo_among_a_users_settings(tmp_path, name):
+    path = tmp_path / name
+    os.mkfifo(path, 0o600)
+    try:
+        assert READERS[name](path) is None
+    except CedosError as error:
+        assert "no plain file" in str(error)  # noqa: PT017
+
+
+WRITERS = {
+    "idle-sessions": lambda path: IdleFile(path, 64),
+    "foreground": lambda path: Foreground(path.parent),
+    "daemon.pid": lambda path: only_daemon(path, steers=False).__enter__(),
+}
+
+
+def absent(elsewhere, path):
+    elsewhere.unlink()
+    path.symlink_to(elsewhere)
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o640])
+@pytest.mark.parametrize("plant", [os.link, os.symlink, absent, lambda _, path: os.mkfifo(path)])
+@pytest.mark.parametrize("name", WRITERS)
+def test_root_writes_to_no_other_file_in_a_users_folder(tmp_path, name, plant, mode):
+    elsewhere, path = tmp_path / "elsewhere", tmp_path / "folder" / name
+    elsewhere.touch(mode)
+    path.parent.mkdir()
+    plant(elsewhere, path)
+    with suppress(CedosError, OSError):
+        WRITERS[name](path)
+    if plant is absent:
+        assert not elsewhere.exists()
+    else:
+        found = elsewhere.stat()
+        assert (found.st_size, stat.S_IMODE(found.st_mode)) == (0, mode)

@@ -7,19 +7,20 @@ from pathlib import Path
 
 from cedos.errors import ConfigError
 from cedos.host.monitor.probing.wire import KEY_BYTES
+from cedos.kernel import own_file
 
 
 def read_key(path: Path) -> bytes:
     """Return the key. ConfigError: no such file, no key in it, or others than its owner may read it."""
     try:
-        mode = path.stat().st_mode
-        text = path.read_text(encoding="ascii").strip()
+        content, found = own_file.read_followed(path)
+        text = content.decode("ascii").strip()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "not text"
         raise ConfigError(
             f"{path}: {why}; a key is made with `cedos probe-server --new-key {path}`"
         ) from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+    if found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise ConfigError(f"{path}: other users can read this key; run `chmod 600 {path}`")
     try:
         key = bytes.fromhex(text)
