@@ -66,6 +66,10 @@ TRACKING: Final = Chain(
         # An error of ICMP would come while connect() still holds the socket, and not be heard.
         _REFUSED.format(protocol="-p tcp ", answer="tcp-reset"),
         _REFUSED.format(protocol="", answer="icmp6-no-route"),
+        # From an address that this host has lost: an answer of the kernel's, with the packet in it, would
+        # leave over any network.
+        "-6 -o lo -m addrtype ! --src-type LOCAL --dst-type UNICAST -m addrtype ! --dst-type LOCAL"
+        " -j DROP",
     ),
 )
 _TRACKING_ALONE: Final = Chain("filter", "CEDOS_OUT", "OUTPUT", (_TRACK,))

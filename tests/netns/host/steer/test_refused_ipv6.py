@@ -1,5 +1,6 @@
 """IPv6 sockets that are bound to nothing do not get round what routing refuses; all others go on."""
 
+import contextlib
 import errno
 import json
 import pickle
@@ -19,6 +20,7 @@ from cedos.host.steer.steering import Steering, restore
 SERVED = "2001:db8:100::1"  # datagrams are answered only there
 OTHER = "2001:db8:100::7"
 AT_ONCE_S = 0.5
+ETH_P_ALL = 3
 CHILD = """
 import asyncio, pickle, sys
 from pathlib import Path
@@ -162,6 +164,30 @@ def test_a_name_with_both_ip_versions_begins_with_ipv4(host, networks, tmp_path)
 
 def _equal(one, other):
     assert one == other
+
+
+@steered(default="wlan0")
+async def test_what_a_lost_address_sends_leaves_in_no_report(host, steering):
+    """The kernel told the lost address, over the other network, what it had refused, word for word."""
+    steering.set_ruled({(OTHER, None): "wlan0"})
+    with host.client.entered():
+        asking = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+        seen = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_ALL))
+    with asking, seen:
+        asking.connect((OTHER, 8001))
+        assert asking.getsockname()[0] == host.address("wlan0", 6)
+        seen.bind(("lte0", ETH_P_ALL))
+        seen.settimeout(0.3)
+        lte0 = host.networks()[1]
+        host.client.ip("link", "del", "wlan0")
+        await steering.networks_changed([lte0])
+        with contextlib.suppress(OSError):
+            asking.send(b"secret")
+        packets = []
+        with contextlib.suppress(TimeoutError):
+            while True:
+                packets.append(seen.recv(2000))
+        assert not any(b"secret" in each for each in packets)
 
 
 def test_loopbacks_own_traffic_is_not_touched(host, networks):
