@@ -18,7 +18,6 @@ default route, whatever is ruled; those into a VPN do.
 """
 
 import errno
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,6 +54,9 @@ from cedos.model import Address, FlowKey, Network
 _DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
 # Of the routes within one destination that lead elsewhere than what is around them: the widest.
 _MOST_WITHIN: Final = 256
+# The addresses that are remembered of those that networks have lost.
+_MOST_GONE: Final = 64
+_SOURCES: Final = (Preference.SOURCE, Preference.SOURCE_ONLY)
 _T = TypeVar("_T")
 
 
@@ -239,7 +241,7 @@ class Routing:
         self._metrics: dict[tuple[int, int], bytes] = {}
         self._main: Sequence[SeenRoute] | None = None
         self._led_out: set[tuple[int, int]] = set()
-        self._shared: set[Address] = set()
+        self._holders: dict[Address, frozenset[str]] = {}  # networks by the addresses that they had
         self._installed = RoutingPlan()
         self._given_metrics: dict[Route, bytes] = {}
         self.default: str | None = None
@@ -253,14 +255,17 @@ class Routing:
     def networks_changed(self, networks: Sequence[Network]) -> None:
         self._networks = tuple(networks)
         self._interfaces |= {network.interface for network in networks}
-        there = [(version, network) for version in (4, 6) for network in networks]
-        known = {(version, network.index) for version, network in there}
-        leading = {(v, network.index) for v, network in there if network.leads_out(v)}
+        both = [(version, network) for version in (4, 6) for network in networks]
+        known = {(version, network.index) for version, network in both}
+        leading = {(v, network.index) for v, network in both if network.leads_out(v)}
         self._led_out = leading | (self._led_out & known)
-        # A network that gave this host another one's address may do so again, faster than it is noticed:
-        # the address counts as shared for as long as any network has it.
-        holders = Counter(address for each in networks for address in {*own_addresses(each)})
-        self._shared = {a for a, count in holders.items() if count > 1 or a in self._shared}
+        # A network that gave this host another one's address may do so again, faster than it is noticed,
+        # or once the other one has lost it. Sockets that got the address there keep it.
+        there = {(address, each.name) for each in networks for address in own_addresses(each)}
+        for address, name in sorted(there, key=str):
+            self._holders[address] = self._holders.pop(address, frozenset()) | {name}
+        for address in [*self._holders][: -len(there) - _MOST_GONE]:
+            del self._holders[address]
         self.reconcile()
 
     def set_default(self, name: str | None, others: Mapping[int, str] | None = None) -> None:
@@ -391,7 +396,7 @@ class Routing:
             lost=self._led_out,
             others=self.others,
             overruled=self.foreign.overruled,
-            shared=self._shared,
+            shared={each for each, names in self._holders.items() if len(names) > 1},
         )
         steered = {rule.version for rule in planned.rules} - (left_alone.keys() - borrowing)
         ruled = {
@@ -417,18 +422,23 @@ class Routing:
         return RoutingPlan(frozenset(ours), frozenset(installed))
 
     def _apply(self, wanted: RoutingPlan) -> None:
-        """Add new routes, then new rules; remove old rules, then old routes: one is always there."""
+        """Add new routes, then new rules; remove old rules, then old routes: one is always there.
+
+        Only the rules of addresses that have moved go first.
+        """
         before, self._installed = self._installed, wanted
         new_routes, old_routes = wanted.routes - before.routes, before.routes - wanted.routes
+        moved = {rule for rule in before.rules - wanted.rules if rule.preference in _SOURCES}
         try:
+            # A network's new routes and rules may give sockets an address that was another network's.
+            self._kernel.delete_rules(sorted(moved, key=_rule_order, reverse=True))
             added = {route for route in sorted(new_routes, key=str) if self._add(route)}
             routes = wanted.routes - new_routes | added
             refusing = any(route.table == REFUSING_TABLE for route in routes)
             rules = wanted.rules if refusing else without_loopback(wanted.rules)
             self._installed = RoutingPlan(rules, routes)
-            new_rules, old_rules = rules - before.rules, before.rules - rules
+            new_rules, old_rules = rules - before.rules, before.rules - rules - moved
             self._kernel.add_rules(sorted(new_rules, key=_rule_order))
-            # What holds something back comes last and goes first.
             self._kernel.delete_rules(sorted(old_rules, key=_rule_order, reverse=True))
             # A route to the same destination has replaced its predecessor.
             replaced = {(route.table, route.destination) for route in added}
@@ -462,7 +472,16 @@ class Routing:
         return False
 
 
-def _rule_order(rule: Rule) -> tuple[bool, bool, int, str]:
-    # The default is what is waited for.
+def _rule_order(rule: Rule) -> tuple[int, int, str]:
+    """Order rules as they are added; they are removed the other way round.
+
+    The default comes first, as it is waited for, and what holds something back last. Of the rules for
+    ruled destinations, and of those that skip main, each is there before all that count less: a change of
+    the lengths in use moves them, and what is refused must not be led in between as what is around it.
+    """
+    kind = max(each for each in Preference if each <= rule.preference)
+    held = (Preference.RULED, Preference.PAST_ANNOUNCED)
+    if kind in held:
+        return 2 + held.index(kind), rule.preference, str(rule)
     late = rule.table in (None, REFUSING_TABLE)
-    return late, rule.preference != Preference.DEFAULT, rule.preference, str(rule)
+    return 4 if late else int(kind != Preference.DEFAULT), rule.preference, str(rule)

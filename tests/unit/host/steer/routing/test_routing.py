@@ -85,6 +85,13 @@ def test_a_network_that_gives_the_address_of_another_draws_nothing_ruled(
     routing.set_destination(Destination(ip_network(remote), ruled=True), ruled)
     assert world.carrier(version, remote=remote) == ruled
     assert world.carrier(version, remote=remote, local=address) == ruled
+    # Or once the other one has lost it.
+    routing.networks_changed(
+        [replace(world.wlan0, addresses=()), replace(world.lte0, addresses=())]
+    )
+    routing.networks_changed([networks[0], replace(world.lte0, addresses=())])
+    if ruled == "lte0":
+        assert world.carrier(version, remote=remote, local=address) is None
     # It may give the address again at once. In IPv6 a rule is for what the network has alone.
     routing.networks_changed([world.wlan0, world.lte0])
     left = None if (version, ruled) == (6, "wlan0") else ruled
@@ -423,6 +430,56 @@ class Watched(MemoryKernel):
         self.what = what
         self.look()
         super()._changed(what)
+
+
+@pytest.fixture
+def watched(make_world):
+    """A world whose `kernel.look` is called before every change, and its routing."""
+    world = make_world(Watched())
+    routing = Routing(world.kernel)
+    routing.networks_changed([world.wlan0, world.lte0])
+    return world, routing
+
+
+@both
+@pytest.mark.parametrize("lengths", [(0, 1, 2), (5, 6, 7)])
+def test_what_is_refused_is_never_led_while_the_lengths_in_use_change(watched, version, lengths):
+    """Add or withdraw a longer prefix: for an instant the rule around a refused one came before it."""
+    world, routing = watched
+    remote = ip_network("198.51.100.0" if version == 4 else "2001:db8:7::")
+    of = [Destination(remote.supernet(n), ruled=True) for n in lengths]
+    routing.set_destinations({of[1]: NOWHERE, of[2]: "lte0"})
+    refused = str(of[1].prefix[-1])
+
+    def look():
+        assert world.carrier(version, remote=refused) is None, world.kernel.what
+
+    world.kernel.look = look
+    for name in ("wlan0", None, NOWHERE, None):
+        routing.set_destination(of[0], name)
+
+
+@both
+def test_an_address_that_moves_to_the_allowed_network_leads_nothing_back(watched, version):
+    """Routes and rules of the new network gave sockets the address while its old rule still stood."""
+    world, routing = watched
+    remote = "198.51.100.7" if version == 4 else "2001:db8:7::7"
+    routing.set_destination(Destination(ip_network(remote), ruled=True), "wlan0")
+    moved = ip_interface(OWN["lte0", version] + ("/24" if version == 4 else "/64"))
+
+    def look():
+        led = any(rule.finds_source and moved.ip in rule.source for rule in world.kernel.own)
+        there = [each for each in world.kernel.all_routes if each.index == world.wlan0.index]
+        given = any(route.source == moved.ip for route in there)
+        if led or given:
+            assert world.carrier(version, remote=remote, local=str(moved.ip)) in ("wlan0", None)
+
+    world.kernel.look = look
+    other = tuple(each for each in world.lte0.addresses if each.version != version)
+    taken = replace(world.wlan0, addresses=(moved,))
+    routing.networks_changed([taken, replace(world.lte0, addresses=other)])
+    look()
+    assert world.carrier(version, remote=remote, local=str(moved.ip)) == "wlan0"
 
 
 wishes = st.lists(
