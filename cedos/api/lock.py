@@ -111,7 +111,7 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
 
 @contextmanager
 def namespace_held() -> Iterator[None]:
-    """Hold the name of this network namespace during the block.
+    """Hold the name of this network namespace during the block, and until iptables has ended.
 
     AlreadyRunningError: it is held.
     """
@@ -142,6 +142,7 @@ def _namespace_name() -> socket.socket:
     try:
         _bind(holding)
         holding.listen(1)
+        holding.set_inheritable(True)
     except OSError:
         holding.close()
         pid, uid = _holder()

@@ -307,8 +307,15 @@ def _restore(program: str, lines: list[str], *options: str) -> None:
 
 def _run(command: list[str], text: str = "") -> "subprocess.CompletedProcess[str]":
     try:
+        # It inherits the namespace's name: it may outlive a killed process, and change something then.
         return subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
+            command,
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+            close_fds=False,
         )
     except subprocess.TimeoutExpired as error:
         raise OSError(errno.ETIMEDOUT, f"{command[0]} does not end") from error
