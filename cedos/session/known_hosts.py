@@ -28,9 +28,7 @@ _HEAD: Final = (
     "# Servers of sessions, their addresses and public keys. Programs add tables at the end;\n"
     "# it may be edited by hand: a table's name stands for its server (cedos-get NAME/file).\n"
 )
-_ASK: Final = (
-    "ask its owner (the program that listens, cedos-serve or cedos-cat --listen, prints it)"
-)
+_ASK: Final = "ask its owner (cedos-serve prints it)"
 
 
 class KnownServer(NamedTuple):

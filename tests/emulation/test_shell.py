@@ -149,7 +149,7 @@ def test_who_drops_the_environment_keeps_nothing_in_the_host_either(places, tmp_
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    program = f"{sys.executable} -c 'from cedos.commands.sessions.cat import main; main()'"
+    program = f"{sys.executable} -c 'from cedos.commands.sessions.get import main; main()'"
     script = "set -e\n" + "\n".join(
         f"""
         env -i {kept} {sys.executable} -m cedos budget set data 4GB --until 2036-12-01

@@ -1,47 +1,12 @@
-"""Standard input and output beside an event loop; each may be a file, a pipe or a terminal.
+"""Standard output beside an event loop; it may be a file, a pipe or a terminal.
 
 epoll does not support files, and a non-blocking pipe would be non-blocking for all processes that
-share it. Therefore each gets a daemon thread, which does not delay the end of the program.
+share it. Therefore a daemon thread writes, which does not delay the end of the program.
 """
 
 import asyncio
 import os
 import threading
-from typing import Final
-
-_CHUNK_BYTES: Final = 1 << 18
-
-
-class Input:
-    """A reader of a file descriptor in a thread, one chunk ahead."""
-
-    def __init__(self, file: int) -> None:
-        self._file = file
-        self._loop = asyncio.get_running_loop()
-        self._chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
-        self._turn = threading.Semaphore(2)
-        threading.Thread(target=self._read, daemon=True).start()
-
-    async def read(self) -> bytes:
-        """Return the next chunk; empty at the end. OSError: the read failed."""
-        chunk = await self._chunks.get()
-        self._turn.release()
-        if isinstance(chunk, OSError):
-            raise chunk
-        return chunk
-
-    def _read(self) -> None:
-        chunk: bytes | OSError = b"-"
-        while chunk and not isinstance(chunk, OSError):
-            self._turn.acquire()
-            try:
-                chunk = os.read(self._file, _CHUNK_BYTES)
-            except OSError as error:
-                chunk = error
-            try:
-                self._loop.call_soon_threadsafe(self._chunks.put_nowait, chunk)
-            except RuntimeError:  # the loop is closed: the program ends
-                return
 
 
 class Output:

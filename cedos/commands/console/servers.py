@@ -69,25 +69,18 @@ def host_and_port(text: str) -> tuple[str, int | None] | None:
     return (host, int(port_text)) if good else None
 
 
-def known(
-    name: str, port: int | None, given: bytes | None, default_port: int | None = None
-) -> KnownServer:
+def known(name: str, port: int | None, given: bytes | None) -> KnownServer:
     """Return the server with the key that is given now or was remembered.
 
     ConfigError: no key is known for it, or another one.
     """
     hosts = KnownHosts()
-    if given is None:
-        return hosts.find(name, port, default_port)
-    wanted = port or default_port
-    if name in hosts.aliases():
-        server = hosts.find(name, port, default_port)
-    elif wanted is None:
-        raise click.UsageError(f"a port is needed: {hosts.path} has no server {name}")
+    if given is None or name in hosts.aliases():
+        server = hosts.find(name, port, FILES_PORT)
     else:
-        server = KnownServer(name, wanted, given)
+        server = KnownServer(name, port or FILES_PORT, given)
         hosts.check(server)
-    if server.key != given:
+    if given is not None and server.key != given:
         raise ConfigError(f"{hosts.path} has another key for {name}; see [hosts.{name}] there")
     return server
 

@@ -21,7 +21,7 @@ from cedos.commands.console.manual import BIT_RATE, BY, BY_HELP, SIZE, Program, 
 from cedos.commands.console.pipes import Output
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo
-from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
+from cedos.commands.console.servers import KNOWN_HOSTS, OWN_KEY, SOURCE, Source
 from cedos.commands.console.transfers import (
     Endpoints,
     deadline_option,
@@ -221,7 +221,7 @@ def command(
                         who, server = await asyncio.to_thread(gateway)
                     else:
                         who = me
-                        server = servers.known(source.host, source.port, given_key, FILES_PORT)
+                        server = servers.known(source.host, source.port, given_key)
                         servers.check_save(alias, given_key, server)
                     ends = Endpoints(who, server, given_key, alias, networks, timeout, deadline)
                     if bitrate is not None:

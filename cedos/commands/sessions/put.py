@@ -18,7 +18,7 @@ from cedos.commands.console.by_deadline import FilesByDeadline
 from cedos.commands.console.manual import BY, BY_HELP, Program, json_option, say
 from cedos.commands.console.progress import size
 from cedos.commands.console.render import echo
-from cedos.commands.console.servers import FILES_PORT, KNOWN_HOSTS, OWN_KEY, SOURCE, Source
+from cedos.commands.console.servers import KNOWN_HOSTS, OWN_KEY, SOURCE, Source
 from cedos.commands.console.transfers import (
     Endpoints,
     deadline_option,
@@ -158,7 +158,7 @@ def command(
         me, server = gateway()
     else:
         me = keys.own(own_key or keys.own_key_path())
-        server = servers.known(to.host, to.port, given_key, FILES_PORT)
+        server = servers.known(to.host, to.port, given_key)
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
     run = _Run(to.server, target, ends, quiet, as_json)

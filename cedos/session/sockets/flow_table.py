@@ -83,7 +83,6 @@ class FlowTable:
         self._slept = 0  # since what they were was collected
         self._clock = UnhurriedClock()
         self._ended = False
-        self._only_known = False
         if self._idle is not None:
             if allow is not None:  # who was let in once may not be any more
                 self._idle.keep_only(allow)
@@ -106,16 +105,13 @@ class FlowTable:
     def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         if self.find(request.flow_id) is not None:
             return FlowRefusal(FlowRefusalReason.DUPLICATE)
-        if self._only_known or (self._allow is not None and not self._allow(request.peer_key)):
+        if self._allow is not None and not self._allow(request.peer_key):
             return FlowRefusal(FlowRefusalReason.NOT_ALLOWED)
         kept = 0 if self._idle is None else self._idle.of_host(request.peer_key)
         ledger = self._ledger
         if not (ledger.may_open(request.host_id, kept) and ledger.has_room(request.address)):
             return FlowRefusal(FlowRefusalReason.LIMIT, _AGAIN_S)
         return FlowGrant(min(request.deadline_s, LONGEST_S))
-
-    def close_to_new(self) -> None:
-        self._only_known = True
 
     def add(
         self, opened: Opened, core: Session, peer_address: tuple[str, int], *, resumed: bool = False

@@ -167,13 +167,6 @@ class Listener:
         """Return what `accept` would, or None where there is no session."""
         return self._new.popleft() if self._new else None
 
-    def only_known(self) -> None:
-        """Admit no more new sessions, only further connections of accepted ones."""
-        self._flows.close_to_new()
-        for other in self._new:
-            other.abort("the server is busy with another one")
-        self._new.clear()
-
     def _listen(self) -> None:
         self._pause = None
         self._driver.loop.add_reader(self._socket.fileno(), self._readable)
