@@ -201,18 +201,18 @@ class UploadStore(ClientStore[KeptUpload]):
         upload.have = count
         self.account(client, upload)
 
-    def forget_body(self, upload: KeptUpload) -> None:
+    def forget_body(self, client: str, upload: KeptUpload) -> None:
         """Remove the bytes of an upload. Errors: OSError."""
         for path in (upload.path, *files_of(upload.path)):
             unlink(path)
+        self.account(client, upload)
 
     def _drop(self, client: str, kept: KeptUpload) -> None:
         if kept.path.exists():
             try:
-                self.forget_body(kept)
+                self.forget_body(client, kept)
             except OSError as error:  # it would be dropped again and again
                 raise TransferError(f"the gateway cannot make room: {error.strerror}") from error
-            self.account(client, kept)
         else:
             self.remove(client, kept)
 
@@ -424,6 +424,9 @@ class WebUploads:
                 with each.path.open("rb") as body:  # its process ended before it noted the state
                     record.sha256 = digest_of(body.fileno(), record.size).hex()
                 record.state = UploadState.WHOLE
+            if record.answer is not None and record.answer.good:
+                with suppress(OSError):
+                    self.store.forget_body(client, each)  # its process ended before it did
             # A PUT that may have arrived is sent again: it is idempotent (RFC 9110, 9.2.2).
             if record.state is UploadState.WHOLE:
                 self._send_later(client, each)
@@ -553,14 +556,14 @@ class WebUploads:
         record = upload.record
         record.answer, record.state, record.headers = answer, UploadState.ANSWERED, []
         try:
-            if answer.good:
-                self.store.forget_body(upload)
             try:
                 await self.store.keep(client, upload)
             except TransferError:  # there is no room for the origin's words: its status is kept
                 shorter = {"headers": [], "body": b"", "shortened": True}
                 record.answer = msgspec.structs.replace(answer, **shorter)
                 await self.store.keep(client, upload)
+            if answer.good:  # a crash before the record would have it lost, and the origin has it
+                self.store.forget_body(client, upload)
         except (TransferError, OSError) as error:
             _log.warning("what became of an upload cannot be kept", why=str(error))
         finally:
