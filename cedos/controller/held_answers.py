@@ -19,6 +19,7 @@ not covered.
 """
 
 from collections import OrderedDict
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -50,10 +51,10 @@ _NAMED: Final = -2
 
 @dataclass(slots=True)
 class _Confirmation:
-    """A look-up of ours; `told`: the IP versions of which a resolver told, None: it is under way."""
+    """A look-up of ours."""
 
     begun_at_s: float
-    told: frozenset[int] | None = None
+    over: bool = False
 
 
 @dataclass(slots=True)
@@ -61,9 +62,13 @@ class _HeldAnswer:
     """An answer that waits for the routes of its addresses; `claims`: with look-ups of ours."""
 
     until_s: float
-    addresses: tuple[Address, ...]
+    replies: tuple[DnsReply, ...]
     user: int
-    claims: list[tuple[_Confirmation, DnsReply]] = field(default_factory=list)
+    claims: list[_Confirmation] = field(default_factory=list)
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        return tuple(each for reply in self.replies for each in reply.addresses)
 
 
 class HeldAnswers:
@@ -126,12 +131,14 @@ class HeldAnswers:
         learnt = False
         for reply in replies:
             learnt = self._ruled.rules.on_answer(reply) or learnt
-        for reply in event.relayed if isinstance(event, AnswersRead) else ():
-            # Any server may call a ruled name an alias of its own one.
-            bare = replace(reply, aliases=())
-            told = reply if self._ruled.rules.about(bare) else bare
-            learnt = self._ruled.rules.on_answer(told) or learnt
+        for reply in self._told(event.relayed) if isinstance(event, AnswersRead) else ():
+            learnt = self._ruled.rules.on_answer(reply) or learnt
         return learnt
+
+    def _told(self, relayed: Iterable[DnsReply]) -> list[DnsReply]:
+        """Return what counts of these: any server may call a ruled name an alias of its own one."""
+        bare = [(reply, replace(reply, aliases=())) for reply in relayed]
+        return [whole if self._ruled.rules.about(each) else each for whole, each in bare]
 
     def on_read(self, event: AnswersRead, now_s: float) -> None:
         """Decide on an answer that waits: the rules know what is believed of it."""
@@ -140,11 +147,11 @@ class HeldAnswers:
         if any(map(self._ruled.rules.about, event.mistaken)):
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
-        claims = [reply for reply in event.claimed if self._tells_more(reply)]
-        replies = (*event.believed, *event.claimed, *event.relayed)
-        addresses = tuple(each for reply in replies for each in reply.addresses)
-        if not claims and self._ruled.stand(addresses):
-            self._outbox.give(ReleaseAnswer(event.number, passes=True))
+        replies = (*event.believed, *event.claimed, *self._told(event.relayed))
+        claims = [reply for reply in event.claimed if not self._ruled.rules.covers(reply)]
+        answer = _HeldAnswer(now_s + LONGEST_S, replies, event.user)
+        if not claims and (passes := self._passes(answer, now_s)) is not None:
+            self._release(event.number, answer, passes)
             return
         claiming = [each.user for each in self._held.values() if each.claims]
         full = len(claiming) >= _MOST_CLAIMS
@@ -153,13 +160,12 @@ class HeldAnswers:
         if len(self._held) >= _MOST_HELD or (claims and full):
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
-        confirmed = []
         for reply in claims:
             if (confirmation := self._confirmation(reply.name, event.user, now_s)) is None:
                 self._outbox.give(ReleaseAnswer(event.number, passes=False))
                 return
-            confirmed.append((confirmation, reply))
-        self._held[event.number] = _HeldAnswer(now_s + LONGEST_S, addresses, event.user, confirmed)
+            answer.claims.append(confirmation)
+        self._held[event.number] = answer
 
     def on_named(self, name: str, address: Address, now_s: float) -> None:
         """Take the server that a connection names: a look-up of ours shows whether it is true."""
@@ -171,43 +177,29 @@ class HeldAnswers:
     def on_looked_up(self, event: NameLookedUp) -> None:
         """Take the end of a look-up of ours."""
         if (known := self._confirmations.get(event.name)) is not None:
-            known.told = frozenset(event.told)
+            known.over = True
 
     def review(self, now_s: float) -> None:
         """Let the answers pass whose routes stand, and drop those that were not confirmed, or late."""
         for number, each in list(self._held.items()):
-            if any(claim.told is None for claim, _ in each.claims):
-                passes = None
-            elif not self._confirmed(each):
-                passes = False
-            else:
-                passes = True if self._ruled.stand(each.addresses) else None
-            if passes is None and now_s >= each.until_s:
-                passes = False
-            if passes is None:
-                continue
-            del self._held[number]
-            if not passes:
-                about = {"addresses": ", ".join(map(str, each.addresses))}
-                self._outbox.give(Tell("an answer is dropped: its rule does not stand", about))
-            self._outbox.give(ReleaseAnswer(number, passes))
+            if (passes := self._passes(each, now_s)) is not None:
+                del self._held[number]
+                self._release(number, each, passes)
 
-    def _confirmed(self, answer: _HeldAnswer) -> bool:
-        """Return whether our look-ups, which have ended, said what it claims."""
-        return all(
-            {each.version for each in reply.addresses} <= (claim.told or set())
-            and self._covered(reply)
-            for claim, reply in answer.claims
-        )
+    def _passes(self, answer: _HeldAnswer, now_s: float) -> bool | None:
+        """Return whether an answer passes; None: that is still to be seen."""
+        if all(claim.over for claim in answer.claims):
+            if not all(map(self._ruled.rules.covers, answer.replies)):
+                return False
+            if self._ruled.stand(answer.addresses):
+                return True
+        return False if now_s >= answer.until_s else None
 
-    def _covered(self, reply: DnsReply) -> bool:
-        """Return whether each rule for a name of an answer covers all of its addresses.
-
-        One for another name may allow what these forbid.
-        """
-        rules = self._ruled.rules
-        about = rules.about(reply)
-        return all(about.issubset(rules.at(each)) for each in reply.addresses)
+    def _release(self, number: int, answer: _HeldAnswer, passes: bool) -> None:
+        if not passes:
+            about = {"addresses": ", ".join(map(str, answer.addresses))}
+            self._outbox.give(Tell("an answer is dropped: its rule does not stand", about))
+        self._outbox.give(ReleaseAnswer(number, passes))
 
     def _confirmation(self, name: str, user: int, now_s: float) -> _Confirmation | None:
         """Return the look-up of a claimed name that began in the last 10 s, else begin one.
@@ -245,9 +237,3 @@ class HeldAnswers:
         while len(self._buckets) > _MOST_USERS:
             self._buckets.popitem(last=False)
         return own
-
-    def _tells_more(self, reply: DnsReply) -> bool:
-        """Return whether an answer about a ruled name has aliases alone, or addresses not covered."""
-        if not self._ruled.rules.about(reply):
-            return False
-        return not self._covered(reply) or bool(reply.aliases and not reply.addresses)

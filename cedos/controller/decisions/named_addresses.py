@@ -4,17 +4,18 @@ Only what was looked up counts. What a program claims (the name in a TLS hello, 
 of its own) is not known here before a look-up of ours confirms it: any local user can claim anything.
 """
 
-from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, TypeVar
+from collections import OrderedDict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from cedos.controller.events import DnsReply
 from cedos.model import Address
 
 _MOST_NAMES: Final = 4096
 _MOST_OF_A_NAME: Final = 64
-LONGEST_CHAIN: Final = 16
-_T = TypeVar("_T")
+# Names that lead to others, to 64 each: a service has many.
+_MOST_LED: Final = 1024
+_Table = OrderedDict[str, tuple[str, ...]]
 
 
 def is_below(name: str, host: str) -> bool:
@@ -23,43 +24,34 @@ def is_below(name: str, host: str) -> bool:
 
 
 class NamedAddresses:
-    """The last answers by name, and the names that are aliases of others."""
+    """The last answers by name: its addresses, and the names that it is an alias of."""
 
     def __init__(self) -> None:
-        self._addresses: OrderedDict[str, dict[str, None]] = OrderedDict()
-        self._alias_of: OrderedDict[str, str] = OrderedDict()
+        self._addresses: _Table = OrderedDict()
+        self._leads_to: _Table = OrderedDict()
         self._hosts: Mapping[str, Sequence[Address]] = {}
 
-    def on_answer(self, reply: DnsReply) -> frozenset[str]:
-        """Note an answer; return all names that its addresses belong to."""
-        before = reply.name
-        for alias in reply.aliases[:LONGEST_CHAIN]:
-            if alias != before:
-                _put(self._alias_of, alias, before)
-                before = alias
-        names = self.names(reply)
-        for name in names if reply.addresses else ():
-            known = self._addresses.get(name, {})
-            for address in map(str, reply.addresses):
-                known.pop(address, None)
-                known[address] = None
-            while len(known) > _MOST_OF_A_NAME:
-                del known[next(iter(known))]
-            _put(self._addresses, name, known)
-        return names
+    def on_answer(self, reply: DnsReply) -> None:
+        """Note an answer: its addresses belong to its aliases, too."""
+        addresses = tuple(map(str, reply.addresses))
+        for name in (reply.name, *reply.aliases[:_MOST_OF_A_NAME]):
+            _put(self._addresses, name, addresses, _MOST_NAMES)
+        _put(self._leads_to, reply.name, reply.aliases, _MOST_LED)
 
-    def names(self, reply: DnsReply) -> frozenset[str]:
-        """Return the names of an answer: the one asked for, its aliases, and what it is an alias of.
+    def led(self, names: Iterable[str], most: int) -> list[str]:
+        """Return names, and about `most` that they lead to, as earlier answers said.
 
-        A resolver may ask for the end of a chain by itself, as long as it remembers the beginning.
+        A resolver may ask for any part of a chain by itself, as long as it remembers the others.
         """
-        found = {reply.name, *reply.aliases[:LONGEST_CHAIN]}
-        name = reply.name
-        for _ in range(LONGEST_CHAIN):
-            if (name := self._alias_of.get(name, "")) in found or not name:
-                break
-            found.add(name)
-        return frozenset(found)
+        found = dict.fromkeys(names)
+        due = deque(found)
+        most += len(found)
+        while due and len(found) < most:
+            for name in self._leads_to.get(due.popleft(), ()):
+                if name not in found:
+                    found[name] = None
+                    due.append(name)
+        return list(found)
 
     def hosts_read(self, hosts: Mapping[str, Sequence[Address]]) -> None:
         """Take the names of the hosts file."""
@@ -70,27 +62,30 @@ class NamedAddresses:
         yield from self._addresses.get(name, ())
         yield from map(str, self._hosts.get(name, ()))
 
-    def below(self, host: str) -> Iterator[str]:
-        """Yield the addresses of a host and all below it, those that were told last at the end."""
-        for name, known in self._addresses.items():
-            if is_below(name, host):
-                yield from known
-        for name, addresses in self._hosts.items():
-            if is_below(name, host):
-                yield from map(str, addresses)
+    def below(self, host: str) -> list[str]:
+        """Return a host and all names below it, those that were told last at the end."""
+        known = (*self._leads_to, *self._addresses, *self._hosts)
+        return list(dict.fromkeys(each for each in known if is_below(each, host)))
 
 
-def _put(table: OrderedDict[str, _T], key: str, value: _T) -> None:
-    table[key] = value
-    table.move_to_end(key)
-    while len(table) > _MOST_NAMES:
+def _put(table: _Table, name: str, news: Sequence[str], most: int) -> None:
+    """Add to what a table has of a name; both the name and the news go last."""
+    if news:
+        table[name] = youngest(table.get(name, ()), news, _MOST_OF_A_NAME)
+        table.move_to_end(name)
+    while len(table) > most:
         table.popitem(last=False)
 
 
-def youngest(known: Iterable[str], news: Iterable[str], most: int) -> tuple[str, ...]:
-    """Return addresses with the news at the end; the oldest ones beyond `most` are left out."""
+def youngest(
+    known: Iterable[str], news: Iterable[str], most: int, kept: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Return addresses with the news at the end; the oldest ones beyond `most` go, but those `kept`."""
     found = dict.fromkeys(known)
     for address in news:
         found.pop(address, None)
         found[address] = None
-    return tuple(found)[-most:]
+    old = [each for each in found if each not in kept]
+    for address in old[: max(len(found) - most, 0)]:
+        del found[address]
+    return tuple(found)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import msgspec
@@ -22,7 +22,6 @@ from cedos.controller.commands import (
 )
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.decisions.named_addresses import (
-    LONGEST_CHAIN,
     NamedAddresses,
     is_below,
     youngest,
@@ -50,7 +49,7 @@ MOST: Final = 64
 # kernel goes through all of them for each that comes or goes.
 MOST_OF_ALL: Final = 1024
 # The most names that a rule's names are known to be aliases of. The latest stay.
-MOST_ALIASES: Final = 64
+MOST_ALIASES: Final = 256
 
 
 class UserRules:
@@ -105,12 +104,13 @@ class UserRules:
 
         It covers what its name is known to lead to: by earlier look-ups of any program, too.
         """
-        if rule.prefix is None:
-            before = self._rules[number].addresses if number in self._rules else ()
-            known = (*self._names.below(rule.host), *self._names.of(rule.host), *rule.addresses)
-            addresses = youngest(before, known, MOST_ADDRESSES)
-            rule = msgspec.structs.replace(rule, addresses=addresses)
+        before = self._rules[number].addresses if number in self._rules else ()
         self._rules[number] = rule
+        if rule.prefix is None:
+            own = self._names.below(rule.host)
+            known = (*self._lead(number, own), *chain.from_iterable(map(self._names.of, own)))
+            self._rules[number] = msgspec.structs.replace(rule, addresses=before)
+            self._learn(number, (*known, *rule.addresses))
         self._changed()
 
     def remove(self, number: int) -> None:
@@ -141,21 +141,33 @@ class UserRules:
 
     def on_answer(self, reply: DnsReply) -> bool:
         """Take the answer of a resolver of this host; return whether it is about a rule's name."""
-        names = self._names.on_answer(reply)
-        chain = (reply.name, *reply.aliases[:LONGEST_CHAIN])
-        for number in self._about(chain):
-            first = next(at for at, name in enumerate(chain) if self._leads(name, number))
-            known = self._aliases.setdefault(number, OrderedDict())
-            for name in chain[first + 1 :]:
-                known[name] = None
-                known.move_to_end(name)
-            while len(known) > MOST_ALIASES:
-                known.popitem(last=False)
-        return self._learn(names, map(str, reply.addresses))
+        self._names.on_answer(reply)
+        names = (reply.name, *reply.aliases)
+        learnt = {}
+        for number in self.about(reply):
+            first = next(at for at, name in enumerate(names) if self._leads(name, number))
+            known = self._lead(number, names[first:])
+            learnt[number] = self._learn(number, (*known, *map(str, reply.addresses)))
+        if any(learnt.values()):
+            self._changed()
+        return bool(learnt)
 
     def about(self, reply: DnsReply) -> frozenset[int]:
         """Return the rules whose names an answer is about; it is not believed by that."""
-        return frozenset(self._about(self._names.names(reply)))
+        return frozenset(self._about((reply.name, *reply.aliases)))
+
+    def covers(self, reply: DnsReply) -> bool:
+        """Return whether each rule that an answer is about has its addresses, and knows its aliases.
+
+        A rule for another name may allow what these forbid.
+        """
+        for number in self.about(reply):
+            led = [self._leads(name, number) for name in (reply.name, *reply.aliases)]
+            if not all(led[led.index(True) :]):
+                return False
+            if not all(number in self.at(address) for address in reply.addresses):
+                return False
+        return True
 
     def _about(self, names: Collection[str]) -> Iterator[int]:
         """Yield the rules for names that one of these is, or is known to belong to."""
@@ -167,28 +179,42 @@ class UserRules:
         host = self._rules[number].host
         return is_below(name, host) or name in self._aliases.get(number, ())
 
+    def _lead(self, number: int, names: Sequence[str]) -> list[str]:
+        """Note that names belong to a rule, with all that they lead to; return addresses of new ones."""
+        host = self._rules[number].host
+        known = self._aliases.setdefault(number, OrderedDict())
+        found: list[str] = []
+        for name in self._names.led(names, MOST_ALIASES):
+            if is_below(name, host):
+                continue
+            if name not in known:
+                found += self._names.of(name)
+            known[name] = None
+            known.move_to_end(name)
+        while len(known) > MOST_ALIASES:
+            known.popitem(last=False)
+        return found
+
     def hosts_read(self, hosts: Mapping[str, Sequence[Address]]) -> bool:
         """Take the names of the hosts file; return whether some of them are of rules."""
         self._names.hosts_read(hosts)
-        found = [
-            self._learn(frozenset((name,)), map(str, addresses))
+        learnt = [
+            self._learn(number, map(str, addresses))
             for name, addresses in hosts.items()
+            for number in list(self._about((name,)))
         ]
-        return any(found)
-
-    def _learn(self, names: Collection[str], addresses: Iterable[str]) -> bool:
-        addresses = list(addresses)
-        news = matched = False
-        for number in list(self._about(names)):
-            matched, rule = True, self._rules[number]
-            # The host's own addresses go last: others may have names below it.
-            told = (*addresses, *self._names.of(rule.host))
-            known = youngest(rule.addresses, told, self._most)
-            news = news or set(known) != set(rule.addresses)
-            self._rules[number] = msgspec.structs.replace(rule, addresses=known)
-        if news:
+        if any(learnt):
             self._changed()
-        return matched
+        return bool(learnt)
+
+    def _learn(self, number: int, news: Iterable[str]) -> bool:
+        """Put addresses under a rule; return whether it has others by that."""
+        rule, most = self._rules[number], self._most
+        # Others may have names below the host: half of the room is its own.
+        own = tuple(self._names.of(rule.host))[-(most // 2) :]
+        known = youngest(rule.addresses, news, most, own)
+        self._rules[number] = msgspec.structs.replace(rule, addresses=known)
+        return set(known) != set(rule.addresses)
 
     def named(self, name: str, port: int | None = None, *, any_port: bool = True) -> int | None:
         """Return the number of the closest rule for a name; with `any_port` ports do not matter."""
@@ -298,11 +324,9 @@ class UserRules:
         return min(MOST_ADDRESSES, MOST_OF_ALL // max(names, 1))
 
     def _index(self) -> None:
-        most = self._most
-        for number, rule in self._rules.items():
-            if len(rule.addresses) > most:
-                few = msgspec.structs.replace(rule, addresses=rule.addresses[-most:])
-                self._rules[number] = few
+        for number, rule in list(self._rules.items()):
+            if len(rule.addresses) > self._most:
+                self._learn(number, ())
         self._by_address, self._prefixes = {}, []
         for number, rule in self._rules.items():
             if (prefix := rule.prefix) is not None:
@@ -353,9 +377,9 @@ class RuledDestinations:
         self.rules = rules
         self._outbox = outbox
         self._decider = decider
-        # Where places are led: as was commanded, and as is done.
+        # Where places are led as was commanded, and how many commands about each are not done yet.
         self.led: LedConnections[Place] = LedConnections()
-        self._done: dict[Place, str] = {}
+        self._due: dict[Place, int] = {}
         self._ruled: dict[tuple[tuple[int, ...], int], RuledDecision] = {}
         """The numbers of rules that hold at once, an IP version of their addresses -> the decision."""
 
@@ -464,13 +488,11 @@ class RuledDestinations:
 
     def stand(self, addresses: Iterable[Address]) -> bool:
         """Return whether what rules say of these addresses is done."""
-        places = [
-            place_of(address, self.rules.rules[number].port)
+        return all(
+            self.led.get(place) is not None and place not in self._due
             for address in addresses
             for number in self.rules.at(address)
-        ]
-        return all(
-            place in self._done and self._done[place] == self.led.get(place) for place in places
+            for place in (place_of(address, self.rules.rules[number].port),)
         )
 
     def _lead(self) -> None:
@@ -478,16 +500,16 @@ class RuledDestinations:
             place: self._ruled[which].network or NOWHERE for place, which in self._places().items()
         }
         if news := self.led.change(self.led.withdrawn | wanted):
+            for place in news:
+                self._due[place] = self._due.get(place, 0) + 1
             self._outbox.give(SetRuled(news))
 
-    def on_done(self, wanted: Mapping[Place, str | None], failed: Collection[Place] = ()) -> None:
+    def on_done(self, places: Iterable[Place], failed: Collection[Place] = ()) -> None:
         """Take the end of `SetRuled`."""
         self.led.on_refused(failed)
-        for place, network in wanted.items():
-            if network is None or place in failed:
-                self._done.pop(place, None)
-            else:
-                self._done[place] = network
+        for place in places:
+            if left := self._due.pop(place, 1) - 1:
+                self._due[place] = left
 
     def by_version(self, number: int) -> dict[int, RuledDecision]:
         """Return what was decided for a rule's connections, by IP version."""

@@ -150,6 +150,43 @@ def test_an_answer_passes_once_its_route_stands(script):
     assert script.addresses == ("203.0.113.1",)
 
 
+def test_an_answer_with_more_addresses_than_its_rule_has_room_for_is_dropped(script):
+    """It passed, though the first ones had no route."""
+    for number in range(2, 41):
+        script.happens(RuleSet(number, RuleRequest(host=f"{number}.example", never=("lte0",))))
+    few, many = ([f"203.0.113.{n}" for n in range(most)] for most in (25, 26))
+    script.happens(AnswersRead(1, (answer(HOST, *few),)))
+    script.happens(AnswersRead(2, (answer(HOST, *many),)))
+    assert script.passed == {1: True, 2: False}
+    # The name's own have half of the room alone.
+    script.happens(AnswersRead(3, (answer("dl." + HOST, *many[:12]),)))
+    script.happens(AnswersRead(4, (answer("dl." + HOST, *[f"192.0.2.{n}" for n in range(14)]),)))
+    assert (script.passed[3], script.passed[4]) == (True, False)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_a_stub_remembers_of_an_alias_is_under_the_rule(script, early):
+    """It told by no packet what it had from a look-up of the alias, before that was known as one."""
+    script.happens(AnswersRead(1, (answer("cdn.example", "203.0.113.1"),)))
+    script.happens(*([] if early else [RuleSet(1, None)]))
+    script.happens(AnswersRead(2, (answer(HOST, kind=28, aliases=("cdn.example",)),)))
+    script.happens(*([] if early else [RuleSet(1, RULE)]))
+    assert script.addresses == ("203.0.113.1",)
+    # Another name with the same alias takes nothing out of the rule, whenever it came.
+    script.happens(AnswersRead(3, (answer("evil.example", aliases=("cdn.example",)),)))
+    script.happens(AnswersRead(4, (answer("cdn.example", "203.0.113.2"),)))
+    assert script.addresses == ("203.0.113.1", "203.0.113.2")
+
+
+def test_a_claim_of_an_alias_is_confirmed_by_a_look_up(script):
+    """It passed after any answer: what a stub then asked of that alias was under no rule."""
+    script.zone[HOST] = "203.0.113.7"
+    script.happens(AnswersRead(1, (), (answer(HOST, aliases=("evil.example",)),)))
+    script.happens(AnswersRead(2, (), (answer(HOST, "203.0.113.7", aliases=("evil.example",)),)))
+    script.happens(AnswersRead(3, (), (answer(HOST, "203.0.113.7"),)))
+    assert script.passed == {1: False, 2: False, 3: True}
+
+
 def test_an_answer_whose_route_does_not_stand_in_time_is_dropped(script):
     """A daemon that was kept busy for 2 s let the first packet out over the forbidden network."""
     script.may_lead = False
