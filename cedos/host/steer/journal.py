@@ -18,6 +18,7 @@ from cedos.host.steer.journal_records import (
     JournalReading,
     Record,
     journal_line,
+    of_here,
     read_records,
 )
 from cedos.kernel import own_file
@@ -126,9 +127,12 @@ class Journal:
         self._appended.append(record)
 
     def remove(self) -> None:
-        """Remove the file once everything has been undone."""
+        """Remove the file once everything has been undone; what other namespaces still need stays."""
         self._close_file()
+        _, elsewhere = of_here(self.read())
         try:
+            if elsewhere:
+                return own_file.write(self._itself, b"".join(map(journal_line, elsewhere)))
             if self._itself.is_dir() and not self._itself.is_symlink():
                 self.put_aside()
             self._itself.unlink(missing_ok=True)

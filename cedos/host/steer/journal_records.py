@@ -313,22 +313,21 @@ ELSEWHERE: Final = (
 )
 
 
-def of_here(journal: JournalReading) -> tuple[JournalReading, bool]:
-    """Return a journal without the records of other places; whether others are of this boot.
+def of_here(journal: JournalReading) -> tuple[JournalReading, list[Record]]:
+    """Return a journal without the records of other places; those of other ones of this boot.
 
     Records of an earlier boot are left out: nothing is left of their changes.
     """
-    now, place, elsewhere = here(), None, False
+    now, place = here(), None
     kept: list[Record] = []
+    elsewhere: list[Record] = []
     for record in journal.records:
         if isinstance(record, HostRecord | InterfaceForwardingRecord):
             place = record.place
         if None in (now, place) or place == now:
             kept.append(record)
-        else:
-            elsewhere = elsewhere or (
-                now is not None and place is not None and place.boot == now.boot
-            )
+        elif now is not None and place is not None and place.boot == now.boot:
+            elsewhere.append(record)
     return replace(journal, records=kept), elsewhere
 
 

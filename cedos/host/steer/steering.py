@@ -16,7 +16,15 @@ from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
 from cedos.host.costly_reads import CostlyReads
 from cedos.host.steer.barring import Barring
 from cedos.host.steer.journal import Journal, JournalKeeper
-from cedos.host.steer.journal_records import FILTER, ROUTING, JournalReading, Record, host_record
+from cedos.host.steer.journal_records import (
+    ELSEWHERE,
+    FILTER,
+    ROUTING,
+    JournalReading,
+    Record,
+    SysctlRecord,
+    host_record,
+)
 from cedos.host.steer.kernel.dry import DryKernel
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.kernel.linux import LinuxKernel
@@ -198,7 +206,7 @@ class Steering:
             _log.debug("undone", steps=undone.done)
         kept = None
         try:
-            if undone.left:
+            if {*undone.left} - {ELSEWHERE}:
                 kept = journal.put_aside()
             else:
                 journal.remove()
@@ -206,7 +214,7 @@ class Steering:
             _log.warning("the journal stays", why=str(error))
         if undone.left:
             remedy = (
-                f"its journal is kept as {kept}: put that right by hand" if kept else "no journal"
+                f"its journal is kept as {kept}: put that right by hand" if kept else "it is kept"
             )
             self._problem(
                 "journal",
@@ -466,8 +474,12 @@ class Steering:
         _log.info("would", do=what)
 
     def _append(self, record: Record) -> None:
-        if self._journal is not None and not self._closed:
-            self._journal.append(record)
+        journal = None if self._closed else self._journal
+        # (What comes and goes, as a wall, would fill it with the same.)
+        if journal is not None and not (
+            isinstance(record, SysctlRecord) and record in journal.appended
+        ):
+            journal.append(record)
 
     def _problem(self, topic: str, text: str | None) -> None:
         if text is None:

@@ -270,7 +270,7 @@ def restore(
         if isinstance(undone.refused, PermissionError):
             with refusals("undo everything"):
                 raise undone.refused
-        if journal is not None and not undone.left:
+        if journal is not None and not {*undone.left} - {ELSEWHERE}:
             with suppress(CedosError):  # its disk takes nothing any more; all is undone
                 journal.remove()
         return undone

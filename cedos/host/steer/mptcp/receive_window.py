@@ -75,8 +75,6 @@ class ReceiveWindow:
         self._kernel = kernel
         self._append = append
         self._own: str | None = None
-        # What the journal has: a far server that comes and goes would fill it with the same.
-        self._told: set[str] = set()
         # Network -> its highest rate, and when that was seen.
         self._best: dict[str, tuple[float, float]] = {}
         # The two values in use: for paths one by one, and for paths together.
@@ -107,9 +105,7 @@ class ReceiveWindow:
         if self._alone and _most(alone) <= _most(self._alone) <= 2 * _most(alone):
             return
         for value in dict.fromkeys((alone, together)):
-            if value not in self._told:
-                self._append(SysctlRecord(TCP_RMEM, self._own, value))
-                self._told.add(value)
+            self._append(SysctlRecord(TCP_RMEM, self._own, value))
         self._alone, self._together = alone, together
 
     def _rate(self, name: str, rate_bps: float, now_s: float) -> float:

@@ -1,5 +1,6 @@
 """Whatever happens to steering, the host is as it was before, byte for byte."""
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -85,6 +86,32 @@ def test_elsewhere_nothing_is_undone_and_the_journal_stays(host):
     with host.client.entered():
         assert not restore(host.directory).left
     assert host.state() == before
+
+
+def test_a_daemon_elsewhere_keeps_the_way_back_of_this_namespace(host):
+    """It put the journal aside, and the sysctls' values of before were lost here."""
+    before = host.state()
+    killed_daemon(host)
+
+    async def elsewhere():
+        async with Steering(host.directory, filter_flows=False):
+            pass
+
+    with host.server.entered():
+        asyncio.run(elsewhere())
+    with host.client.entered():
+        assert not restore(host.directory).left
+    assert host.state() == before
+    assert not (host.directory / FILE_NAME).exists()
+
+
+@steered()
+async def test_a_wall_that_comes_and_goes_does_not_fill_the_journal(host, steering):
+    sizes = set()
+    for names in [["lte0"], []] * 3:
+        await steering.barring.bar(names)
+        sizes.add((host.directory / FILE_NAME).stat().st_size)
+    assert len(sizes) == 1
 
 
 def test_a_later_namespace_is_another_place():
