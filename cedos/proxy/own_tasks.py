@@ -1,10 +1,26 @@
-"""Tasks of one owner, cancelled with it."""
+"""Tasks of one owner, cancelled with it; and callbacks whose failures are a task's."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
+
+
+def failing(awaited: asyncio.Future[Any], call: Callable[[], object]) -> Callable[[], None]:
+    """Return a callback for the event loop, or for others' code: who awaits the future has its failure.
+
+    So a connection's task ends with it, and with nothing else.
+    """
+
+    def called() -> None:
+        try:
+            call()
+        except Exception as error:
+            if not awaited.done():
+                awaited.set_exception(error)
+
+    return called
 
 
 class OwnTasks:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cedos.proxy.http import OnlyAnswer, RequestBody
+from cedos.proxy.own_tasks import failing
 
 _SMALLEST: Final = 1 << 16
 _LARGEST: Final = 1 << 20
@@ -78,8 +79,8 @@ class Tunnel:
         self._done: asyncio.Future[str] = self._loop.create_future()
         self._idle_s = idle_s
         there, here = ("client", client), ("origin", origin)
-        self._up = _OneWay(there, here, buffer, self._way_ended, self.end, first_up, up_body)
-        self._down = _OneWay(here, there, buffer, self._way_ended, self.end, answer=answer)
+        self._up = _OneWay(there, here, buffer, self._way_ended, self._done, first_up, up_body)
+        self._down = _OneWay(here, there, buffer, self._way_ended, self._done, answer=answer)
         self._timer = self._loop.call_later(idle_s, self._check_idle)
 
     async def run(self) -> TunnelBytes:
@@ -98,8 +99,7 @@ class Tunnel:
         return TunnelBytes(self._up.moved_bytes, self._down.moved_bytes, ended)
 
     def end(self, how: str) -> None:
-        if not self._done.done():
-            self._done.set_result(how)
+        _end(self._done, how)
 
     def _way_ended(self) -> None:
         if self._up.ended and self._down.ended:
@@ -117,11 +117,16 @@ class Tunnel:
             self._timer = self._loop.call_later(left_s, self._check_idle)
 
 
+def _end(done: asyncio.Future[str], how: str) -> None:
+    if not done.done():
+        done.set_result(how)
+
+
 class _OneWay:
     """A direction of a tunnel: reads `source` while nothing waits for `sink`, else writes.
 
     `source` and `sink` are sockets with their names for messages. `on_end`: the source's end was
-    handed on; `on_break`: a side broke, and how.
+    handed on; `done`: a side broke, and how.
     """
 
     def __init__(
@@ -130,7 +135,7 @@ class _OneWay:
         sink: tuple[str, socket.socket],
         buffer: TunnelBuffer,
         on_end: Callable[[], None],
-        on_break: Callable[[str], None],
+        done: asyncio.Future[str],
         first: bytes = b"",
         body: RequestBody | None = None,
         answer: OnlyAnswer | None = None,
@@ -139,7 +144,7 @@ class _OneWay:
         self._source_name, self.source = source
         self._sink_name, self.sink = sink
         self._buffer = buffer
-        self._on_end, self._on_break = on_end, on_break
+        self._on_end, self._done = on_end, done
         self.moved_at_s = self._loop.time()
         self._kept_bytes = 0
         self._keep(first)
@@ -179,7 +184,7 @@ class _OneWay:
     def _read(self) -> None:
         if not self._reads and not self.ended:
             self._reads = True
-            self._loop.add_reader(self.source, self._readable)
+            self._loop.add_reader(self.source, failing(self._done, self._readable))
 
     def _readable(self) -> None:
         view = self._buffer.view
@@ -207,7 +212,7 @@ class _OneWay:
                 taken = len(view)
         except ValueError as error:
             self.stop()
-            self._on_break(f"{self._source_name}: {error}")
+            _end(self._done, f"{self._source_name}: {error}")
             return
         if self._answer is not None and self._answer.head_passed:
             self._answer = None
@@ -227,7 +232,7 @@ class _OneWay:
                 self._chunk = max(_SMALLEST, self._chunk >> 1)
             self._reads, self._writes = False, True
             self._loop.remove_reader(self.source)
-            self._loop.add_writer(self.sink, self._writable)
+            self._loop.add_writer(self.sink, failing(self._done, self._writable))
         elif count == self._chunk < _LARGEST:  # both sides are fast: use larger blocks
             self._chunk <<= 1
 
@@ -251,7 +256,7 @@ class _OneWay:
             self._read()
         elif not self._writes:
             self._writes = True
-            self._loop.add_writer(self.sink, self._writable)
+            self._loop.add_writer(self.sink, failing(self._done, self._writable))
 
     def _hand_end_on(self) -> None:
         self.stop()
@@ -265,4 +270,4 @@ class _OneWay:
 
     def _broke(self, side: str, error: OSError) -> None:
         self.stop()
-        self._on_break(f"{side}: {error.strerror or error}")
+        _end(self._done, f"{side}: {error.strerror or error}")

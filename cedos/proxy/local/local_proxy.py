@@ -423,6 +423,8 @@ class LocalProxy:
     def _check_left(self) -> None:
         """End what programs have left: an origin that never ends its half would hold places for ever."""
         loop = asyncio.get_running_loop()
+        again = loop.call_later(_LEFT_CHECK_S, self._check_left) if self._held else None
+        self._checking = again
         for held in self._held.values():
             for task, program in held.carried.items():
                 if task not in held.left and self._owners.has_left(program):
@@ -431,8 +433,6 @@ class LocalProxy:
                 len(held.left) > MOST_LEFT or next(iter(held.left.values())) <= loop.time() - LEFT_S
             ):
                 held.end(next(iter(held.left)))
-        again = loop.call_later(_LEFT_CHECK_S, self._check_left) if self._held else None
-        self._checking = again
 
     def _go_on(self, one: socket.socket, where: Listening) -> None:
         if one.fileno() >= 0:

@@ -241,13 +241,13 @@ class RedirectedDatagrams:
         self._checking = self._loop.call_later(min(_CHECK_S, self._idle_s), self._check)
 
     def _check(self) -> None:
+        self._check_later()
         old_s = self._loop.time() - self._idle_s
         for cookie, each in list(self._senders.items()):
             if each.packets.used_s <= old_s:
                 self._end(cookie)
         if len(self._families) > 1:
             self._redirection.hold_addresses()
-        self._check_later()
 
 
 def _bound() -> tuple[list[list[socket.socket]], int]:

@@ -8,6 +8,7 @@ from typing import Final
 
 from cedos.kernel import tcp_info
 from cedos.proxy.http import OnlyAnswer, RequestBody
+from cedos.proxy.own_tasks import failing
 from cedos.proxy.splice import TunnelBytes, reset_on_close
 from cedos.proxy.streams.stream import MOST_CHUNK_BYTES, Chunk, ProxiedStream
 
@@ -68,7 +69,7 @@ class Carry:
         stream = self.stream
         if self._idle_s is not None:
             self._timer = self._loop.call_later(self._idle_s, self._check_idle)
-        stream.watch(self._stream_changed)
+        stream.watch(failing(self._ended, self._stream_changed))
         try:
             self._stream_changed()
             ended = await self._ended
@@ -212,16 +213,13 @@ class Carry:
             if self._asked:
                 stream.finish()
 
-    def _writable(self) -> None:
-        self._stream_changed()
-
     # The loop
 
     def _read(self, *, on: bool) -> None:
         if on != self._reads:
             self._reads = on
             if on:
-                self._loop.add_reader(self._file, self._readable)
+                self._loop.add_reader(self._file, failing(self._ended, self._readable))
             else:
                 self._loop.remove_reader(self._file)
 
@@ -229,7 +227,8 @@ class Carry:
         if on != self._writes:
             self._writes = on
             if on:
-                self._loop.add_writer(self._file, self._writable)
+                again = failing(self._ended, self._stream_changed)
+                self._loop.add_writer(self._file, again)
             else:
                 self._loop.remove_writer(self._file)
 

@@ -13,6 +13,8 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
 
+import structlog
+
 from cedos.errors import ProtocolError
 from cedos.kernel import tcp_info
 from cedos.kernel.interface_socket import bind_to_interface
@@ -57,6 +59,7 @@ SILENCE_S: Final = 30
 QUIET_S: Final = 240
 
 # Then the kernel sends a keep-alive every five seconds, and gives up after four without an answer.
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger(__name__)
 _KEEP_ALIVE: Final = ((socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 
 
@@ -90,6 +93,14 @@ def prepare(
         # then serve several destinations (ip(7)).
         connection.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
         connection.bind((source, 0))
+
+
+def _failed(error: Exception) -> str:
+    """Return why a connection ends that failed at this end; log a fault of this program."""
+    if isinstance(error, MemoryError):
+        return "there was no memory for what it brought"
+    _log.error("a session's connection failed", exc_info=error)
+    return "this end failed at what it brought"
 
 
 def unsent_limit_bytes(rate_bps: float | None, paths: Sequence[PathState]) -> int:
@@ -217,8 +228,8 @@ class SessionPath:
         try:
             records = channel.receive(data, now)
         # Some bytes were taken and some not: this connection cannot go on.
-        except MemoryError:
-            self.close("there was no memory for what it brought")
+        except Exception as error:
+            self.close(_failed(error))
             return
         # During the handshake: report its steps, and send its next message.
         if not self._reported_confirmed:
@@ -237,8 +248,8 @@ class SessionPath:
                 self._report(self, SessionPathEvent.WRONG, str(error))
                 return
             # It is unknown how much of the record was taken.
-            except MemoryError:
-                self._report(self, SessionPathEvent.WRONG, "there was no memory for what came")
+            except Exception as error:
+                self._report(self, SessionPathEvent.WRONG, _failed(error))
                 return
             self._report(self, _RECEIVED, "")
         if channel.failure is not None and not self.closed:
