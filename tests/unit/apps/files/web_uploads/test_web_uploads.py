@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import shutil
 import socket
 import threading
 import time
@@ -672,3 +673,29 @@ async def test_two_clients_may_choose_one_id(uploading):
         record = UploadRecord("a" * 32, "http://a/", [], 480_000, "v", 60.0, time.time())
         await store.create(client * 32, record)
     assert store._accounts["1" * 32].disk == store._accounts["2" * 32].disk > 480_000
+
+
+async def test_a_crash_before_the_answer_is_noted_loses_no_upload(uploading, monkeypatch):
+    """The next process told the client that the gateway had lost what the origin had."""
+    uploading.origin.answers = [CREATED] * 2
+    source, folder, keep = uploading.file(b"photo"), uploading.folder / "uploads", UploadStore.keep
+
+    async def copied(self, client, upload):
+        if upload.record.state is UploadState.ANSWERED and not upload.record.told:
+            shutil.copytree(folder, uploading.folder / "crashed", dirs_exist_ok=True)
+        await keep(self, client, upload)
+
+    monkeypatch.setattr(UploadStore, "keep", copied)
+    assert (await uploading.put(source)).answer.status == 201
+    await uploading.stop()
+    shutil.rmtree(folder)
+    (uploading.folder / "crashed").rename(folder)
+    uploading.running = uploading.start_gateway()
+    await asyncio.sleep(0.05)
+    assert (await uploading.put(source)).answer.status == 201
+    assert [body for _, body in uploading.origin.got] == [b"photo"] * 2, "a PUT is idempotent"
+    # The record was noted, and the body not removed yet.
+    ((_, found),) = uploading.store.all()
+    found.path.write_bytes(b"photo")
+    await uploading.begin_anew()
+    assert not found.path.exists()
