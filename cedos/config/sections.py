@@ -220,10 +220,6 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
 class SteeringConfig(Section, frozen=True, kw_only=True):
     """`[steering]`: the parts of the kernel that the daemon may change."""
 
-    default: bool = True
-    destinations: bool = True
-    mptcp: bool = True
-    iptables: bool = True
     rescue: bool = True
     lookups: bool = True
     tcp: bool = True

@@ -25,7 +25,6 @@ class Choices:
     default_size_bytes: int
     margin: float
     switch_cost_s: float
-    destinations: bool = True
     redundant: bool = False
     power: PowerModel = DELPHI
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
@@ -75,7 +74,6 @@ class ControllerConfig:
         close_stuck: `never`, `lost` or `after`: when to close plain connections on a dead network.
         closes_after_s: the silence in s before that; None: only where the network is gone.
         close_stuck_ports: the remote ports of connections that may be closed.
-        unable_to_bar: why networks cannot be barred on this host, in words; "": they can.
         probing: how networks are probed.
         pacing: the controller of budgets, `pacer` or `odyssey`.
         phone: the use of metered networks.
@@ -91,7 +89,6 @@ class ControllerConfig:
     close_stuck: str = "never"
     closes_after_s: float | None = None
     close_stuck_ports: frozenset[int] = frozenset()
-    unable_to_bar: str = ""
     probing: ProbingConfig = ProbingConfig()
     pacing: str = "pacer"
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME

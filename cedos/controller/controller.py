@@ -127,7 +127,7 @@ class Controller:
         prices = config.choices.price_per_mb
         self.transfers = DeadlineTransfers(outbox, decider, transfers)
         self.budgets = BudgetKeepers(config, outbox, decider, budgets)
-        self.hard = HardBudgets(outbox, prices, config.unable_to_bar)
+        self.hard = HardBudgets(outbox, prices)
         self.prefetching = Prefetching(self.budgets, decider)
         self._opportunities = Opportunities(self.budgets, decider, self.prefetching)
         self.probing = Probing(outbox, config.probing, config.choices.power, self._seen)

@@ -111,9 +111,6 @@ class HeldAnswers:
         wanted = self._ruled.rules.have_names and not self._config.dry_run
         if wanted == self._holding:
             return
-        if wanted and (why := self._config.unable_to_bar):
-            self._why = why
-            return
         self._holding = wanted
         self._outbox.give(HoldAnswers(wanted))
 

@@ -117,9 +117,7 @@ async def run(
             Steering(
                 where.state,
                 dry_run=dry_run,
-                mptcp=config.steering.mptcp,
-                filter_flows=config.steering.iptables,
-                rescue=config.steering.rescue and config.steering.iptables,
+                rescue=config.steering.rescue,
                 tcp=config.steering.tcp,
                 kernel=None if privileged is None else SeparateKernel(privileged),
                 open_journal=None if privileged is None else partial(SeparateJournal, privileged),

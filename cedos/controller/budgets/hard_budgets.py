@@ -43,17 +43,15 @@ class HardBudgets:
 
     Args:
         money_per_mb: by network, where it is configured.
-        unable: why nothing can be barred on this host, in words; "": it can.
 
     Attributes:
         why: the networks that programs are kept off, or should be, each with the reason in words.
     """
 
-    def __init__(self, outbox: Outbox, money_per_mb: Mapping[str, float], unable: str = "") -> None:
+    def __init__(self, outbox: Outbox, money_per_mb: Mapping[str, float]) -> None:
         self.why: dict[str, str] = {}
         self._outbox = outbox
         self._money_per_mb = money_per_mb
-        self._unable = unable
         self._networks: Sequence[Network] = ()
         self._counted = BudgetsCounted(0.0, ())
         self._budgets: Mapping[str, Budget] = {}
@@ -74,13 +72,12 @@ class HardBudgets:
     def problems(self) -> list[str]:
         """Return warnings, and what is barred, in words."""
         lines = []
-        why = self._unable or self._failed
         for account in self._accounts:
             budget, left = account.budget, amount(max(account.left, 0.0), account.budget.resource)
             of = f"of {amount(account.supply, budget.resource)}"
             if account.stage is Stage.SPENT:
                 networks = ", ".join(self._bars.barred_by(budget.name)) or "its networks"
-                are = "should be" if why else "are"
+                are = "should be" if self._failed else "are"
                 lines.append(
                     f'the hard budget "{budget.name}" is used up: programs {are} blocked on {networks}'
                     f" until {self._until[budget.name]}. `cedos budget set` gives it more, `cedos budget"
@@ -92,15 +89,15 @@ class HardBudgets:
                     f'the hard budget "{budget.name}" is {nearly}: {left} {of} left. After that,'
                     " programs are blocked on its networks"
                 )
-        if self._accounts and why:
-            lines.append(f"hard budgets cannot be enforced: {why}")
+        if self._accounts and self._failed:
+            lines.append(f"hard budgets cannot be enforced: {self._failed}")
         elif self._failed:
             lines.append(f"networks that were blocked cannot be unblocked: {self._failed}")
         return lines
 
     def barred_by(self, name: str) -> tuple[str, ...]:
         """Return the networks that a budget bars."""
-        return () if self._unable or self._failed else self._bars.barred_by(name)
+        return () if self._failed else self._bars.barred_by(name)
 
     def unkept(self, name: str) -> str:
         """Return why programs are not kept off a spent budget's networks; "" if they are."""
@@ -108,7 +105,7 @@ class HardBudgets:
             account.budget.name == name and account.stage is Stage.SPENT
             for account in self._accounts
         )
-        return self._unable or self._failed if spent else ""
+        return self._failed if spent else ""
 
     def next_timer_s(self) -> float | None:
         """Return when to count again, sooner than each second; None: no budget is near its end."""
@@ -152,7 +149,7 @@ class HardBudgets:
         metered = [network.name for network in self._networks if network.metered]
         changed = self._bars.update(self._accounts, names, Tariff(self._money_per_mb, metered))
         self._warn()
-        if not self._unable and (changed or self._again(now_s)):
+        if changed or self._again(now_s):
             self._acted_at_s, self._acted_bytes = now_s, self._carried()
             self._outbox.give(BarNetworks(tuple(sorted(self._bars.networks))))
             if changed:
@@ -194,7 +191,7 @@ class HardBudgets:
             name: (account.budget.name, account.supply, account.ends_s, self._failed)
             for name, (account, *_) in self._bars.networks.items()
         }
-        if self._unable or facts == self._facts:
+        if facts == self._facts:
             return False
         self._facts = facts
         self.why = {name: self._reason(name) for name in sorted(facts)}

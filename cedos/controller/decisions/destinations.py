@@ -317,7 +317,7 @@ class SteeredDestinations:
     def reconsider(self, context: Context) -> None:
         """Forget those of long ago, leave networks that carry nothing, and give each one a turn."""
         self._turns.clear()
-        if not self._decider.choices.destinations or self._default.decision is None:
+        if self._default.decision is None:
             self._lead(self.led.withdrawn)
             return
         for place, known in list(self._known.items()):
@@ -389,7 +389,7 @@ class SteeredDestinations:
         """Take what a program will transfer with a destination, in place of what history says."""
         known = self._last(place)
         known.hinted, known.until_s = transfer, until_s
-        if self._decider.choices.destinations and self._default.decision is not None:
+        if self._default.decision is not None:
             self._decide(place, context)
 
     def on_hint_ended(self, place: Place) -> None:

@@ -63,7 +63,6 @@ class Steering:
     Args:
         state_dir: where the journal is kept.
         dry_run: tell what would be done (`planned`, and the log), change nothing.
-        mptcp: take the paths of new MPTCP connections into our hands.
         filter_flows: make the kernel track and count flows.
         rescue: be able to lead flows elsewhere whose first packet found no answer; needs flows that
             are tracked.
@@ -84,7 +83,6 @@ class Steering:
         state_dir: Path,
         *,
         dry_run: bool = False,
-        mptcp: bool = True,
         filter_flows: bool = True,
         rescue: bool = False,
         tcp: bool = False,
@@ -97,7 +95,6 @@ class Steering:
                 "steering needs CAP_NET_ADMIN: run it as root, or by the systemd unit"
             )
         self._dry_run = dry_run
-        self._wants_mptcp = mptcp
         self._steers_mptcp = False
         self._filter_flows = filter_flows
         self._rescue = rescue
@@ -167,9 +164,8 @@ class Steering:
             kernel.watch(
                 self._connections.on_event, self._routing_changed, self._connections.on_events_lost
             )
-            if self._wants_mptcp:
-                take_path_manager(kernel, self._sysctls.note)
-                self._steers_mptcp = True
+            take_path_manager(kernel, self._sysctls.note)
+            self._steers_mptcp = True
         except HostError as error:
             self._problem("mptcp", str(error))
         if self._tcp:

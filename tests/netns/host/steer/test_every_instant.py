@@ -49,7 +49,7 @@ class Instants:
 
 
 async def a_wall(host):
-    async with Steering(host.directory, filter_flows=False, mptcp=False) as steering:
+    async with Steering(host.directory, filter_flows=False) as steering:
         await steering.networks_changed(host.networks())
         await steering.barring.bar(["lte0"])
         await steering.barring.bar([])

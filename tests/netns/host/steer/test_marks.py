@@ -29,7 +29,7 @@ def test_marked_sockets(host, version, proto):
             return asking.recv(100).decode()
 
     async def body():
-        async with Steering(host.directory, mptcp=False) as steering:
+        async with Steering(host.directory) as steering:
             await steering.networks_changed(host.networks())
             steering.set_default("wlan0")
             for network in ("lte0", "wlan0", "lte0"):

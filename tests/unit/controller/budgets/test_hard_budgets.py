@@ -24,7 +24,6 @@ from cedos.model import Budget, Every
 from cedos.selector.budgets.keeper import Period
 
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MONTH, hard=True)
-UNABLE = "[steering] iptables = true would be needed"
 USED_UP = 'because the hard budget "data" is used up (1 GB of 1 GB)'
 
 
@@ -216,16 +215,6 @@ def test_a_leak_has_the_bar_put_in_again(script):
     assert len(script.bars) == 1
     script.use(200_000)
     assert script.bars == [("lte0",), ("lte0",)]
-
-
-def test_where_nothing_can_be_barred_that_is_said_and_nothing_asked():
-    script = Spending(unable_to_bar=UNABLE)
-    assert script.hard.problems == []
-    script.use()
-    assert script.hard.problems == [f"hard budgets cannot be enforced: {UNABLE}"]
-    script.use(1e9)
-    assert (script.bars, script.controller.decider.barred) == ([], {})
-    assert script.hard.unkept("data") == UNABLE
 
 
 def test_the_nearer_the_end_the_sooner_it_is_counted(script):
