@@ -17,6 +17,8 @@ from glob import escape
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from cedos.kernel import privileges
+
 MOST_BYTES: Final = 64 << 20
 _AT_FDCWD, _RENAME_NOREPLACE = -100, 1
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -219,6 +221,7 @@ def _rights_of(owner: os.stat_result) -> Iterator[None]:
     try:
         os.setegid(owner.st_gid)
         os.seteuid(owner.st_uid)
+        privileges.enter_any_folder()
         yield
     finally:
         os.seteuid(0)

@@ -194,6 +194,22 @@ def names(path, victim):
 
 
 @AS_ROOT
+def test_root_reads_what_lies_below_a_folder_of_root_alone(state, elsewhere):
+    """The folder of a dynamic user lies below /var/lib/private, which no other user may enter."""
+    assert state.parent.stat().st_mode & 0o077 == 0
+    usage, sharing = state / "usage.sqlite", state / "sharing.sqlite"
+    for _ in range(2):  # made, then opened
+        Usage(usage, "boot").close()
+        SharingStore(sharing).close()
+        for each in (state, *state.iterdir()):
+            os.chown(each, 65534, 65534)
+    Usage(usage, read_only=True).close()
+    # It may read what it reaches so, and no more.
+    with own_file.database(usage), pytest.raises(PermissionError):
+        elsewhere.unlink()
+
+
+@AS_ROOT
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])
 @pytest.mark.parametrize("owner", [0, 65534])
 def test_no_journal_beside_a_database_has_root_remove_a_file(elsewhere, mode, owner):
