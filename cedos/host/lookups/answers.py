@@ -182,14 +182,16 @@ class AnswerWatch:
         task.add_done_callback(self._tasks.discard)
 
     def on_captured(self, packet: CapturedPacket) -> None:
-        """Take a question, or an answer on its way: a rule that comes later covers the answer."""
+        """Take a question, or an answer on its way.
+
+        A rule that comes later covers the answer. So does one that is there already, while the packet
+        filter's rules are not: they were flushed a moment ago.
+        """
         key, tcp = packet.key, packet.key.protocol == "tcp"
         if key.remote_port != _PORT or is_open(key):
             return
         if packet.outgoing:
             self._note_questions(packet)
-            return
-        if self._opened is not None:
             return
         if tcp and (key, None) not in self._questions["tcp"]:
             return
@@ -230,13 +232,9 @@ class AnswerWatch:
             known.popitem(last=False)
 
     def _asked_for(self, key: FlowKey, reply: DnsReply) -> bool:
-        """Return whether a program of this host asked for that: any host can send what looks like it.
-
-        In TCP the kernel has seen to it: who does not see the connection cannot hit its numbers.
-        """
-        if key.protocol == "tcp":
-            return True
-        return self._questions["udp"].get((key, reply.number)) == (reply.name, reply.kind)
+        """Return whether a program of this host asked for that: any host can send what looks like it."""
+        asked = self._questions[key.protocol].get((key, reply.number))
+        return asked == (reply.name, reply.kind)
 
     def _mistaken(self, key: FlowKey, message: bytes) -> list[DnsReply] | None:
         """Return what programs may take a message for that is no answer to the question of its number.
@@ -369,7 +367,9 @@ class AnswerWatch:
         if not replies and not mistaken:
             self._decide(number, passes=True)
             return
-        asked = not mistaken and all(self._asked_for(key, each) for each in replies)
+        # What comes by TCP the kernel has judged: who does not see the connection cannot hit its numbers.
+        tcp = key.protocol == "tcp"
+        asked = not mistaken and (tcp or all(self._asked_for(key, each) for each in replies))
         trusted = self.trusted(key.remote)
         relayed = asked and not trusted and self._is_for_a_stub(key)
         told = _with_short_names(replies)

@@ -269,6 +269,16 @@ def test_what_was_looked_up_before_the_rule_is_under_it(world):
     assert not world.reaches(ADDRESSES[2])
 
 
+def test_what_is_looked_up_while_the_packet_filter_is_flushed_is_under_the_rule(world):
+    """A firewall that reloads does it: until the daemon had its rules back, no answer was read."""
+    world.rule()
+    for address in ADDRESSES[1:4]:
+        world.zone[HOST, dns.A] = (record(HOST, address),)
+        world.laptop.run("iptables", "-t", "mangle", "-F", "INPUT")
+        assert world.look_up(HOST) == [address]
+        wait_until(lambda address=address: not world.reaches(address), 3.0)
+
+
 def test_a_network_whose_addresses_are_called_deprecated_keeps_what_is_ruled(world):
     """Announce it, as any neighbour can: the kernel took LTE's, and half of the bytes went there."""
     world.laptop.ip("link", "set", "wlan0", "up")
