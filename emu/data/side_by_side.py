@@ -14,9 +14,10 @@ from contextlib import AbstractContextManager
 from multiprocessing.queues import Queue
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TextIO, TypeVar
 
 from cedos.errors import DataSetError, EmulationError
+from cedos.kernel import own_file
 
 # The number of failures of one task that ends the collection.
 _TRIES = 3
@@ -63,17 +64,19 @@ def run(
     DataSetError: `partial` belongs to another plan. EmulationError: the testbed could not be built, or
     failed.
     """
-    # Take up what an interrupted collection has measured.
-    finished = {str(entry.pop("key")): entry for entry in _read_partial(partial)}
-    if foreign := sorted(set(finished) - {task.key for task in tasks}):
-        raise DataSetError(
-            f"{partial} holds rows of another plan ({foreign[0]}): remove it, or choose another --out"
-        )
-    todo = [task for task in tasks if task.key not in finished]
-    # Measure in random order, so that an interrupted collection is a fair sample.
-    random.Random(seed).shuffle(todo)
-    done(len(finished), len(tasks))
-    with partial.open("a") as file:
+    own_file.ensure(partial)
+    # Others may write in its folder: no link of theirs is followed.
+    with os.fdopen(own_file.extend(partial), "r+") as file:
+        # Take up what an interrupted collection has measured.
+        finished = {str(entry.pop("key")): entry for entry in _read(file)}
+        if foreign := sorted(set(finished) - {task.key for task in tasks}):
+            raise DataSetError(
+                f"{partial} holds rows of another plan ({foreign[0]}): remove it, or choose another --out"
+            )
+        todo = [task for task in tasks if task.key not in finished]
+        # Measure in random order, so that an interrupted collection is a fair sample.
+        random.Random(seed).shuffle(todo)
+        done(len(finished), len(tasks))
         for key, entry in _measured(todo, make_bench, min(jobs, len(todo)), nice):
             finished[key] = entry
             # One whole line per row: a torn last line is dropped at the next start.
@@ -83,13 +86,10 @@ def run(
     return [finished[task.key] for task in tasks]
 
 
-def _read_partial(partial: Path) -> Iterator[dict[str, Any]]:
-    if not partial.exists():
-        return
-    text = partial.read_text()
-    whole, _, torn = text.rpartition("\n")
+def _read(file: TextIO) -> Iterator[dict[str, Any]]:
+    whole, end, torn = file.read().rpartition("\n")
     if torn:  # the collection was killed while it wrote this line
-        partial.write_text(whole + "\n" if whole else "")
+        file.truncate(len((whole + end).encode()))
     for line in whole.splitlines():
         yield json.loads(line)
 

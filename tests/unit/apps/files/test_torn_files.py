@@ -29,6 +29,28 @@ CALLS = (
 KILLED, REFUSED, FAILED = 77, 1, 2
 
 
+def by_open_folders(folder):
+    """Return a hook that ends a program which lets another user's link lead it elsewhere."""
+
+    def on_event(event, arguments):
+        if event not in ("open", "os.rename", "os.remove", "os.link", "os.chmod", "os.truncate"):
+            return
+        path = arguments[0]
+        by_path = isinstance(path, str) and path.startswith(f"{folder}/here/")
+        follows = False
+        if (
+            event == "open"
+            and isinstance(path, str)
+            and (path.startswith("/proc/self/fd/") or "/" not in path)
+        ):
+            follows = not arguments[2] & (os.O_NOFOLLOW | os.O_EXCL | os.O_DIRECTORY)
+        if by_path or follows:
+            print(f"{event} of {path} may follow a link", file=sys.stderr)
+            os._exit(FAILED)
+
+    return on_event
+
+
 class Torn:
     """A program in a process of its own, with a fault at its `at`-th call; 0: none."""
 
@@ -52,6 +74,7 @@ class Torn:
             for name in CALLS:
                 setattr(os, name, self._torn(getattr(os, name)))
             own_file.rename_new = self._torn(own_file.rename_new)
+            sys.addaudithook(by_open_folders(folder))
             asyncio.run(program(folder))
             status = 0
         except CedosError:
@@ -136,7 +159,7 @@ async def fetch(folder):
                 part.close()
 
 
-@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("every", [15, pytest.param(1, marks=pytest.mark.long)])
 @pytest.mark.parametrize("fault", ["killed", errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("program", [get, put, fetch])
 def test_whatever_fails_the_next_run_has_the_file_and_leaves_nothing(
