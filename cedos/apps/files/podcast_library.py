@@ -159,7 +159,7 @@ class Library:
         self.podcasts: dict[str, Subscription] = {}
         self.read_subscriptions()
         try:
-            found = msgspec.json.decode(book.read_bytes(), type=_Book)
+            found = msgspec.json.decode(own_file.read(book), type=_Book)
         except FileNotFoundError:
             found = _Book()
         except (OSError, ValueError, RecursionError) as error:

@@ -66,11 +66,12 @@ def command(stay: bool, folder: Path, quiet: bool) -> None:
     meanwhile, and `cedos transfers` shows when it is tried again and why. Without --stay the program
     leaves it to the next run once its deadline has passed and four attempts have failed.
     """
-    library = Library(keys.folder() / "podcasts.toml", user_folder("state") / "podcasts.json")
-    if not quiet:
-        say_if_closed("cedos-pod")
-    missing: list[bool] = []
-    interruptible(_bring(library, folder.expanduser(), missing, stay=stay, quiet=quiet))
+    book, missing = user_folder("state") / "podcasts.json", list[bool]()
+    with keys.changed_alone(book):  # each run writes it as a whole
+        library = Library(keys.folder() / "podcasts.toml", book)
+        if not quiet:
+            say_if_closed("cedos-pod")
+        interruptible(_bring(library, folder.expanduser(), missing, stay=stay, quiet=quiet))
     click.get_current_context().exit(int(any(missing)))
 
 

@@ -171,6 +171,10 @@ def test_a_program_that_stays_looks_again_and_is_interrupted(publisher):
     staying = publisher.pod("--stay", "-q")
     folder = publisher.home / "Podcasts" / "news"
     wait_for(lambda: bool(list(folder.glob("*.mp3"))), staying)
+    second = publisher.pod("-q")  # each would lose what the other one notes
+    _, said = second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert "another program changes it" in said
     staying.send_signal(signal.SIGINT)
     out, said = staying.communicate(timeout=30)
     assert (staying.returncode, out, said) == (130, "", "")
