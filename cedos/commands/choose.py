@@ -1,7 +1,5 @@
 """`cedos choose`: the best network for a transfer now, for scripts and programs that can choose."""
 
-import time
-
 import click
 
 from cedos.api.client import ControlClient
@@ -9,7 +7,6 @@ from cedos.api.programs import ChoiceRequest
 from cedos.commands.console import render
 from cedos.commands.console.manual import DURATION, SIZE, SOCKET, Manual, json_option
 from cedos.commands.console.render import echo
-from cedos.commands.explain import lines
 from cedos.config.directories import directories
 from cedos.model import Direction, Urgency
 
@@ -23,7 +20,7 @@ from cedos.model import Direction, Urgency
             "cedos choose --size 4kB --redundant --sent wlan0 --waited 300ms",
             "It was sent and has no answer: wait, or send it again?",
         ),
-        ("cedos choose --size 2GB --up --background --why", "An upload, with the reasons."),
+        ("cedos choose --size 2GB --up --background", "An upload that can wait."),
     ],
     exits={0: "", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
@@ -42,7 +39,6 @@ from cedos.model import Direction, Urgency
     "--sent", metavar="NETWORK", help="The network over which it was sent without an answer so far."
 )
 @click.option("--waited", type=DURATION, help="With --sent: the time without an answer.")
-@click.option("--why", is_flag=True, help="Also explain the choice.")
 @json_option
 def command(
     size: int,
@@ -52,7 +48,6 @@ def command(
     redundant: bool,
     sent: str | None,
     waited: float | None,
-    why: bool,
     as_json: bool,
 ) -> None:
     """Print the networks that a transfer should use now, one to a line.
@@ -78,5 +73,3 @@ def command(
         return
     for network in decision.choice.networks:
         echo(network)
-    if why:
-        render.show(lines(decision, time.time()), err=True)

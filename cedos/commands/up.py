@@ -24,7 +24,6 @@ from cedos.kernel import own_file, privileges, process_limits
     examples=[
         ("sudo cedos up", "Runs with the host's configuration until Ctrl-C."),
         ("sudo cedos up --dry-run", "Prints what it would change, and changes nothing."),
-        ("sudo cedos up --no-wait", "Ends at once with fewer than two usable networks."),
         ("sudo cedos up --config ./cedos.toml", "Runs with a configuration of your own."),
         ("sudo cedos up --record monday.log", "Records what happens, for `cedos-emu replay`."),
         (
@@ -36,7 +35,7 @@ from cedos.kernel import own_file, privileges, process_limits
     exits={
         0: "Ended by Ctrl-C, SIGTERM or a closed terminal; everything is undone.",
         **dict.fromkeys((1, 2, 3), ""),
-        4: "The host lacks something that is needed; with --no-wait also a second network.",
+        4: "The host lacks something that is needed.",
         5: "",
     },
     files=[CONFIG, STATE, SOCKET],
@@ -52,17 +51,12 @@ from cedos.kernel import own_file, privileges, process_limits
     "-n", "--dry-run", is_flag=True, help="Decide and print the changes, but change nothing."
 )
 @click.option(
-    "--wait/--no-wait",
-    default=True,
-    help="With fewer than two usable networks: run (the default), or end with status 4.",
-)
-@click.option(
     "--record",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
     help="Record all events from the start (later: `cedos record`); names of hosts are replaced.",
 )
-def command(config_file: Path | None, dry_run: bool, wait: bool, record: Path | None) -> None:
+def command(config_file: Path | None, dry_run: bool, record: Path | None) -> None:
     """Decide for every transfer which network to use, and steer it there.
 
     The daemon watches this host's networks and flows and predicts how long a transfer would take
@@ -106,13 +100,12 @@ def command(config_file: Path | None, dry_run: bool, wait: bool, record: Path | 
 
         complaints: list[str] = []
 
-        def run(config: Config, file: Path | None, wait: bool) -> Coroutine[Any, Any, None]:
+        def run(config: Config, file: Path | None) -> Coroutine[Any, Any, None]:
             running: Coroutine[Any, Any, None] = daemon.run(
                 config,
                 dry_run,
                 file,
                 complaints=complaints,
-                wait=wait,
                 privileged=privileged,
                 record=free_name(record) if record is not None else None,
                 goes_on=lambda: life.goes_on,
@@ -120,7 +113,7 @@ def command(config_file: Path | None, dry_run: bool, wait: bool, record: Path | 
             return running
 
         life = Life(run, config, config_file, complaints)
-        asyncio.run(life.run(wait))
+        asyncio.run(life.run())
 
 
 def free_name(path: Path) -> Path:

@@ -45,7 +45,7 @@ class Complaints:
 
 # Run with a configuration, and the file that it was read from. The flag lets the daemon run with
 # fewer than two networks.
-Run = Callable[[Config, Path | None, bool], Coroutine[Any, Any, None]]
+Run = Callable[[Config, Path | None], Coroutine[Any, Any, None]]
 
 # The controlling terminal. Services have none.
 _TERMINAL: Final = "/dev/tty"
@@ -76,7 +76,7 @@ class Life:
         """Return whether the daemon begins anew as soon as it has ended."""
         return self._next is not None and not self._ending
 
-    async def run(self, wait: bool) -> None:
+    async def run(self) -> None:
         """Return after a signal, or raise what the daemon raises."""
         process_limits.allow(MANY)
         loop = asyncio.get_running_loop()
@@ -96,20 +96,18 @@ class Life:
             loop.add_signal_handler(number, handler)
         try:
             while not self._ending:
-                await self._once(wait)
+                await self._once()
                 if self._next is None:
                     return
                 self._previous, self._config, self._next = self._config, self._next, None
                 logs.configure(self._config.log.level, self._config.log.format)
-                # A network may be away just now: that must not end a daemon that was running.
-                wait = True
         finally:
             for number in handlers:
                 loop.remove_signal_handler(number)
 
-    async def _once(self, wait: bool) -> None:
+    async def _once(self) -> None:
         file = found(self._given_file)
-        self._running = asyncio.create_task(self._run(self._config, file, wait))
+        self._running = asyncio.create_task(self._run(self._config, file))
         try:
             await self._running
         except asyncio.CancelledError:

@@ -73,7 +73,6 @@ async def run(
     config_file: Path | None,
     *,
     complaints: Sequence[str] = (),
-    wait: bool = True,
     privileged: PrivilegedProcess | None = None,
     record: Path | None = None,
     goes_on: Callable[[], bool] = lambda: False,
@@ -81,13 +80,12 @@ async def run(
     """Run the daemon until it is cancelled; everything it changed is undone when it returns.
 
     `config_file` is the one that `config` was read from; `complaints`: further problems that `status`
-    is to name, now and later; `wait`: also begin without two usable networks; `privileged`:
-    the process that has the privileges, None: this one, or a dry run, which needs none; `record`: the
-    file of the event log; `goes_on`: asked at the end, whether the next run begins at once.
+    is to name, now and later; `privileged`: the process that has the privileges, None: this one, or a dry
+    run, which needs none; `record`: the file of the event log; `goes_on`: asked at the end, whether the
+    next run begins at once.
 
     Raises:
-        HostError: there are not two usable networks (unless it may wait for them), or the kernel
-            lacks what is indispensable.
+        HostError: the kernel lacks what is indispensable.
         PrivilegeError: CAP_NET_ADMIN or CAP_NET_RAW is missing.
     """
     where = directories()
@@ -104,8 +102,6 @@ async def run(
                 metered=HostMetered(bus),
             )
         )
-        if not wait:
-            startup.need_two(links)
         history = startup.history(config, where.history, stack, problems)
         sizes = startup.sizes(where.state / _SIZES_FILE)
         usage = startup.usage(where.state / Usage.FILE, stack, problems)

@@ -42,15 +42,6 @@ POSTERIOR_FILE: Final = "posterior.json"
 _POSTERIOR: Final = "what came of predictions"
 
 
-def need_two(links: LinkMonitor) -> None:
-    """Raise HostError if there are fewer than two networks to choose from."""
-    if sum(network.up for network in links.networks()) < 2:
-        raise HostError(
-            f"there is no choice with fewer than two usable networks. Usable now: {usable_text(links)}."
-            " Connect another one (a phone tethered by USB, say), or see `cedos doctor`"
-        )
-
-
 def usable_text(links: LinkMonitor) -> str:
     """Return the usable networks, and what others lack: "wlan0; not usable: lte0 (no default route)"."""
     networks = links.networks()

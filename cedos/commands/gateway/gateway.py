@@ -116,10 +116,6 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
     help="Also connect to this host's own addresses, and loopback.",
 )  # fmt: skip
 @click.option(
-    "--max-connections", default=20_000, show_default=True, type=click.IntRange(1, 500_000),
-    help="Connections at once; others are refused.",
-)  # fmt: skip
-@click.option(
     "--cache", default="2GB", show_default=True, type=SIZE, metavar="SIZE",
     help="The most disk for files that it fetches for clients (cedos-get --via gateway), and as much for"
     " their uploads (cedos-put --via gateway). One client may use half of it.",
@@ -148,7 +144,6 @@ def command(
     deny: tuple[IPNetwork, ...],
     allow_inside: tuple[IPNetwork, ...],
     allow_local: bool,
-    max_connections: int,
     cache: int,
     no_cache: bool,
     log_level: logs.Level,
@@ -195,7 +190,6 @@ def command(
             deny=deny,
             inside=allow_inside,
             local=allow_local,
-            most=max_connections,
         )
         process_limits.one_arena()
         asyncio.run(_run(settings, me, invited, 0 if no_cache else cache, listening))

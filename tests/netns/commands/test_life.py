@@ -162,19 +162,6 @@ def test_killed_and_restored(host, manager):
     assert host.routing() == before
 
 
-def test_one_network_is_refused_in_one_line(host, manager):
-    before = host.routing()
-    host.namespace.ip("link", "set", "lte0", "down")
-    after_loss = host.routing()
-    with host.up("--no-wait") as process:
-        _, errors = process.communicate(timeout=30)
-    assert process.returncode == 4
-    assert errors.splitlines()[-1].startswith("cedos: there is no choice with fewer than two")
-    assert "Usable now: wlan0; not usable: lte0 (no default route)" in errors
-    assert "Traceback" not in errors
-    assert host.routing() == after_loss != before
-
-
 def test_with_one_network_it_keeps_to_rules_and_follows_the_next(host, manager):
     host.namespace.ip("link", "set", "lte0", "down")
     before = host.routing()

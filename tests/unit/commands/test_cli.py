@@ -29,7 +29,7 @@ def test_every_file_is_a_command():
         for script in entry_points(group="console_scripts")
         if script.value.startswith("cedos.commands.") and script.name != "cedos"
     }
-    assert programs == files_in("cedos.commands.sessions") == {"cat", "get", "pod", "put", "serve"}
+    assert programs == files_in("cedos.commands.sessions") == {"get", "pod", "put", "serve"}
     assert files_in("cedos.commands.gateway") == set(ROOMS)
     assert files_in("cedos.commands") - {"cedos"} == set(COMMANDS) - set(ROOMS)
 
