@@ -203,15 +203,6 @@ class LeastCost:
         return self.objective.cost(outcome) + self.s_per_money * money
 
 
-# The strategies by their names on the command line.
-STRATEGIES: Final[Mapping[str, HelperStrategy]] = {
-    "price": by_price,
-    "cost": LeastCost(),
-    "bandwidth": high_bandwidth_first,
-    "encounter": long_encounter_first,
-}
-
-
 # The edge of a cell: some 200 m.
 _CELL_DEGREES: Final = 0.002
 _PARTS_OF_DAY: Final = 4

@@ -34,7 +34,6 @@ from cedos.errors import CedosError
 from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.host.steer.sharing.helper_paths import HelperPaths
 from cedos.model import FlowKey
-from cedos.selector.sharing import HelperChoice, HelperOffer, LeastCost
 
 _LOOK_S: Final = 0.2
 _STATUS_S: Final = 1.0
@@ -45,7 +44,6 @@ _DECLARE_S: Final = 0.5
 _RATES_S: Final = 60.0
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 _AGAIN_S: Final = 1.0
-_PROHIBITIVE_S: Final = 1e9
 
 
 @dataclass(slots=True)
@@ -308,26 +306,22 @@ class RequestDriver(SideDriver[RequestorMachine]):
         self._machine.on_traffic(helper, way.carried_bytes, waiting_bytes, self._now_s())
 
 
-class DaemonPriced:
-    """The strategy of least cost, with money at the price of the daemon's budgets as of lately.
+class MoneyBudgets:
+    """The daemon's hard budgets of money, as of lately.
 
     Args:
         budgets: asks the daemon; CedosError: none answers. It may block.
 
     Attributes:
-        spent: the name of a hard budget of money that is used up, so that no helper may be used; or "".
+        spent: the name of one that is used up, so that no helper may be used; or "".
     """
 
     def __init__(self, budgets: Callable[[], list[BudgetMessage]]) -> None:
         self._budgets = budgets
-        self._least = LeastCost()
         self.spent = ""
 
-    def __call__(self, offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
-        return self._least(offers, wanted_bps)
-
     def ask(self) -> None:
-        """Take the price of now; without a daemon or a budget of money it is the fixed one."""
+        """Ask the daemon; without one there is no such budget."""
         try:
             budgets = [each for each in self._budgets() if each.resource == "money"]
         except CedosError:
@@ -335,9 +329,6 @@ class DaemonPriced:
         # Without a helper the daemon has no price for money, so the use counts, and not `spent_up`.
         spent = (it.name for it in budgets if it.hard and not it.over and it.spent >= it.supply)
         self.spent = next(spent, "")
-        prices = [_PROHIBITIVE_S if each.spent_up else each.s_per_unit for each in budgets]
-        known = [each for each in prices if each is not None]
-        self._least = LeastCost(s_per_money=sum(known)) if known else LeastCost()
 
     async def follow(self) -> None:
         """Ask every second, until it is cancelled."""

@@ -24,7 +24,7 @@ from cedos.apps.sharing.own_identity import SharingClock, read_identity
 from cedos.apps.sharing.protocol.helper import HelperTerms, Uplink
 from cedos.apps.sharing.protocol.messages import Endpoint
 from cedos.apps.sharing.protocol.requestor import RequestorWish
-from cedos.apps.sharing.request_driver import DaemonPriced, RequestDriver
+from cedos.apps.sharing.request_driver import MoneyBudgets, RequestDriver
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
 from cedos.commands.console.manual import BIT_RATE, SIZE, STATE, Manual, Parsed
@@ -43,7 +43,7 @@ from cedos.model import NetworkKind
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.joined_gateway import JoinedGateway
-from cedos.selector.sharing import STRATEGIES, NetworkType
+from cedos.selector.sharing import NetworkType
 from cedos.session.io.links import NetworkIdentifier, user_overrides
 from cedos.storage.sharing_status import STATUS_FILES, read_status
 
@@ -139,18 +139,12 @@ async def _register(joined: JoinedGateway, name: str) -> float:
 @click.option("--rate", type=BIT_RATE, required=True, help="The rate wanted from all helpers.")
 @click.option("--budget", type=_MONEY, help="The most to spend, such as 2EUR.")
 @click.option("--most-price", type=_PRICE, help="Dearer helpers are not taken, such as 1EUR/GB.")
-@click.option(
-    "--strategy", type=click.Choice(list(STRATEGIES)), default="price", show_default=True,
-    help="Which helpers come first: the cheapest; those of the least cost in time and money, at the"
-    " daemon's price of money where one runs; the fastest; those that stay longest.",
-)  # fmt: skip
 @_link_option
 @_level_option
 def request(
     rate: float,
     budget: Money | None,
     most_price: Money | None,
-    strategy: str,
     link: str | None,
     log_level: logs.Level,
 ) -> None:
@@ -161,22 +155,21 @@ def request(
     with _side(SharingRole.REQUEST, log_level) as (kernel, journal):
         shared = link or _only_link(kernel)
         identity, trust = read_identity(SharingClock().now_s())
-        priced = DaemonPriced(ControlClient(directories().socket, _DAEMON_S).budgets)
+        budgets = MoneyBudgets(ControlClient(directories().socket, _DAEMON_S).budgets)
         wish = RequestorWish(
             int(rate),
             currency=next(iter(currencies), "EUR"),
             most_price=most_price.millionths if most_price else None,
             budget=budget.millionths if budget else None,
             own_network=bool(kernel.default_routes()),
-            strategy=priced if strategy == "cost" else STRATEGIES[strategy],
         )
         paths = HelperPaths(kernel, journal, shared)
 
         async def run(link: GatewayLink, store: SharingStore, status: Path) -> None:
             side = Side(identity, trust, shared, link.ask_share, store, status)
-            asking = asyncio.get_running_loop().create_task(priced.follow())
+            asking = asyncio.get_running_loop().create_task(budgets.follow())
             try:
-                await RequestDriver(side, wish, paths, lambda: priced.spent).run()
+                await RequestDriver(side, wish, paths, lambda: budgets.spent).run()
             finally:
                 asking.cancel()
 

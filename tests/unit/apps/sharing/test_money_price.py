@@ -1,15 +1,7 @@
-"""The worth of money: the daemon's where there is one."""
+"""Hard budgets of money: the daemon's, where there is one."""
 
 from cedos.api.budgets import BudgetMessage
-from cedos.apps.sharing.request_driver import DaemonPriced
-from cedos.errors import DaemonUnreachableError
-from cedos.selector.sharing import HelperOffer
-
-M = 1e6
-OFFERS = [
-    HelperOffer(b"cheap", 200_000, known_bps=2 * M),
-    HelperOffer(b"dear", 20_000_000, known_bps=8 * M),
-]
+from cedos.apps.sharing.request_driver import MoneyBudgets
 
 
 def budget(
@@ -22,40 +14,9 @@ def budget(
     )  # fmt: skip
 
 
-def chosen(*budgets):
-    strategy = DaemonPriced(lambda: list(budgets))
-    strategy.ask()
-    return {each.helper for each in strategy(OFFERS, 8 * M).helpers}
-
-
-def test_the_price_of_money_decides_between_time_and_money():
-    assert b"dear" in chosen(budget("money", 1.0))
-    assert chosen(budget("money", 1e6)) == {b"cheap"}
-    assert chosen(budget("money", None, spent_up=True)) == {b"cheap"}
-
-
-def test_other_budgets_say_nothing_of_money():
-    assert chosen(budget("data", 1e6)) == chosen() == chosen(budget("money", None))
-
-
-def test_a_daemon_that_ends_leaves_the_fixed_price():
-    answers = iter([[budget("money", 1e6)]])
-
-    def ask():
-        for answer in answers:
-            return answer
-        raise DaemonUnreachableError("no daemon answers")
-
-    strategy = DaemonPriced(ask)
-    strategy.ask()
-    assert {each.helper for each in strategy(OFFERS, 8 * M).helpers} == {b"cheap"}
-    strategy.ask()
-    assert {each.helper for each in strategy(OFFERS, 8 * M).helpers} == chosen()
-
-
 def test_a_hard_budget_of_money_that_is_used_up_forbids_helpers():
     def spent(each):
-        strategy = DaemonPriced(lambda: [each])
+        strategy = MoneyBudgets(lambda: [each])
         strategy.ask()
         return strategy.spent
 
