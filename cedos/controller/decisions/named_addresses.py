@@ -64,8 +64,9 @@ class NamedAddresses:
 
     def below(self, host: str) -> list[str]:
         """Return a host and all names below it, those that were told last at the end."""
-        known = (*self._leads_to, *self._addresses, *self._hosts)
-        return list(dict.fromkeys(each for each in known if is_below(each, host)))
+        known = (*self._hosts, *self._leads_to, *self._addresses)
+        youngest_first = dict.fromkeys(each for each in reversed(known) if is_below(each, host))
+        return [*youngest_first][::-1]
 
 
 def _put(table: _Table, name: str, news: Sequence[str], most: int) -> None:

@@ -45,6 +45,7 @@ from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
 
 MOST: Final = 64
+_DNS: Final = 53
 # The most addresses of all rules for names. Each is three rules of the kernel, in IPv6 up to six, and the
 # kernel goes through all of them for each that comes or goes.
 MOST_OF_ALL: Final = 1024
@@ -109,8 +110,7 @@ class UserRules:
         if rule.prefix is None:
             own = self._names.below(rule.host)
             known = (*self._lead(number, own), *chain.from_iterable(map(self._names.of, own)))
-            self._rules[number] = msgspec.structs.replace(rule, addresses=before)
-            self._learn(number, (*known, *rule.addresses))
+            self._learn(number, (*known, *before, *rule.addresses))
         self._changed()
 
     def remove(self, number: int) -> None:
@@ -499,10 +499,28 @@ class RuledDestinations:
         wanted: dict[Place, str | None] = {
             place: self._ruled[which].network or NOWHERE for place, which in self._places().items()
         }
+        wanted = self._to_resolvers(wanted) | wanted
         if news := self.led.change(self.led.withdrawn | wanted):
             for place in news:
                 self._due[place] = self._due.get(place, 0) + 1
             self._outbox.give(SetRuled(news))
+
+    def _to_resolvers(self, wanted: Mapping[Place, str | None]) -> dict[Place, str | None]:
+        """Lead questions to the resolvers of networks to these, though a ruled name leads there, too.
+
+        Else who has a name below a ruled one, or answers for it, ends all look-ups over a network.
+        """
+        ways: dict[Address, list[str]] = {}
+        for network in sorted(self._decider.usable, key=lambda each: each.metered):
+            for resolver in {*network.resolvers, *network.gateways}:
+                ways.setdefault(resolver, []).append(network.name)
+        found: dict[Place, str | None] = {}
+        for resolver, networks in ways.items():
+            number = self.rules.of(resolver, None)
+            by_name = number is not None and self.rules.rules[number].prefix is None
+            if by_name and wanted.get(place_of(resolver, None)) not in networks:
+                found[place_of(resolver, _DNS)] = networks[0]
+        return found
 
     def on_done(self, places: Iterable[Place], failed: Collection[Place] = ()) -> None:
         """Take the end of `SetRuled`."""

@@ -269,6 +269,17 @@ def test_what_was_looked_up_before_the_rule_is_under_it(world):
     assert not world.reaches(ADDRESSES[2])
 
 
+def test_a_name_that_leads_to_the_networks_resolver_ends_no_look_ups(world):
+    """Who had a name below a ruled one, or answered for it, ended all look-ups over the phone."""
+    world.rule()
+    world.zone[HOST, dns.A] = (record(HOST, PHONE[4]),)
+    world.zone["other.example", dns.A] = (record("other.example", OTHER),)
+    assert world.look_up(HOST) == [PHONE[4]]
+    assert not world.reaches(PHONE[4])
+    assert world.look_up("other.example") == world.look_up("other.example", tcp=True) == [OTHER]
+    assert world.reaches(OTHER)
+
+
 def test_what_is_looked_up_while_the_packet_filter_is_flushed_is_under_the_rule(world):
     """A firewall that reloads does it: until the daemon had its rules back, no answer was read."""
     world.rule()

@@ -4,7 +4,7 @@ from dataclasses import replace
 from ipaddress import ip_address
 
 import pytest
-from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of
+from kit.controller import KEY, LTE, WLAN, Script, led, of_kind, size_of
 
 from cedos.controller.commands import HoldAnswers, LookUpName, ReleaseAnswer, SetRuled
 from cedos.controller.events import (
@@ -175,6 +175,24 @@ def test_what_a_stub_remembers_of_an_alias_is_under_the_rule(script, early):
     script.happens(AnswersRead(3, (answer("evil.example", aliases=("cdn.example",)),)))
     script.happens(AnswersRead(4, (answer("cdn.example", "203.0.113.2"),)))
     assert script.addresses == ("203.0.113.1", "203.0.113.2")
+
+
+def test_a_name_that_leads_to_a_networks_resolver_ends_no_look_ups(script):
+    """Wi-Fi's router told it of a ruled name: no question went over LTE any more, for good."""
+    theirs = ip_address("10.1.0.53")
+    script.happens(
+        NetworksChanged((replace(WLAN, resolvers=(OWN,)), replace(LTE, resolvers=(theirs,))))
+    )
+    given = script.tell(AnswersRead(1, (answer(HOST, "10.1.0.53", "10.0.0.53"),)))
+    wanted = {("10.1.0.53/32", None): "wlan0", ("10.1.0.53/32", 53): "lte0"}
+    assert led(given) == wanted | {("10.0.0.53/32", None): "wlan0"}
+    # What the user says of the address itself, or of the port, holds.
+    given = script.tell(RuleSet(2, RuleRequest(host="10.1.0.53", never=("lte0",))))
+    assert led(given) == {("10.1.0.53/32", 53): None}
+    given = script.tell(
+        RuleSet(2, None), RuleSet(3, RuleRequest(host=HOST, port=53, never=("lte0",)))
+    )
+    assert led(given)["10.1.0.53/32", 53] == "wlan0"
 
 
 def test_a_claim_of_an_alias_is_confirmed_by_a_look_up(script):
