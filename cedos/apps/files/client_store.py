@@ -104,7 +104,7 @@ class _Account:
 
 
 _NOTHING: Final = Cost(0, 0)
-_NO_ROOM: Final = "the gateway has no room for it while it fetches others"
+NO_ROOM: Final = "the gateway has no room for it while it fetches others"
 
 
 class ClientStore(Generic[Kept]):
@@ -267,7 +267,7 @@ class ClientStore(Generic[Kept]):
             self._drop_oldest([client], but)
         lacking = sum(each.here + own.coming + more.disk for each in count) - most.disk
         if more.coming > 0 and lacking > 0 and lacking > self._may_go():
-            raise TransferError(_NO_ROOM)
+            raise TransferError(NO_ROOM)
         while not (own_fits := fits()) or not fits_now():
             await current().turns.turn(client)
             self._drop_oldest(list(self._kept) if own_fits else [client], but)
@@ -301,7 +301,7 @@ class ClientStore(Generic[Kept]):
             if found is not None:
                 oldest.append((found.used_unix_s, client, found))
         if not oldest:
-            raise TransferError(_NO_ROOM)
+            raise TransferError(NO_ROOM)
         _, client, kept = min(oldest, key=lambda each: each[0])
         self._drop(client, kept)
 

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
-from cedos.apps.files.client_store import ClientStore, cost_of, encoded, write_record
+from cedos.apps.files.client_store import NO_ROOM, ClientStore, cost_of, encoded, write_record
 from cedos.errors import TransferError
 from cedos.kernel import own_file
 from cedos.kernel.own_file import to_its_end
@@ -199,6 +199,7 @@ class ObjectStore(ClientStore[StoredObject]):
         self._open: Counter[str] = Counter()
         self._reserving = 0  # bytes of the disk that new objects are about to take
         self._by_url: dict[tuple[str, str], dict[str, StoredObject]] = {}
+        self._coming: dict[StoredObject, str] = {}  # by whom they are waited for
 
     def find(self, client: str, version: str) -> StoredObject | None:
         """Return that state of an object, if it is here or on its way."""
@@ -228,12 +229,14 @@ class ObjectStore(ClientStore[StoredObject]):
         )
         head = encoded(record)
         await self.make_room(client, cost_of(size or 0, len(head)), now_s)
+        self._leave_room(client, size or 0)
         path = self._folder_of(client) / name
         try:
             made = StoredObject(path, record)
         except OSError as error:
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         self.add(client, made, head)
+        self._coming[made] = client
         try:
             await self._reserve(client, made, size or 0)
             made.check()
@@ -244,6 +247,15 @@ class ObjectStore(ClientStore[StoredObject]):
                 raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
             raise
         return made
+
+    def _leave_room(self, client: str, size: int) -> None:
+        """Refuse what would not leave as much as comes for its client to one more. TransferError."""
+        self._coming = {
+            each: by for each, by in self._coming.items() if not (each.whole or each.failed)
+        }
+        taken = sum(each.held_bytes * (1 + (by == client)) for each, by in self._coming.items())
+        if taken + 2 * size > self._most_disk():
+            raise TransferError(NO_ROOM)
 
     async def _reserve(self, client: str, made: StoredObject, size: int) -> None:
         """Take the room of a new object on the disk. OSError: there is none."""
@@ -286,6 +298,7 @@ class ObjectStore(ClientStore[StoredObject]):
         if found.record.size is None:
             await self.make_room(client, cost_of(len(data), 0), time.time())
             found.check()
+            self._leave_room(client, len(data))
         found.write(data)
         if found.record.size is None:
             self.account(client, found)

@@ -133,19 +133,41 @@ async def test_what_is_under_way_or_handed_on_stays(store):
 async def test_what_comes_slowly_makes_room_for_others(store):
     """Origins that announce much and send a byte a minute had all of it, for weeks."""
     slow = [
-        await store.create(client, "http://a/slow", "slow", {}, {}, reusable=True, size=499 * UNIT)
-        for client in (ME, OTHER)
+        await store.create(client, "http://a/slow", "slow", {}, {}, reusable=True, size=size * UNIT)
+        for client, size in ((ME, 499), (OTHER, 240))
     ]
     with pytest.raises(TransferError, match="while it fetches others"):
-        await room(store, THIRD, 5 * UNIT)
+        await room(store, THIRD, 300 * UNIT)
     for each in slow:
         each.write(bytes(UNIT))
         each.record.received_unix_s -= 100.0
     slow[1].write(bytes(100 * UNIT))  # it comes within minutes
-    await room(store, THIRD, 5 * UNIT)
+    await room(store, THIRD, 300 * UNIT)
     assert slow[0].failed
     assert not slow[0].path.exists()
     assert [names(store, each) for each in (ME, OTHER)] == [[], ["slow"]]
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_what_comes_leaves_room_to_one_more_client(store, known):
+    """Two clients' origins that brought 2 MB/s in all kept out the objects of others for an hour."""
+
+    async def bring(client, size):
+        options = {"reusable": True, "size": size * UNIT if known else None}
+        found = await store.create(client, "http://a/", f"{size}", {}, {}, **options)
+        for _ in range(4):
+            await store.grow(client, found, bytes(size * UNIT // 4))
+
+    await bring(ME, 480)
+    with pytest.raises(TransferError, match="while it fetches others"):
+        await bring(OTHER, 400)
+    for each in store.of(OTHER):
+        each.fail("it broke off")
+    await bring(OTHER, 240)
+    await bring(THIRD, 120)
+    assert [sum(each.have for each in store.of(client)) for client in (ME, THIRD)] == [
+        480 * UNIT, 120 * UNIT
+    ]  # fmt: skip
 
 
 async def coming(store, client):
