@@ -409,8 +409,9 @@ class Partial:
         """Close the part; an empty one is removed."""
         self._noted = None
         if not self.have:
-            self._part.unlink(missing_ok=True)
-            self._note.remove()
+            with suppress(OSError):  # a disk that is read-only now, or another user's folder there
+                self._part.unlink(missing_ok=True)
+                self._note.remove()
         os.close(self.number)
         os.close(self._folder)
 

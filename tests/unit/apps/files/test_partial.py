@@ -440,3 +440,15 @@ def test_nothing_is_left_where_a_note_finds_no_room(tmp_path, monkeypatch):
         part.begin(0, "v", 10)
     part.close()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("which", [0, 1], ids=["part", "note"])
+def test_what_cannot_be_removed_ends_nothing_else(tmp_path, which):
+    """Another user's folder in a name's place ended cedos-pod, and held a client's place at a server."""
+    open_before = len(list(Path("/proc/self/fd").iterdir()))
+    partial = Partial(tmp_path / "file", "s")
+    there = files_of(tmp_path / "file")[which]
+    there.unlink(missing_ok=True)
+    there.mkdir()
+    partial.close()
+    assert len(list(Path("/proc/self/fd").iterdir())) == open_before
