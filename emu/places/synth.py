@@ -6,17 +6,20 @@ faster than a second. The same arguments give the same bytes.
 """
 
 import csv
+import io
 import math
 import random
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from cedos.errors import PlaceError
+from cedos.errors import DataSetError, PlaceError
 from cedos.model import NetworkKind
+from emu import console
 from emu.places import synth_paths
 from emu.places.places import drawn_rtt_s
 from emu.places.stats import OUTAGE_BPS
@@ -392,12 +395,9 @@ def generate(kind: str, seed: int, duration_s: int, out_dir: Path, name: str | N
             raise PlaceError(f"{out_dir} has a place {name!r} already; remove it or choose another")
         _write(drawn, out_dir, name)
         rows.append(_row(kind, seed, duration_s, name))
-        with (out_dir / "places.csv").open("w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-    except OSError as error:
-        raise PlaceError(f"{out_dir}: cannot write there: {error.strerror}") from error
+        _write_rows(out_dir / "places.csv", COLUMNS, rows)
+    except (OSError, DataSetError) as error:
+        raise PlaceError(f"{out_dir}: cannot write there: {error}") from error
     return name
 
 
@@ -433,9 +433,7 @@ def _trace_name(place: str, network: NetworkKind) -> str:
 
 def _write(drawn: Drawn, out_dir: Path, name: str) -> None:
     def path(network: NetworkKind, suffix: str) -> Path:
-        folder = out_dir / network
-        folder.mkdir(parents=True, exist_ok=True)
-        return folder / (_trace_name(name, network) + suffix)
+        return out_dir / network / (_trace_name(name, network) + suffix)
 
     wifi, cellular, speed_mps = drawn.wifi, drawn.cellular, drawn.movement.speed_mps
     opportunities(wifi.rate_mbps).write(path(NetworkKind.WIFI, ".trace.gz"))
@@ -477,12 +475,18 @@ def _write_series(
         "down_mbps": rate_mbps,
         "available": [float(rate * 1e6 >= OUTAGE_BPS) for rate in rate_mbps],
     }
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, SERIES_COLUMNS, lineterminator="\n")
-        writer.writeheader()
-        for second in range(len(rate_mbps)):
-            row: dict[str, str] = {"t_s": str(second)}
-            for column, values in columns.items():
-                value = values[second]
-                row[column] = "" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
-            writer.writerow(row)
+    rows = []
+    for second in range(len(rate_mbps)):
+        rows.append({"t_s": str(second)})
+        for column, values in columns.items():
+            value = values[second]
+            rows[-1][column] = "" if value is None else f"{value:.3f}".rstrip("0").rstrip(".")
+    _write_rows(path, SERIES_COLUMNS, rows)
+
+
+def _write_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    console.write(path, text.getvalue())

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cedos.errors import TraceError
+from emu import console
 
 OPPORTUNITY_BYTES = 1500
 OPPORTUNITY_BITS = OPPORTUNITY_BYTES * 8
@@ -228,7 +229,7 @@ class Trace:
         """Write a file that Mahimahi replays; gzip'd where the name ends in `.gz`."""
         data = ("\n".join(map(str, self.times_ms.tolist())) + "\n").encode()
         # No time stamp inside: the same trace is the same file.
-        path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
+        console.write(path, gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
 
     def _before(self, at_ms: float) -> int:
         """Opportunities before an instant, if there had been periods before this one too.

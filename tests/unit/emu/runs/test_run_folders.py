@@ -21,6 +21,7 @@ from emu.commands.report import command as report
 from emu.commands.run import command
 from emu.data import datasets
 from emu.places import places as collections
+from emu.places import synth
 from emu.runs import analysis, experiment, runs, scenario, series
 from emu.runs.runs import claimed
 
@@ -63,6 +64,24 @@ def test_a_link_is_replaced_and_not_followed(tmp_path, name):
     model_files.save(model_files.load(), out)
     assert elsewhere.read_text() == "root's"
     assert sorted(tmp_path.iterdir()) == [out, elsewhere]
+
+
+def test_drawn_places_follow_no_link(tmp_path):
+    """Their names are known before: a stranger had root write over any file of the host."""
+    here, elsewhere = tmp_path / "here", tmp_path / "passwd"
+    synth.generate("static", 1, 10, here)
+    made = [path for path in here.rglob("*") if path.is_file() and path.name != "places.csv"]
+    assert len(made) == 5
+    elsewhere.write_text("root's")
+    (here / "places.csv").unlink()
+    (here / "places.csv").symlink_to(tmp_path / "absent")
+    for path in made:
+        path.unlink()
+        path.symlink_to(elsewhere)
+    synth.generate("static", 1, 10, here)
+    assert elsewhere.read_text() == "root's"
+    assert not (tmp_path / "absent").exists()
+    assert not any(path.is_symlink() for path in made)
 
 
 @pytest.mark.parametrize("name", ["config.toml", "environment.json", "summary.json"])
