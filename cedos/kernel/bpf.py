@@ -225,7 +225,6 @@ class Opcode(IntEnum):
     JUMP = 0x05
     IF_EQUAL = 0x15
     IF_NOT = 0x55
-    IF_EQUAL_REGISTER = 0x1D
     IF_NOT_REGISTER = 0x5D
     CALL = 0x85
     RETURN = 0x95

@@ -48,7 +48,6 @@ _TRAIN = struct.Struct("!HH")
 _REPORT = struct.Struct("!II")
 _ARRIVAL = struct.Struct("!HI")
 _WAYS = (Direction.DOWN, Direction.UP)
-HELLO_BYTES = _HEAD.size + COOKIE_BYTES + TAG_BYTES
 
 
 class RefusalReason(IntEnum):

@@ -69,7 +69,7 @@ def test_what_is_changed_or_cut_is_nothing(message, data):
 @given(sessions, sessions, st.sampled_from(list(wire.RefusalReason)))
 def test_no_answer_is_longer_than_its_question(session, cookie, reason):
     hello = wire.encode(wire.ProbeHello(session), KEY)
-    assert len(hello) == wire.HELLO_BYTES == len(wire.encode(wire.Cookie(session, cookie), KEY))
+    assert len(hello) == len(wire.encode(wire.Cookie(session, cookie), KEY))
     ask = wire.encode(wire.TrainRequest(session, cookie, Direction.DOWN, 50, 1200), KEY)
     assert len(wire.encode(wire.Refused(session, reason, 1.0), KEY)) <= len(ask)
     assert len(wire.encode(wire.Ready(session), KEY)) <= len(ask)
