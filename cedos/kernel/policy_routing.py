@@ -173,8 +173,8 @@ _RTA_PREFSRC, _RTA_EXPIRES = 7, 23
 _RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA, _RTA_PREF = 8, 9, 15, 18, 20
 _RTA_NH_ID: Final = 30
 _NO_OBJECTS: Final[NexthopObjects] = {}
-RTN_UNICAST, RTN_LOCAL = 1, 2
-REFUSING_TYPES: Final = (6, 7, 8)  # RTN_BLACKHOLE, RTN_UNREACHABLE, RTN_PROHIBIT
+RTN_UNICAST, RTN_LOCAL, RTN_UNREACHABLE, RTN_THROW = 1, 2, 7, 9
+REFUSING_TYPES: Final = (6, RTN_UNREACHABLE, 8)  # and RTN_BLACKHOLE, RTN_PROHIBIT
 # The preference of a router among those of the same metric (RFC 4191): high, medium, low.
 _RANKS: Final = {1: 0, 0: 1, 3: 2}
 _RTNH_F_ONLINK: Final = 4
@@ -197,6 +197,7 @@ class Route:
 
     `metrics` are the kernel's own bytes (RTA_METRICS), as the host's route has them: MTU and such.
     `source`: the address of this host that an unbound socket gets there; None: the kernel's choice.
+    `type` (RTN_...): one that refuses, or from which the kernel goes on to the next rule, has no `index`.
     """
 
     table: int
@@ -205,10 +206,12 @@ class Route:
     gateway: Address | None = None
     metrics: bytes = b""
     source: Address | None = None
+    type: int = RTN_UNICAST
 
     def __str__(self) -> str:
         via = f"via {self.gateway} " if self.gateway else ""
-        out = f"dev {_interface(self.index)} table {self.table}"
+        dev = f"dev {_interface(self.index)}" if self.index else f"type {self.type}"
+        out = f"{dev} table {self.table}"
         source = f" src {self.source}" if self.source else ""
         name = "default" if self.destination.prefixlen == 0 else str(self.destination)
         return f"-{self.destination.version} route {name} {via}{out}{source}"
@@ -241,6 +244,7 @@ class SeenRoute:
     source: Address | None = None
     others: tuple[int, ...] = ()
     router_rank: int = 1
+    type: int = RTN_UNICAST
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -319,12 +323,13 @@ def parse_route(
     if message.type != RTM_NEWROUTE or len(payload) < _ROUTE.size:
         return None
     family, dst_len, _, _, table, protocol, _, kind, _ = _ROUTE.unpack_from(payload)
-    if family not in VERSIONS or kind not in types:
+    goes_on = kind == RTN_THROW and protocol == PROTOCOL
+    if family not in VERSIONS or (kind not in types and not goes_on):
         return None
     version = VERSIONS[family]
     found = attributes(payload, _ROUTE.size)
     # A route that refuses has no next hops.
-    hops = list(_next_hops(found, objects)) if kind not in REFUSING_TYPES else []
+    hops = [] if goes_on or kind in REFUSING_TYPES else list(_next_hops(found, objects))
     index, gateway = hops[0] if hops else (0, None)
     return SeenRoute(
         version,
@@ -339,6 +344,7 @@ def parse_route(
         address(source) if len(source := found.get(_RTA_PREFSRC, b"")) in {4, 16} else None,
         tuple(other for other, _ in hops[1:]),
         _router_rank(found),
+        kind,
     )
 
 

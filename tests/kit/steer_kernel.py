@@ -18,7 +18,15 @@ from cedos.kernel.mptcp import (
     PathManagerCommand,
     RemoveAddress,
 )
-from cedos.kernel.policy_routing import MAIN_TABLE, PROTOCOL, Route, Rule, SeenRoute, SeenRule
+from cedos.kernel.policy_routing import (
+    MAIN_TABLE,
+    PROTOCOL,
+    RTN_THROW,
+    Route,
+    Rule,
+    SeenRoute,
+    SeenRule,
+)
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import ConnectingSocket, TcpSocket
 from cedos.model import Address, FlowKey
@@ -166,6 +174,7 @@ class MemoryKernel:
                     route.gateway,
                     route.metrics,
                     route.source,
+                    type=route.type,
                 )
             )
 
@@ -224,6 +233,8 @@ class MemoryKernel:
                 return None
             suppress = -1 if rule is None else rule.suppress_prefixlength
             found = self._longest(seen.table, remote, interface)
+            if found and found.type == RTN_THROW:
+                continue
             if found and found.destination.prefixlen > (-1 if suppress is None else suppress):
                 return found
         return None

@@ -321,8 +321,7 @@ def _checked_rules(rules: tuple[Rule, ...]) -> tuple[Rule, ...]:
 def _checked_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
     for route in routes:
         _must_be_our_table(route.table)
-        source, whole = route.source, route.destination.prefixlen == 0
-        named = source is None or (whole and not source.is_loopback)
+        named = route.source is None or not route.source.is_loopback
         if (not named or route.table == REFUSING_TABLE) and route != REFUSING_ROUTE:
             raise PermissionError(errno.EPERM, "no route of ours has such a source")
         if len(route.metrics) > _METRICS_BYTES:

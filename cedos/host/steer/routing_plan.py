@@ -4,9 +4,9 @@ A table per network holds its default route. The rules, in the order in which th
 
     32000  on-link destinations: of a network whose subnet another one shares, for its own addresses;
            for what is bound to an interface, over that one, if destinations are under a user's rule
-    32001  destinations under a user's rule: they skip the next one (`announced.py`)
+    32001  destinations under a user's rule: they skip the next one (`past_announced`)
     32017  everything more specific than a default route: local networks, VPNs, containers
-    32018  nothing: here go on what skips that
+    32018  VPNs and containers as the daemon knows them: here goes on what skips that
     32020  what is bound to a network's interface, to that network
     32025  flows that were rescued from a dead network, each to the one that it was rescued to
     32030  what is bound to a network's address, to that network: living flows stay where they are
@@ -84,7 +84,7 @@ class Preference(IntEnum):
     DEFAULT_ONLY = 32191
 
 
-# They find nothing in a table without routes; what skips the main table goes on here.
+# What skips the main table goes on here, with its routes over what is no network.
 BEHIND_MAIN: Final = {v: Rule(v, Preference.BEHIND, TABLE_BASE, local=True) for v in (4, 6)}
 
 
@@ -303,12 +303,16 @@ def _default_route(
     hop = next((each for each in network.next_hops if each.version == version), NextHop(version))
     source = hop.source
     if version == 4 and ruled:
-        # The kernel would choose this one.
-        own = [each for each in network.addresses if each.version == 4]
-        near = [each for each in own if hop.gateway is not None and hop.gateway in each.network]
-        source = next((each.ip for each in (*near, *own)), None)
+        source = own_source(network, hop.gateway)
     where = table_of(network), EVERYWHERE[version], network.index
     return Route(*where, hop.gateway, metrics.get((version, network.index), b""), source)
+
+
+def own_source(network: Network, gateway: Address | None) -> Address | None:
+    """Return the address of IPv4 that the kernel would choose on a network's link."""
+    own = [each for each in network.addresses if each.version == 4]
+    near = [each for each in own if gateway is not None and gateway in each.network]
+    return next((each.ip for each in (*near, *own)), None)
 
 
 def _source_rule(own: Address, table: int, shared: Collection[Address]) -> Rule:

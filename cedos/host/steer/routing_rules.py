@@ -4,14 +4,14 @@ Rules by which ruled destinations go before the routes that a network announces.
 
 The kernel asks the main table's specific routes early (`Preference.SPECIFIC`), and there a network puts
 what it likes: one server's address, or both halves of the Internet (DHCP's option 121, RFC 4191). So what
-is ruled skips the main table (`goto`), whether or not it has such a route yet, and comes to the networks
-of bound sockets and to the users' rules. Main's routes are still asked first where they lead
+is ruled skips the main table (`goto`), whether or not it has such a route yet. Main's routes count as the
+daemon has copied them, so that what comes or goes draws nothing in between:
 
-- into a VPN, or to containers: over an interface that is no network of cedos
-- over the very network that the rule names
-- within a rule for more than that, to a network's own subnet of private addresses: any network may give
-  this host an address beside a server's
-- for what is bound to an interface, over that interface.
+- those into a VPN, or to containers, over an interface that is no network of cedos: in a table that is
+  asked before the users' rules. What a network has a closer route to goes on from there
+- those over a network: in that network's table
+- within a rule for more than that, a network's own subnet of private addresses, before the rule: any
+  network may give this host an address beside a server's
 
 Where a network's parts of the Internet make a whole, main's prefixes of such lengths count no more than a
 default route, whatever is ruled; those into a VPN do.
@@ -21,7 +21,7 @@ import errno
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Final, Generic, TypeVar
+from typing import Final
 
 from cedos.host.steer.default_route import Foreign, examine
 from cedos.host.steer.journal_records import is_interface_name
@@ -29,20 +29,25 @@ from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.routing_plan import (
     BEHIND_MAIN,
     REFUSING_TABLE,
+    TABLE_BASE,
     Destination,
     Preference,
     RoutingPlan,
     default_rules,
     is_ours,
     own_addresses,
+    own_source,
     plan,
     rescue_rule,
     steps_of,
+    table_of,
     without_loopback,
 )
 from cedos.kernel.policy_routing import (
     MAIN_TABLE,
     PROTOCOL,
+    RTN_THROW,
+    RTN_UNREACHABLE,
     Prefix,
     Route,
     Rule,
@@ -52,49 +57,58 @@ from cedos.kernel.policy_routing import (
 from cedos.model import Address, FlowKey, Network
 
 _DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
-# Of the routes within one destination that lead elsewhere than what is around them: the widest.
-_MOST_WITHIN: Final = 256
 # The addresses that are remembered of those that networks have lost.
 _MOST_GONE: Final = 64
 _SOURCES: Final = (Preference.SOURCE, Preference.SOURCE_ONLY)
-_T = TypeVar("_T")
 
 
 def past_announced(
-    ruled: Mapping[Destination, str], networks: Collection[Network], main: Sequence[SeenRoute]
+    ruled: Mapping[Destination, str], networks: Collection[Network]
 ) -> frozenset[Rule]:
-    """Return the rules by which ruled destinations skip the main table.
-
-    `ruled`: destination -> the name of its network. `main`: the main table's specific routes.
-    """
+    """Return the rules by which ruled destinations (-> the names of networks) skip the main table."""
     rules: set[Rule] = set()
     for version in (4, 6):
-        table = _Main(networks, [route for route in main if route.version == version])
-        found = [
-            (destination, prefix, first)
-            for destination, name in ruled.items()
-            if destination.prefix.version == version
-            for prefix, first in table.changes(destination.prefix, name)
-        ]
+        subnets = {
+            interface.network: network
+            for network in networks
+            for interface in network.addresses
+            if interface.version == version and not interface.network.is_global
+        }
+        places = [each for each in ruled.items() if each[0].prefix.version == version]
+        found: list[tuple[Destination, Prefix, Network | None]] = []
+        for destination, name in places:
+            found.append((destination, destination.prefix, None))
+            found += [
+                (destination, subnet, network)
+                for subnet, network in subnets.items()
+                if network.name != name and _contains(destination.prefix, subnet)
+            ]
         order = steps_of(prefix for _, prefix, _ in found)
-        for destination, prefix, first in found:
+        for destination, prefix, network in found:
             rules.add(
                 Rule(
                     version,
                     Preference.PAST_ANNOUNCED + order[prefix.prefixlen],
-                    MAIN_TABLE if first else None,
+                    None if network is None else table_of(network),
                     destination=prefix if prefix.prefixlen else None,
                     local=True,
                     protocol=destination.protocol,
                     port=destination.port,
-                    suppress_prefixlength=0 if first else None,
-                    goto=None if first else BEHIND_MAIN[version].preference,
+                    suppress_prefixlength=None if network is None else 0,
+                    goto=BEHIND_MAIN[version].preference if network is None else None,
                 )
             )
         if found:
             rules.add(BEHIND_MAIN[version])
             rules |= _bound_rules(version, ruled, networks)
     return frozenset(rules)
+
+
+def _contains(outer: Prefix, inner: Prefix) -> bool:
+    """Return whether a prefix contains a longer one."""
+    rest = outer.max_prefixlen - outer.prefixlen
+    first = int(inner.network_address) >> rest << rest
+    return outer.prefixlen < inner.prefixlen and first == int(outer.network_address)
 
 
 def _bound_rules(
@@ -140,92 +154,47 @@ def parts_elsewhere(
     )
 
 
-class _Main:
-    """The main table's specific routes of one IP version, and whether a rule goes before them."""
+def copied(
+    networks: Collection[Network],
+    main: Sequence[SeenRoute],
+    versions: Collection[int],
+    coming: Collection[int] = (),
+) -> list[Route]:
+    """Return main's specific routes as ruled destinations find them (see the module's docstring).
 
-    def __init__(self, networks: Collection[Network], routes: Sequence[SeenRoute]) -> None:
-        self._names = _names(networks)
-        self._subnets = {
-            interface.network
-            for network in networks
-            for interface in network.addresses
-            if not interface.network.is_global
-        }
-        self._routes = _Closest[SeenRoute]()
-        # Of equal prefixes the kernel takes the one with the lowest rank.
-        for route in sorted(routes, key=lambda each: each.rank, reverse=True):
-            self._routes.put(route.destination, route)
-
-    def changes(self, outer: Prefix, name: str) -> list[tuple[Prefix, bool]]:
-        """Return where in a ruled prefix, itself included, main's routes are asked first, or no more.
-
-        Around it they are. `name` is the network that it is led to.
-        """
-        known = _Closest[bool]()
-        found = []
-        for prefix in [outer, *self._within(outer)]:
-            first = self._asked_first(prefix, outer, name)
-            before = known.around(prefix)
-            if first != (True if before is None else before):
-                found.append((prefix, first))
-            known.put(prefix, first)
-        return found[:_MOST_WITHIN]
-
-    def _within(self, outer: Prefix) -> Iterator[Prefix]:
-        """Yield the destinations of routes within a prefix, the widest first."""
-        if outer.prefixlen < outer.max_prefixlen:
-            inner = (route.destination for route in self._routes)
-            longer = [prefix for prefix in inner if prefix.prefixlen > outer.prefixlen]
-            where = _first(outer, outer.prefixlen)
-            yield from sorted(
-                (prefix for prefix in longer if _first(prefix, outer.prefixlen) == where),
-                key=lambda prefix: prefix.prefixlen,
-            )
-
-    def _asked_first(self, prefix: Prefix, outer: Prefix, name: str) -> bool:
-        route = self._routes.around(prefix)
-        if route is None:
-            return False
-        own = route.destination == prefix != outer and prefix in self._subnets
-        over = self._names.get(route.index)
-        return own or over in (None, name) or route.destination.is_link_local
+    `coming`: the indices of interfaces that are networks, of which the daemon has not been told yet.
+    """
+    by_name = {network.name: network for network in networks}
+    names = _names(networks)
+    routes: dict[tuple[int, Prefix], Route] = {}
+    for seen in sorted(main, key=lambda each: each.rank):
+        if seen.version not in versions or seen.destination.is_link_local or seen.index in coming:
+            continue
+        network = by_name.get(names.get(seen.index, ""))
+        if network is not None:
+            # (One with a source that is not known to be the network's would lead to another one.)
+            source = None
+            if seen.version == 4:
+                known = any(each.ip == seen.source for each in network.addresses)
+                source = seen.source if known else own_source(network, seen.gateway)
+            at = table_of(network), seen.destination
+            if seen.version == 6 or source is not None:
+                routes.setdefault(at, Route(*at, seen.index, seen.gateway, seen.metrics, source))
+        at = TABLE_BASE, seen.destination
+        if network is not None:
+            route = Route(*at, 0, type=RTN_THROW)
+        elif not seen.index:
+            route = Route(*at, 0, type=RTN_UNREACHABLE)
+        else:
+            route = Route(*at, seen.index, seen.gateway, seen.metrics, seen.source)
+        routes.setdefault(at, route)
+    return [*routes.values()]
 
 
 def _names(networks: Collection[Network]) -> dict[int, str]:
     """Return the networks' names by their interfaces' indices."""
     names = {each.translator.index: each.name for each in networks if each.translator is not None}
     return names | {network.index: network.name for network in networks}
-
-
-class _Closest(Generic[_T]):
-    """A value for each of some prefixes of one IP version."""
-
-    def __init__(self) -> None:
-        self._values: dict[tuple[int, int], _T] = {}
-        self._lengths: list[int] = []
-
-    def __iter__(self) -> Iterator[_T]:
-        return iter(self._values.values())
-
-    def put(self, prefix: Prefix, value: _T) -> None:
-        if prefix.prefixlen not in self._lengths:
-            self._lengths = sorted({prefix.prefixlen, *self._lengths}, reverse=True)
-        self._values[prefix.prefixlen, int(prefix.network_address)] = value
-
-    def around(self, prefix: Prefix) -> _T | None:
-        """Return the value of the longest prefix that contains this one; it may be this one."""
-        for length in self._lengths:
-            if length <= prefix.prefixlen:
-                found = self._values.get((length, _first(prefix, length)))
-                if found is not None:
-                    return found
-        return None
-
-
-def _first(prefix: Prefix, length: int) -> int:
-    """Return the first address of the prefix of this length that a longer one lies in."""
-    rest = prefix.max_prefixlen - length
-    return int(prefix.network_address) >> rest << rest
 
 
 class Routing:
@@ -240,6 +209,7 @@ class Routing:
         self._interfaces: set[str] = set()  # of networks, those that are gone included
         self._metrics: dict[tuple[int, int], bytes] = {}
         self._main: Sequence[SeenRoute] | None = None
+        self._coming: Collection[int] = ()
         self._led_out: set[tuple[int, int]] = set()
         self._holders: dict[Address, frozenset[str]] = {}  # networks by the addresses that they had
         self._installed = RoutingPlan()
@@ -354,7 +324,10 @@ class Routing:
             return False
         self.stale = False
         rules = self._kernel.rules()
-        foreign = examine(rules, routes, self._kernel.links(), self._networks)
+        links = self._kernel.links()
+        foreign = examine(rules, routes, links, self._networks)
+        known = {network.index for network in self._networks}
+        self._coming = {each.index for each in links if each.name in self._interfaces} - known
         self._metrics = {
             (route.version, route.index): route.metrics
             for route in sorted(routes, key=lambda route: route.rank, reverse=True)
@@ -405,18 +378,19 @@ class Routing:
             if each.ruled and each.prefix.version in steered
         }
         main = self._main or ()
-        rules = past_announced(ruled, self._networks, main)
+        copies = copied(self._networks, main, {each.prefix.version for each in ruled}, self._coming)
+        routes = {(route.table, route.destination): route for route in (*planned.routes, *copies)}
+        rules = past_announced(ruled, self._networks)
         rules |= parts_elsewhere(self.foreign.overruled, self._networks, main)
-        return replace(planned, rules=planned.rules | rules)
+        return RoutingPlan(planned.rules | rules, frozenset(routes.values()))
 
     def _read(self, rules: Sequence[SeenRule], routes: Sequence[SeenRoute]) -> RoutingPlan:
         """Return our installed rules and routes. Routes count with the metrics that we gave them."""
         installed = set()
         for seen in routes:
             if seen.protocol == PROTOCOL:
-                bare = Route(
-                    seen.table, seen.destination, seen.index, seen.gateway, source=seen.source
-                )
+                where = seen.table, seen.destination, seen.index, seen.gateway
+                bare = Route(*where, source=seen.source, type=seen.type)
                 installed.add(replace(bare, metrics=self._given_metrics.get(bare, seen.metrics)))
         ours = (seen.rule for seen in rules if seen.rule and is_ours(seen.preference))
         return RoutingPlan(frozenset(ours), frozenset(installed))

@@ -172,7 +172,15 @@ def _rules(kernel: SteeringKernel) -> list[Rule]:
 
 def _routes(kernel: SteeringKernel) -> list[Route]:
     return [
-        Route(seen.table, seen.destination, seen.index, seen.gateway, seen.metrics, seen.source)
+        Route(
+            seen.table,
+            seen.destination,
+            seen.index,
+            seen.gateway,
+            seen.metrics,
+            seen.source,
+            seen.type,
+        )
         for seen in kernel.routes(PROTOCOL)
         if TABLE_BASE <= seen.table < TABLE_BASE + TABLE_COUNT
     ]

@@ -48,7 +48,7 @@ from cedos.kernel.netlink import (
     messages,
     text,
 )
-from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
+from cedos.kernel.policy_routing import PROTOCOL, Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.model import Address, FlowKey
@@ -143,7 +143,8 @@ class LinuxKernel:
                 policy_routing.routes_request(version, protocol=protocol),
                 policy_routing.DefaultRoutesFilter(),
             )
-            if protocol in (0, route.protocol) and (route.index or not route.destination.prefixlen)
+            if protocol in (0, route.protocol)
+            and (route.index or not route.destination.prefixlen or route.protocol == PROTOCOL)
         ]
 
     def specific_routes(self) -> list[SeenRoute]:

@@ -9,7 +9,7 @@ from ipaddress import ip_network
 from typing import Any, Final
 
 from pyroute2.netlink import NLA_F_NESTED, nlmsg
-from pyroute2.netlink.rtnl import rt_scope, rt_type
+from pyroute2.netlink.rtnl import rt_scope
 from pyroute2.netlink.rtnl.fibmsg import FR_ACT_GOTO, FR_ACT_TO_TBL, FR_ACT_UNREACHABLE, fibmsg
 from pyroute2.netlink.rtnl.rtmsg import RTNH_F_ONLINK, rtmsg, rtmsg_base
 
@@ -134,7 +134,7 @@ def route_request(route: Route, mark: int = PROTOCOL) -> bytes:
     destination, gateway = route.destination, route.gateway
     attributes: dict[str, Any] = {
         "RTA_TABLE": route.table,
-        "RTA_OIF": route.index,
+        "RTA_OIF": route.index or None,
         "RTA_DST": str(destination.network_address) if destination.prefixlen else None,
         "RTA_PREFSRC": str(route.source) if route.source is not None else None,
     }
@@ -143,7 +143,7 @@ def route_request(route: Route, mark: int = PROTOCOL) -> bytes:
     elif gateway is not None:
         attributes["RTA_VIA"] = {"family": FAMILIES[gateway.version], "addr": str(gateway)}
     message = _RouteMessage()
-    on_link = gateway is None and destination.version == 4
+    on_link = route.index and gateway is None and destination.version == 4
     return _packed(
         message,
         attributes,
@@ -152,7 +152,7 @@ def route_request(route: Route, mark: int = PROTOCOL) -> bytes:
         dst_len=destination.prefixlen,
         proto=mark,
         scope=rt_scope["link" if on_link else "universe"],
-        type=rt_type["unicast"],
+        type=route.type,
         flags=RTNH_F_ONLINK if gateway is not None and not gateway.is_link_local else 0,
     )
 
