@@ -78,9 +78,9 @@ class Carry:
                 if timer is not None:
                     timer.cancel()
             self._stop()
+            stream.drop()
             if not stream.over:
                 reset_on_close(self.program)
-                stream.drop()
         return TunnelBytes(stream.sent_bytes, stream.received_bytes, ended)
 
     @property

@@ -81,6 +81,27 @@ async def test_what_follows_a_request_with_an_answer_does_not_wait_for_ever():
     assert share.total_bytes == 0
 
 
+async def test_what_a_server_does_not_take_does_not_wait_for_ever():
+    """Both ends have said all; the server goes with a window of it unread, which counted for good."""
+    share = Unread().share("a")
+    stream = ProxiedStream(1, Anything(), unread=share)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    stream.on_frame(StreamBytes(1, 0, bytes(200_000)))
+    stream.on_frame(StreamEnd(1, 200_000))
+    theirs.shutdown(socket.SHUT_WR)
+    with ours:
+        carrying = asyncio.create_task(Carry(ours, stream).run())
+        while not stream.over:
+            await asyncio.sleep(0.01)
+        assert share.total_bytes
+        theirs.close()
+        assert (await carrying).ended.startswith("program: ")
+    assert share.total_bytes == 0
+    assert not stream.over, "it is not complete"
+
+
 async def test_what_a_client_left_behind_does_not_wait_for_ever(monkeypatch):
     """It fills its window towards a server that never reads, and resets the stream."""
     monkeypatch.setattr(carry, "_LAST_S", 0.1)
