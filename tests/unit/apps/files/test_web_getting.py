@@ -147,39 +147,6 @@ async def answering():
         each.close()
 
 
-async def test_the_rest_of_another_version_is_not_appended(answering, tmp_path):
-    partial = Partial(tmp_path / "file", "")
-    whole = 'Content-Length: 10\r\nETag: "a"'
-    with pytest.raises(WebError, match="broke off"):
-        await web_getting.fetch(await answering(f"200 OK\r\n{whole}", b"aaaaa"), partial, WebWay())
-    rest = 'Content-Length: 5\r\nContent-Range: bytes 5-9/10\r\nETag: "b"'
-    with pytest.raises(WebError, match="another part"):
-        await web_getting.fetch(
-            await answering(f"206 Partial Content\r\n{rest}", b"bbbbb"), partial, WebWay()
-        )
-    assert partial.have == 0
-    partial.close()
-
-
-async def test_the_rest_of_a_larger_file_is_not_appended(answering, tmp_path):
-    """A file that grew within the second of its date was put together of both."""
-    partial = Partial(tmp_path / "file", "")
-    dated = "Last-Modified: Mon, 02 Jan 2023 00:00:00 GMT"
-    with pytest.raises(WebError, match="broke off"):
-        await web_getting.fetch(
-            await answering(f"200 OK\r\nContent-Length: 10\r\n{dated}", b"aaaaa"), partial, WebWay()
-        )
-    partial.close()
-    partial = Partial(tmp_path / "file", "")
-    assert partial.have == 5
-    rest = f"Content-Length: 7\r\nContent-Range: bytes 5-11/12\r\n{dated}"
-    with pytest.raises(WebError, match="another part"):
-        await web_getting.fetch(
-            await answering(f"206 Partial Content\r\n{rest}", b"bbbbbbb"), partial, WebWay()
-        )
-    partial.close()
-
-
 @pytest.mark.parametrize(
     ("encoding", "body", "why", "again"),
     [
