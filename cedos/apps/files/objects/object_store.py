@@ -344,6 +344,7 @@ class ObjectStore(ClientStore[StoredObject]):
 
     def remove(self, client: str, kept: StoredObject) -> None:
         super().remove(client, kept)
+        self._coming.pop(kept, None)
         same = self._by_url.get((client, kept.record.url), {})
         same.pop(kept.record.id, None)
         if not same:

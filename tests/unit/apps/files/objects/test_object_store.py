@@ -168,6 +168,9 @@ async def test_what_comes_leaves_room_to_one_more_client(store, known):
     assert [sum(each.have for each in store.of(client)) for client in (ME, THIRD)] == [
         480 * UNIT, 120 * UNIT
     ]  # fmt: skip
+    for client, each in store.all():
+        store.remove(client, each)
+    assert not store._coming
 
 
 async def coming(store, client):
