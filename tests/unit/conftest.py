@@ -8,6 +8,7 @@ from ipaddress import IPv4Address, ip_interface
 
 import pytest
 from click.testing import CliRunner
+from kit import loop_watch
 
 from cedos.api.budgets import BudgetMessage, UsageMessage
 from cedos.api.messages import (
@@ -41,6 +42,8 @@ from cedos.model import (
     StrategyKind,
     Transfer,
 )
+
+loop_watch.begin()
 
 WIFI = Network(
     name="wlan0",
@@ -235,6 +238,13 @@ def serving(daemon, path):
         assert not thread.is_alive()
         loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+@pytest.fixture(autouse=True)
+def no_call_blocks_an_event_loop():
+    """Fail a test in which our code had an event loop wait, for whoever it serves."""
+    yield
+    assert loop_watch.unknown() == {}
 
 
 @pytest.fixture
