@@ -122,8 +122,9 @@ class NamesUnderRules:
             self.told[number], self.true[number] = OrderedDict(), set()
             for reply in (*self.before, self.hosts):
                 self.note_of(number, reply)
-            while len(self.told[number]) > 32:  # of each name 64 are known
-                self.told[number].popitem(last=False)
+            # Of each name 64 are known. Of several names it is not known which was told last.
+            if len(self.told[number]) > min(32, self.most // 2):
+                self.told[number].clear()
         self.shrink()
         self.tell(on.RuleSet(number, request))
 
