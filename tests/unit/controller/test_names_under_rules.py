@@ -123,7 +123,7 @@ class NamesUnderRules:
             for reply in (*self.before, self.hosts):
                 self.note_of(number, reply)
             # Of each name 64 are known. Of several names it is not known which was told last.
-            if len(self.told[number]) > min(32, self.most // 2):
+            if len(self.true[number]) > min(32, self.most // 2):
                 self.told[number].clear()
         self.shrink()
         self.tell(on.RuleSet(number, request))
