@@ -54,7 +54,14 @@ from cedos.kernel.netlink import (
     NetlinkMessage,
     Requester,
 )
-from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.policy_routing import (
+    MAIN_TABLE,
+    RTN_THROW,
+    RTN_UNICAST,
+    RTN_UNREACHABLE,
+    Route,
+    Rule,
+)
 from cedos.kernel.privileges import EchoSocket, EventSocket, PacketSocket
 from cedos.model import Address, FlowKey
 
@@ -326,6 +333,10 @@ def _checked_routes(routes: tuple[Route, ...]) -> tuple[Route, ...]:
             raise PermissionError(errno.EPERM, "no route of ours has such a source")
         if len(route.metrics) > _METRICS_BYTES:
             raise PermissionError(errno.EPERM, "no metrics of a route")
+        nowhere = Route(route.table, route.destination, 0, type=route.type)
+        kinds = (RTN_UNICAST,) if route.index else (RTN_UNREACHABLE, RTN_THROW)
+        if route.type not in kinds or (not route.index and route != nowhere):
+            raise PermissionError(errno.EPERM, "no route of ours is of such a type")
     return routes
 
 

@@ -32,7 +32,14 @@ from cedos.host.steer.routing_plan import REFUSING_ROUTE, TABLE_BASE, Preference
 from cedos.host.steer.undo import restore
 from cedos.kernel import conntrack
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkMessage
-from cedos.kernel.policy_routing import MAIN_TABLE, Route, Rule
+from cedos.kernel.policy_routing import (
+    MAIN_TABLE,
+    RTN_THROW,
+    RTN_UNICAST,
+    RTN_UNREACHABLE,
+    Route,
+    Rule,
+)
 from cedos.kernel.privileges import EventSocket, PacketSocket
 from cedos.model import FlowKey
 
@@ -154,6 +161,19 @@ def test_routes_with_a_source_are_those_of_networks_and_the_one_that_refuses(ask
     for route in (right, six, four, replace(four, destination=ip_network("192.0.2.0/24"))):
         assert asked.ask("add_routes", (route,)) == ["done", None]
         assert asked.ask("delete_routes", (route,)) == ["done", None]
+
+
+def test_routes_are_of_the_kinds_that_cedos_has(asked):
+    """A local one, say, would have this host take packets to others for its own."""
+    asked.knows(ROUTING)
+    on_link = replace(ROUTE, gateway=None)
+    for kind in range(12):
+        route = replace(on_link, type=kind)
+        nowhere = replace(route, index=0)
+        assert asked.refuses("add_routes", (route,)) == (kind != RTN_UNICAST)
+        assert asked.refuses("add_routes", (nowhere,)) == (kind not in {RTN_UNREACHABLE, RTN_THROW})
+        for odd in (replace(nowhere, gateway=ROUTE.gateway), replace(nowhere, metrics=bytes(8))):
+            assert asked.refuses("add_routes", (odd,))
 
 
 def test_other_sysctls_stay(asked):
