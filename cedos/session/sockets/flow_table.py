@@ -301,7 +301,12 @@ def _end_largest(
 ) -> None:
     """End the largest flows of each host, or of all `together`, that holds more bytes than it may."""
     of_host: dict[bytes, int] = {}
-    flows = [(bytes_, b"" if together else each.peer_key, each) for each, bytes_ in held if bytes_]
+    # (Some ended since they were counted.)
+    flows = [
+        (bytes_, b"" if together else each.peer_key, each)
+        for each, bytes_ in held
+        if bytes_ and not each.ended
+    ]
     for bytes_, host, _ in flows:
         of_host[host] = of_host.get(host, 0) + bytes_
     if not any(bytes_ > most_bytes for bytes_ in of_host.values()):

@@ -325,6 +325,24 @@ def test_unread_bytes_of_all_hosts_together_have_a_limit():
     serving(scenario, HandshakeLimits(unread_bytes=500_000))
 
 
+def test_what_is_ended_for_its_own_host_counts_no_more_among_all_hosts():
+    """Another host's flow, the largest, was ended for what had gone with the first one's."""
+    one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+
+    async def scenario(listener, connect):
+        flows = []
+        for who, size in ((one, 201_000), (one, 190_000), (one, 180_000), (other, 240_000)):
+            near = await connect(who)
+            flows.append(await listener.accept())
+            await near.write(bytes(size))  # nobody reads it
+        await until(lambda: flows[0].ended)
+        assert "its host has sent" in str(flows[0].failure)
+        await asyncio.sleep(2.2)
+        assert [each.ended for each in flows[1:]] == [False, False, False]
+
+    serving(scenario, HandshakeLimits(unread_bytes_per_host=500_000, unread_bytes=700_000))
+
+
 def test_records_that_are_never_completed_count_as_unread():
     """Leave a record without its end on every path: each took 270 kB for ever, that no limit counted."""
 
