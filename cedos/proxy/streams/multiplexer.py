@@ -300,6 +300,8 @@ class Multiplexer:
         # Receive: streams note their frames, and are called once afterwards.
         while messages := connection.receive_data_now():
             for message in messages:
+                if self._over.done():
+                    return  # it was ended at one before
                 frame = parse(message)
                 if (stream := self._taken(frame)) is not None:
                     touched[frame.stream] = stream
@@ -316,6 +318,8 @@ class Multiplexer:
         for stream in touched.values():
             stream.on_change()
         self._take_turns()
+        if self._over.done():
+            return
         if connection.ended:
             self._over.set_result(str(connection.failure or "the session ended"))
         elif connection.peer_closed:

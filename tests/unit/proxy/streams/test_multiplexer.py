@@ -219,6 +219,21 @@ async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
     assert share.total_bytes == 0
 
 
+async def test_a_session_that_is_ended_at_what_it_brings_opens_no_more_and_ends_once():
+    share, opened = Unread(1 << 30, 5_000).share("client"), []
+    session = ClosedSession()
+    session.full = True
+    streams = Multiplexer(
+        session, lambda one, _asked: opened.append(one) or one.accept(), unread=share
+    )
+    session.come = [OpenStream(number + 1, "a", 1).pack() for number in range(100)]
+    session.abort = lambda why: session.__dict__.update(why=why, ended=True)
+    await streams.run()
+    assert session.why == "the other end takes no answers"
+    assert 0 < len(opened) < 50
+    assert share.total_bytes == 0
+
+
 async def test_nothing_is_kept_for_a_session_that_has_ended():
     """Open 40 connections too many and leave: 100 kB counted for good, and soon others' broke."""
     share, opened = Unread().share("client"), []
