@@ -395,9 +395,14 @@ class Partial:
             os.utime(self.number, (modified_unix_s, modified_unix_s))
             os.fsync(self.number)
             # The note first: a crash between the two leaves neither it nor a second name for ever.
-            self._noted = None
+            noted, self._noted = self._noted or self._before, None
             self._note.remove()
-            own_file.rename_new(self._part, self._target)
+            try:
+                own_file.rename_new(self._part, self._target)
+            except OSError:
+                with suppress(OSError):  # a part without its note would be fetched again
+                    self._note.write(PartOf(self._source, self.version, self.size), noted)
+                raise
         except OSError as error:
             raise disk_error(self.target, error, f"; {self.path} is kept") from error
 

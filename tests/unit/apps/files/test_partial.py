@@ -327,6 +327,32 @@ def test_a_folder_that_is_not_there(tmp_path):
         Partial(tmp_path / "no" / "file", "s")
 
 
+@pytest.mark.parametrize("why", [errno.EIO, errno.ENOSPC, errno.EACCES])
+def test_a_whole_part_whose_name_is_refused_is_gone_on_with(tmp_path, monkeypatch, why):
+    """Each further attempt had fetched all of it again."""
+
+    def refuses(*_):
+        ctypes.set_errno(why)
+        return -1
+
+    partial = Partial(tmp_path / "file", "s")
+    partial.begin(0, "v1", len(TEXT))
+    partial.write(TEXT)
+    partial.note_networks({"wlan0": 900})
+    with monkeypatch.context() as patched:
+        patched.setattr(own_file, "_libc", SimpleNamespace(renameat2=refuses))
+        with pytest.raises(DiskError, match="kept"):
+            partial.finish(0.0)
+    partial.close()
+    again = Partial(tmp_path / "file", "s")
+    assert (again.have, again.version, again.size) == (len(TEXT), "v1", len(TEXT))
+    assert again.by_network == {"wlan0": 900}
+    assert again.is_right(DIGEST)
+    again.finish(0.0)
+    again.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
 @pytest.mark.parametrize("can", [True, False])
 def test_a_file_gets_its_name_over_no_other_one(tmp_path, monkeypatch, can):
     def cannot(*_):
