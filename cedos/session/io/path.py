@@ -37,6 +37,7 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 # The most unsent bytes in the kernel (TCP_NOTSENT_LOWAT). They cannot move to another path, and no
 # urgent data can overtake them.
 UNSENT_BYTES: Final = 1 << 19
+_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger(__name__)
 # With several paths, the time of sending that may wait in the kernel, but some records at least.
 # If a path fails, these data are sent again over another path behind its own queue.
 _UNSENT_S: Final = 0.1
@@ -59,7 +60,6 @@ SILENCE_S: Final = 30
 QUIET_S: Final = 240
 
 # Then the kernel sends a keep-alive every five seconds, and gives up after four without an answer.
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger(__name__)
 _KEEP_ALIVE: Final = ((socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4))
 
 
