@@ -481,7 +481,7 @@ class RuleMessage(ControlMessage, frozen=True, kw_only=True):
     why: str  # the reason as text
     # By IP version ("4", "6"), the VPN that carries these connections instead.
     vpn: dict[str, str] = {}
-    # By IP version, the interface of the host's own default that does.
+    # By IP version whose connections the host itself refuses.
     host_defaults: dict[str, str] = {}
     refused: dict[str, str] = {}  # by IP version, why its connections are refused
 

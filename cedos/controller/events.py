@@ -68,6 +68,11 @@ class HostDefault:
     vpn: bool
     what: str
 
+    @property
+    def overrules(self) -> bool:
+        """Return whether it holds even for what is under a user's rule."""
+        return self.vpn or not self.interface
+
 
 @dataclass(frozen=True, slots=True)
 class FlowOpened:

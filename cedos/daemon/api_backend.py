@@ -257,11 +257,7 @@ class ApiBackend:
         self.carried.on_report(report, uid, time.monotonic(), time.time())
 
     async def rules(self) -> list[RuleMessage]:
-        decider = self._known.decider
-        networks = {network.interface for network in decider.networks}
-        # (What is ruled is led past a default over a network, too.)
-        left_to = {v: d for v, d in decider.host_defaults.items() if d.interface not in networks}
-        return rule_messages(self._known.ruled, left_to)
+        return rule_messages(self._known.ruled, self._known.decider.host_defaults)
 
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         number = self._known.ruled.rules.number_for(rule)
@@ -444,7 +440,11 @@ def rule_messages(
         led = [each for each in by_version.values() if each.network is not None]
         first = (led or list(by_version.values()))[0]
         addressed = any(of == number for _, of in ruled.rules.places())
-        left_to = {v: host_defaults[v] for v in by_version if addressed and v in host_defaults}
+        left_to = {
+            version: default
+            for version, default in host_defaults.items()
+            if version in by_version and addressed and default.overrules
+        }
         found.append(
             RuleMessage(
                 number=number,

@@ -5,6 +5,9 @@ table that has one; routes that cover the Internet in parts are more specific th
 into a VPN, over an interface that is no network, or nowhere, it stays. So does what is asked before our
 rules. Only where it leads over a network may cedos choose another one; parts are overruled then, as a
 network may announce them (DHCP's option 121) to draw everything to itself.
+
+A user's rule holds beside all of these but a VPN and nowhere: a network that the daemon has not been told
+of yet, or that has no address, looks like an interface that is no network.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -19,7 +22,8 @@ from cedos.kernel.policy_routing import LARGEST_PARTS, MAIN_TABLE, SeenRoute, Se
 from cedos.kernel.rtnetlink import Link
 from cedos.model import Network
 
-_KINDS: Final = TUNNEL_KINDS | {"ppp"}
+# (VPNs hold back by a dummy what is not to leave while they are down.)
+_KINDS: Final = TUNNEL_KINDS | {"ppp", "dummy"}
 # ARPHRD: NONE, PPP, TUNNEL, TUNNEL6, SIT, IPGRE, IP6GRE, RAWIP.
 _TYPES: Final = frozenset((65534, 512, 768, 769, 776, 778, 823, 519))
 _MAIN_PREFERENCE: Final = 32766

@@ -36,6 +36,7 @@ from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_network
 from typing import Final
 
+from cedos.controller.events import HostDefault
 from cedos.kernel.policy_routing import (
     EVERYWHERE,
     LOOPBACK_INDEX,
@@ -178,13 +179,12 @@ def plan(
     *,
     marks: Mapping[int, str] | None = None,
     rescues: Mapping[FlowKey, str] | None = None,
-    left_alone: Mapping[int, bool] | None = None,
-    borrowing: Collection[int] = (),
+    left_alone: Mapping[int, HostDefault] | None = None,
     metrics: Mapping[tuple[int, int], bytes] | None = None,
     lost: Collection[tuple[int, int]] = (),
     others: Mapping[int, str] | None = None,
     overruled: Mapping[int, int] | None = None,
-    shared: Collection[Address] = (),
+    holders: Mapping[Address, Collection[str]] | None = None,
 ) -> RoutingPlan:
     """Return the rules and routes that are to be in place.
 
@@ -194,23 +194,25 @@ def plan(
         destinations: destination -> the name of its network, or `NOWHERE`.
         marks: a program's mark (SO_MARK) -> the name of the network for what carries it.
         rescues: a rescued flow -> the name of the network that it was rescued to.
-        left_alone: the IP versions whose default is the host's own -> whether a VPN has it. Of these only
-            what is bound is led to its network, and to a VPN even what is bound to an address alone.
-        borrowing: those of them where it leads over a network without an address: what is ruled is led
-            there, too.
+        left_alone: the IP versions whose default is the host's own, and which. Of these only what is
+            bound is led to its network, and what is ruled. Where a VPN has the default, or the host
+            refuses all, what is ruled is not, and to a VPN goes even what is bound to an address alone.
         metrics: (IP version, interface index) -> metrics of the host's own default route there.
         lost: (IP version, interface index) that led out once: what is bound to addresses there waits
             while it does not. One that never did is a local network, and none of our business.
         others: an IP version that the default lacks -> the name of the network that has its default.
         overruled: an IP version -> up to which length main's prefixes count no more than its default.
-        shared: addresses that several networks have, or had.
+        holders: addresses -> the names of the networks that have them, or had.
     """
     rules: set[Rule] = set()
     routes: set[Route] = set()
     by_name = {network.name: network for network in networks}
     left_alone = left_alone or {}
+    holders = holders or {}
+    shared = {each for each, names in holders.items() if len(names) > 1}
     for version in (4, 6):
-        tunnelled = left_alone.get(version, False)
+        left = left_alone.get(version)
+        tunnelled = left is not None and left.vpn
         ruled = any(each.ruled and each.prefix.version == version for each in destinations or ())
         # (What is ruled is refused at once, and not once a network that comes has been noticed.)
         if not ruled and not any(network.carries(version) for network in networks):
@@ -231,15 +233,15 @@ def plan(
             waits = not network.carries(version) and (version, network.index) in lost
             if not tunnelled and (network.leads_out(version) or waits):
                 rules |= _source_rules(network, version, networks, routes, shared)
-        left = version in left_alone
-        if left and version not in borrowing:
+        if left is not None and left.overrules:
             continue
         if version == 6:
             routes.add(REFUSING_ROUTE)
             refused = ip_network(_LOOPBACK)
             rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
         there = [each for each in destinations or () if each.prefix.version == version]
-        sources = {each.name: _sources(each) for each in networks} if version == 6 else {}
+        leading = networks if version == 6 and ruled else ()
+        sources = {each.name: _sources(each, holders) for each in leading}
         # Hints of many lengths do not make rules share a preference.
         steps_by = {
             ruled: steps_of(each.prefix for each in there if each.ruled is ruled)
@@ -413,21 +415,35 @@ def _leading_rules(
     return {replace(rule, source=source, finds_source=True) for source in sources}
 
 
-def _sources(network: Network) -> list[IPv6Network]:
+def _sources(network: Network, holders: Mapping[Address, Collection[str]]) -> list[IPv6Network]:
     """Return the prefixes of a network's own addresses of IPv6; of many, the nearest ones as one.
 
     A router may announce 16, and the kernel goes through the rules of all destinations for each
     connection. An address that the route names is not looked at by the kernel: then any one will do.
+
+    Of a prefix in which another network has an address, or had, only the own addresses: once they are
+    lost, the kernel gives a socket the other one's. Such are taken together last.
     """
     if any(hop.version == 6 and hop.source is not None for hop in network.next_hops):
         # (One without a source could not stand beside the others: the kernel takes them for equal.)
         return [*_HALVES]
     own = own_addresses(network)
-    found = {each.network for each in network.addresses if each.version == 6 and each.ip in own}
+    others = [
+        each for each, names in holders.items() if each not in own and {*names} - {network.name}
+    ]
+
+    def others_in(prefix: Prefix) -> bool:
+        return any(each in prefix for each in others)
+
+    found = {
+        ip_network(each.ip) if others_in(each.network) else each.network
+        for each in network.addresses
+        if each.version == 6 and each.ip in own
+    }
     prefixes = sorted(each for each in found if isinstance(each, IPv6Network))
     while len(prefixes) > _MOST_SOURCES:
         joined = list(map(_common, prefixes, prefixes[1:]))
-        nearest = max(joined, key=lambda each: each.prefixlen)
+        nearest = max(joined, key=lambda each: (not others_in(each), each.prefixlen))
         at = joined.index(nearest)
         prefixes[at : at + 2] = [nearest]
     return prefixes

@@ -355,23 +355,21 @@ class Routing:
 
     def _planned(self) -> RoutingPlan:
         left_alone = self.foreign.defaults
-        # A network can bring about that its address is no more, or of the link alone (DHCP).
-        borrowing = {v for v, each in left_alone.items() if each.interface in self._interfaces}
         planned = plan(
             self._networks,
             self.default,
             self.destinations,
             marks=self.marks,
             rescues=self.rescues,
-            left_alone={v: each.vpn for v, each in left_alone.items()},
-            borrowing=borrowing,
+            left_alone=left_alone,
             metrics=self._metrics,
             lost=self._led_out,
             others=self.others,
             overruled=self.foreign.overruled,
-            shared={each for each, names in self._holders.items() if len(names) > 1},
+            holders=self._holders,
         )
-        steered = {rule.version for rule in planned.rules} - (left_alone.keys() - borrowing)
+        steered = {rule.version for rule in planned.rules}
+        steered -= {version for version, each in left_alone.items() if each.overrules}
         ruled = {
             each: name
             for each, name in self.destinations.items()

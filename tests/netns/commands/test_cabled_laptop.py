@@ -88,14 +88,14 @@ def test_what_the_user_has_ignored_stays_the_hosts_default(cabled, install):
         assert "New IPv4 connections go over br0 (bridge), the host's own default" in _shown(cedos)
         assert "only usable" not in _shown(cedos)
         assert _leads(cabled, "br0")
-        assert cedos.run("rule", "add", "--host", SERVER, "--only", "lte0").returncode == 0
-        assert _leads(cabled, "br0")
-        assert "IPv4 as the host itself" in cedos.run("rule").stdout
         examined = cedos.run("doctor", "--config", config).stdout
         assert "the host's own IPv4 default is br0 (bridge)" in " ".join(examined.split())
         # What is bound to a network goes there.
         bound = laptop.ip("route", "get", SERVER, "from", "192.168.44.2")
         assert "dev lte0 " in bound
+        assert cedos.run("rule", "add", "--host", SERVER, "--only", "lte0").returncode == 0
+        assert _leads(cabled, "lte0"), "by the rule"
+        assert "as the host itself" not in cedos.run("rule").stdout
         laptop.ip("link", "set", "br0", "down")
         wait_until(lambda: cedos.client.status().default.network is not None)
         assert _leads(cabled, "lte0"), "by the rule"
@@ -108,6 +108,8 @@ def test_what_the_host_refuses_stays_refused(tethered, install):
         laptop.ip("route", "add", "blackhole", "default", "metric", "1")
         wait_until(lambda: "4" in cedos.client.status().default.host_defaults)
         assert "refused by the host's own routes" in _shown(cedos)
+        assert cedos.run("rule", "add", "--host", SERVER, "--only", "lte0").returncode == 0
+        assert "IPv4 as the host itself" in cedos.run("rule").stdout
         assert laptop.run("ip", "route", "get", SERVER, check=False).returncode
         laptop.ip("route", "del", "blackhole", "default", "metric", "1")
         wait_until(lambda: cedos.client.status().default.network == "wlan0")

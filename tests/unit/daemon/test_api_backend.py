@@ -139,9 +139,11 @@ async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script):
     script.tell(HostDefaultsChanged({4: HostDefault("wg0", vpn=True, what="wireguard")}))
     four, six = await backend.rules()
     assert (four.vpn, six.vpn) == ({"4": "wg0"}, {})
-    script.tell(HostDefaultsChanged({6: HostDefault("br0", vpn=False, what="bridge")}))
+    refuses = HostDefault("", vpn=False, what="a default route of the host")
+    bridge = HostDefault("br0", vpn=False, what="bridge")
+    script.tell(HostDefaultsChanged({4: bridge, 6: refuses}))
     four, six = await backend.rules()
-    assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": "br0"}, {})
+    assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": ""}, {})
 
 
 async def test_flows_without_a_socket_are_over():

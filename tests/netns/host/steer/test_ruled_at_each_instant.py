@@ -14,6 +14,7 @@ import struct
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
+from kit.waiting import wait_until
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
 
@@ -207,6 +208,13 @@ class Walk:
         self.busy = False
         self.look("an event")
 
+    def wait_until_links_run(self):
+        def states():
+            found = {link.get_attr("IFLA_IFNAME"): link for link in self.ip.get_links()}
+            return {found[name].get_attr("IFLA_OPERSTATE") for name in NETWORKS if name in found}
+
+        wait_until(lambda: states() == {"UP"})
+
     # -- what the daemon does ---------------------------------------------------------------------
 
     def follow(self):
@@ -349,19 +357,64 @@ class Walk:
             self.living.remove(each)
 
 
+@contextlib.contextmanager
+def walking(make_namespace, seed, number=0):
+    with contextlib.ExitStack() as exits:
+        client, far = make_namespace(f"laptop{number}"), make_namespace(f"far{number}")
+        for namespace in (client, far):
+            namespace.sysctl("net.ipv6.conf.default.accept_dad", 0)
+            namespace.sysctl("net.ipv6.conf.default.router_solicitations", 0)
+        exits.enter_context(client.entered())
+        iptables.track()
+        walk = Walk(seed, client, far, exits)
+        walk.wait_until_links_run()
+        walk.follow()
+        yield walk
+        for each in walk.living:
+            each[0].close()
+
+
 @pytest.mark.parametrize("seed", [3, 8])
 def test_nothing_ruled_leaves_by_a_forbidden_network_at_any_instant(make_namespace, seed):
     walks = int(os.environ.get("CEDOS_WALKS", "1"))
     for number in range(walks):
-        with contextlib.ExitStack() as exits:
-            client, far = make_namespace(f"laptop{number}"), make_namespace(f"far{number}")
-            for namespace in (client, far):
-                namespace.sysctl("net.ipv6.conf.default.accept_dad", 0)
-                namespace.sysctl("net.ipv6.conf.default.router_solicitations", 0)
-            exits.enter_context(client.entered())
-            iptables.track()
-            walk = Walk(seed * 1000 + number, client, far, exits)
+        with walking(make_namespace, seed * 1000 + number, number) as walk:
             for _ in range(50):
                 walk.step()
-            for each in walk.living:
-                each[0].close()
+
+
+def held_to(walk, place, name):
+    walk.rules = {(place, None): frozenset([name])}
+    walk.in_force = [{}, walk.rules]
+    walk.lead()
+
+
+def test_a_network_in_one_prefix_with_another_loses_its_address(make_namespace):
+    """The kernel gave a socket the other one's, which fitted, and led it over that one later."""
+    with walking(make_namespace, 1) as walk:
+        for name in ("wlan0", "lte0"):
+            walk.address("del", name, OWN[6].format(NETWORKS[name]))
+        walk.address("add", "wlan0", "2001:db8:45::9/64")
+        walk.follow()
+        held_to(walk, "2001:db8:100::1", "eth0")
+        walk.address("del", "eth0", "2001:db8:45::2/64")
+        walk.random.random = lambda: 0.01  # each connected socket lives on
+        walk.look("an address is lost")
+        walk.follow()
+        walk.look("the daemon has followed")
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_network_never_seen_takes_the_hosts_default(make_namespace, version):
+    """It counted as no network of cedos, and all rules were withdrawn until the monitor told of it."""
+    with walking(make_namespace, 1) as walk:
+        walk.goes("wlan0")
+        walk.follow()
+        walk.routing._interfaces.discard("wlan0")
+        held_to(walk, REMOTE[version][0], "lte0")
+        walk.comes("wlan0")
+        walk.wait_until_links_run()
+        walk.look("it comes")
+        walk.reconcile()
+        walk.look("before the daemon is told")
+        walk.follow()

@@ -144,6 +144,37 @@ def test_prefixes_that_a_router_announces_do_not_multiply_the_rules(world):
     assert sources(world, addresses=addresses) == found
 
 
+def test_of_a_prefix_that_two_networks_share_the_own_addresses_are_led(world):
+    """Lose the ruled one's: the kernel gives a socket the other's, and that leads over the other one."""
+    shared = ("2001:db8:45::2/64", "2001:db8:45::7/64", "2001:db8:44::2/64", "fe80::44/64")
+    lte0 = replace(world.lte0, addresses=tuple(map(ip_interface, shared)))
+    own = {"2001:db8:45::2/128", "2001:db8:45::7/128", "2001:db8:44::/64"}
+    routing = Routing(world.kernel)
+    rule(routing, "2001:db8:100::1/128", "lte0")
+
+    def led(*addresses):
+        given = (*world.wlan0.addresses, *map(ip_interface, addresses))
+        routing.networks_changed([replace(world.wlan0, addresses=given), lte0])
+        return {str(each.source) for each in world.kernel.own if each.finds_source}
+
+    assert led() == {"2001:db8:45::/64", "2001:db8:44::/64"}
+    assert led("2001:db8:45::9/64") == own
+    assert led() == own, "the other one may have it again at any moment"
+
+
+def test_of_many_addresses_those_are_taken_together_that_leave_out_another_networks(world):
+    own = [ip_interface(f"2001:db8:45::{last:x}/64") for last in (2, 4, 5, 0x90, 0xA0, 0xB0)]
+    other = tuple(map(ip_interface, ("2001:db8:45::3/64", "2001:db8:45::91/64")))
+    routing = Routing(world.kernel)
+    wlan0 = replace(world.wlan0, addresses=other)
+    routing.networks_changed([wlan0, replace(world.lte0, addresses=tuple(own))])
+    rule(routing, "2001:db8:100::1/128", "lte0")
+    led = [each.source for each in world.kernel.own if each.finds_source]
+    assert len(led) == 4
+    assert all(any(each.ip in source for source in led) for each in own)
+    assert not any(each.ip in source for source in led for each in other)
+
+
 def test_where_the_route_names_an_address_any_one_is_led(world):
     """Deprecate all of a network's addresses: the kernel looks at another network's."""
     hop = replace(world.lte0.next_hops[1], source=ip_address("2001:db8:44::2"))

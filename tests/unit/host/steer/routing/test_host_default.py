@@ -25,6 +25,7 @@ TUNNELS = [
     Link(9, "ppp0", "", 512, RUNS),
     Link(9, "ipsec0", "xfrm", 1, RUNS),
     Link(9, "kept", "tun", 65534, DOWN),
+    Link(9, "killswitch", "dummy", 1, RUNS),
 ]
 
 

@@ -420,6 +420,26 @@ def test_a_network_between_two_leases_takes_no_rule_away(world, routing):
         assert world.carrier(4, remote="198.51.100.1") is None
 
 
+def test_an_interface_never_seen_that_takes_the_hosts_default_takes_no_rule_away(world, routing):
+    """Until the monitor tells of it, no rule held: what is ruled went over it."""
+    routing.set_destinations(
+        {
+            Destination(ip_network("198.51.100.1"), ruled=True): "lte0",
+            Destination(ip_network("198.51.100.2"), ruled=True): NOWHERE,
+        }
+    )
+    for index, kind, there in ((8, "", "lte0"), (9, "tun", "tun0"), (9, "dummy", "tun0")):
+        world.kernel.add_link(index, "usb0" if index == 8 else "tun0", kind)
+        world.kernel.add_main_route("0.0.0.0/0", index, metric=1)
+        routing.reconcile()
+        assert 4 in routing.foreign.defaults
+        assert world.carrier(4, remote="198.51.100.1") == there
+        assert world.carrier(4, remote="198.51.100.2") == (None if index == 8 else there)
+        assert world.carrier(4, remote="203.0.113.1") == ("usb0" if index == 8 else "tun0")
+        world.kernel.all_routes = [r for r in world.kernel.all_routes if r.index not in (8, 9)]
+        world.kernel.all_links = [each for each in world.kernel.all_links if each.index < 8]
+
+
 class Watched(MemoryKernel):
     """Looks before every single change."""
 
