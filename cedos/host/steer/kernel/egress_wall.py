@@ -53,6 +53,8 @@ DROP: Final = 2
 # The parents of the filters of a `clsact`.
 INGRESS, EGRESS = 0xFFFFFFF2, 0xFFFFFFF3
 CLSACT: Final = "clsact"
+# A qdisc of the same handle. A filter on what leaves would be put, by the kernel, on what comes in.
+_INGRESS_ALONE: Final = "ingress"
 _CLSACT_PARENT, _CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFF0000
 _MESSAGE: Final = struct.Struct("=BxxxiIII")  # family, interface, handle, parent, information
 _KIND, _OPTIONS = 1, 2
@@ -111,8 +113,8 @@ def filter_request(index: int, priority: int, handle: int, code: bytes) -> bytes
     return _filter(index, priority, handle) + options
 
 
-def delete_filter_request(index: int, priority: int, handle: int) -> bytes:
-    """Delete one (RTM_DELTFILTER)."""
+def named_filter_request(index: int, priority: int, handle: int) -> bytes:
+    """Ask for one, or delete it (RTM_GETTFILTER, RTM_DELTFILTER)."""
     return _filter(index, priority, handle)
 
 
@@ -163,22 +165,24 @@ class EgressWall:
         self._addresses: dict[int, bytes] = {}
 
     def put_up(self, names: Collection[str]) -> bool:
-        """Put up what is missing of it at these interfaces, without looking first; return whether it was.
+        """Put up what is missing of it at these interfaces; return whether something was.
 
-        An interface that is not there has none until the next time.
+        An interface that is not there has none until the next time. Where one cannot have it, the others
+        have.
         """
         with self._turn:
-            put_up = [self._put_up(link) for link in self._there(names)]
-        return any(put_up)
+            return self._put_up_at(self._there(names))
 
     def only(self, names: Collection[str]) -> bool:
         """Have the wall at these interfaces only; return whether another one had it."""
         with self._turn:
             keep = self._there(names)
-            for link in keep:
-                self._put_up(link)
-            others = self._where() - {link.index for link in keep}
-            taken_down = [self._take_down(index) for index in others]
+            try:
+                self._put_up_at(keep)
+            finally:
+                there = self._qdiscs()
+                others = there.keys() - {link.index for link in keep}
+                taken_down = [self._take_down(index, there[index]) for index in others]
         return any(taken_down)
 
     def close(self) -> None:
@@ -186,6 +190,17 @@ class EgressWall:
 
     def _there(self, names: Collection[str]) -> list[Link]:
         return [link for name in names if (link := self._link(name)) is not None]
+
+    def _put_up_at(self, links: Collection[Link]) -> bool:
+        put_up, refused = [], None
+        for link in links:
+            try:
+                put_up.append(self._put_up(link))
+            except (OSError, HostError) as error:
+                refused = error
+        if refused is not None:
+            raise refused
+        return any(put_up)
 
     def _put_up(self, link: Link) -> bool:
         try:
@@ -221,26 +236,44 @@ class EgressWall:
             )
 
     def _added(self, link: Link) -> bool:
-        new = NLM_F_CREATE | NLM_F_EXCL
-        (refused,) = self._requester.ask_together((*self._filter(link), new))
-        if refused is not None and refused.errno != errno.EEXIST:
-            # There is no `clsact`. Without the filter none would know it for ours.
-            clsact = clsact_request(link.index)
-            self._made.add(link.index)
-            unmade, refused = self._requester.ask_together(
-                (RTM_NEWQDISC, clsact, new), (*self._filter(link), new)
+        if self._stands(link):
+            return False
+        clsact, kind = clsact_request(link.index), self._qdiscs().get(link.index)
+        if kind == _INGRESS_ALONE:
+            raise HostError(
+                f"{link.name} has the qdisc `{kind}`, in whose place `{CLSACT}` would be needed"
             )
-            if refused is not None and refused.errno != errno.EEXIST:
+        new = NLM_F_CREATE | NLM_F_EXCL
+        makes = []
+        if kind is None:
+            # Without the filter none would know it for ours.
+            self._made.add(link.index)
+            makes.append((RTM_NEWQDISC, clsact, new))
+        *unmade, refused = self._requester.ask_together(*makes, (*self._filter(link), new))
+        if refused is not None and refused.errno != errno.EEXIST:
+            if makes:
                 self._made.discard(link.index)
-                if unmade is None:
-                    self._requester.ask(RTM_DELQDISC, clsact)
-                raise unmade or refused
+            if unmade == [None]:
+                self._requester.ask(RTM_DELQDISC, clsact)
+            raise next(filter(None, unmade), refused)
         return refused is None
 
+    def _stands(self, link: Link) -> bool:
+        asked = named_filter_request(link.index, _PRIORITY, self._handle(link))
+        try:
+            self._requester.ask(RTM_GETTFILTER, asked)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise
+            return False
+        return True
+
     def _filter(self, link: Link) -> tuple[int, bytes]:
-        handle = _CLSACT_IS_OURS if link.index in self._made else _CLSACT_WAS_THERE
         code = program(link.type, link.hardware_address)
-        return RTM_NEWTFILTER, filter_request(link.index, _PRIORITY, handle, code)
+        return RTM_NEWTFILTER, filter_request(link.index, _PRIORITY, self._handle(link), code)
+
+    def _handle(self, link: Link) -> int:
+        return _CLSACT_IS_OURS if link.index in self._made else _CLSACT_WAS_THERE
 
     def _link(self, name: str) -> Link | None:
         try:
@@ -251,22 +284,21 @@ class EgressWall:
             raise
         return next(filter(None, map(rtnetlink.parse_link, answers)), None)
 
-    def _where(self) -> set[int]:
-        """Return the interfaces that may have the wall."""
-        request = qdiscs_request()
+    def _qdiscs(self) -> dict[int, str]:
+        """Return the interfaces that may have the wall, each with the kind of what it would stand on."""
         try:
-            answers = self._requester.dump(RTM_GETQDISC, request)
+            answers = self._requester.dump(RTM_GETQDISC, qdiscs_request())
         except OSError as error:
             if error.errno == errno.EOPNOTSUPP:  # a kernel without traffic control
-                return set()
+                return {}
             raise
         found = filter(None, map(parse, answers))
-        return {each.index for each in found if each.kind == CLSACT}
+        return {each.index: each.kind for each in found if each.kind in (CLSACT, _INGRESS_ALONE)}
 
-    def _take_down(self, index: int) -> bool:
+    def _take_down(self, index: int, kind: str) -> bool:
         leaving = self._filters(index, EGRESS)
         ours = {each.handle for each in leaving if _is_ours(each)}
-        made = index in self._made or _CLSACT_IS_OURS in ours
+        made = kind == CLSACT and (index in self._made or _CLSACT_IS_OURS in ours)
         self._made.discard(index)
         self._addresses.pop(index, None)
         others = any(each.priority != _PRIORITY for each in leaving)
@@ -276,7 +308,7 @@ class EgressWall:
                 self._requester.ask(RTM_DELQDISC, request)
                 return True
             for handle in ours:
-                request = delete_filter_request(index, _PRIORITY, handle)
+                request = named_filter_request(index, _PRIORITY, handle)
                 self._requester.ask(RTM_DELTFILTER, request)
         return bool(ours)
 

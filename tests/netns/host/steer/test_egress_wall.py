@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from cedos.errors import HostError
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.egress_wall import EgressWall
 from cedos.host.steer.steering import Steering
@@ -87,6 +88,31 @@ def test_filters_of_others_stay(host):
     shown = controlled(host, "filter show dev lte0 egress")
     assert "pref 9 " in shown
     assert "pref 7300 " not in shown
+
+
+def test_a_qdisc_for_what_comes_in_is_told_and_gets_no_filter_of_ours(host):
+    """On `ingress` the kernel put the filter at what comes in, where nothing took it down again."""
+    controlled(host, "qdisc add dev lte0 ingress")
+    before = host.state()
+    with wall(host) as made:
+        for act in (made.put_up, made.only):
+            with pytest.raises(HostError, match="lte0 has the qdisc `ingress`"):
+                act(["lte0", "wlan0"])
+            assert host.state() != before
+            assert "pref 7300 " not in controlled(host, "filter show dev lte0 ingress")
+            assert "pref 7300 " in controlled(host, "filter show dev wlan0 egress")
+        assert answered(host, 4, to=NEAR[4])
+        assert made.only([])
+        assert host.state() == before
+        # It comes in the place of what the wall stands on.
+        controlled(host, "qdisc del dev lte0 ingress")
+        assert made.put_up(["lte0"])
+        controlled(host, "qdisc del dev lte0 clsact")
+        controlled(host, "qdisc add dev lte0 ingress")
+        with pytest.raises(HostError, match="ingress"):
+            made.put_up(["lte0"])
+        made.only([])
+    assert host.state() == before
 
 
 FULL_QUEUE = """
