@@ -86,13 +86,14 @@ def _place(text: str) -> Place:
 
 
 def _loopback(text: str) -> tuple[str, int]:
-    """`1080` (the usual loopback addresses), `127.0.0.2:1080`, `[::1]:1080`."""
-    address, port = listen_address(text, PORT)
-    if address and not ip_address(address).is_loopback:
-        raise ValueError(
-            f"{address} is no address of loopback, which alone is served: use 127.0.0.1"
-        )
-    return address, port
+    """Parse `1080` (the usual loopback addresses), `127.0.0.2:1080` or `[::1]:1080`."""
+    with contextlib.suppress(ValueError):
+        address, port = listen_address(text)
+        if not address or ip_address(address).is_loopback:
+            return address, port
+    raise ValueError(
+        f"{text!r} is not {PORT}, 127.0.0.1:{PORT} or [::1]:{PORT}: only loopback is served"
+    )
 
 
 _LOOPBACK_PORT: Final = Parsed("[address:]port", _loopback)
@@ -441,7 +442,7 @@ async def _follow_joined(
 
 
 def say_who_chooses(control: Path) -> None:
-    """To a person, once: without the daemon it all works, and less of it."""
+    """Tell a person, once, who chooses: without the daemon it all works, and less of it."""
     without = "metered networks are used only where there is no other"
     try:
         ControlClient(control, _DAEMON_S).networks()
