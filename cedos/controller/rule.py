@@ -1,6 +1,7 @@
 """A user's rule, which restricts the networks of connections to some hosts."""
 
 import re
+from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import Annotated, Final
 
@@ -24,6 +25,15 @@ _Network = Annotated[str, Meta(min_length=1, max_length=64)]
 
 def is_host_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
+
+
+# (Each answer to a look-up is held against all rules.)
+@lru_cache(maxsize=256)
+def _prefix(host: str) -> IPv4Network | IPv6Network | None:
+    try:
+        return ip_network(host, strict=False)
+    except ValueError:
+        return None
 
 
 class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,10 +68,7 @@ class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     @property
     def prefix(self) -> IPv4Network | IPv6Network | None:
         """Return the address or prefix; None: the host is a name."""
-        try:
-            return ip_network(self.host, strict=False)
-        except ValueError:
-            return None
+        return _prefix(self.host)
 
     def allows(self, network: str, kind: NetworkKind, *, metered: bool) -> bool:
         """Return whether connections may use a network, given by its name and kind."""

@@ -324,8 +324,9 @@ class UserRules:
         return min(MOST_ADDRESSES, MOST_OF_ALL // max(names, 1))
 
     def _index(self) -> None:
+        most = self._most
         for number, rule in list(self._rules.items()):
-            if len(rule.addresses) > self._most:
+            if len(rule.addresses) > most:
                 self._learn(number, ())
         self._by_address, self._prefixes = {}, []
         for number, rule in self._rules.items():

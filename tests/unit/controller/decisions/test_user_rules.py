@@ -107,6 +107,16 @@ def test_a_rule_covers_what_resolvers_say_of_its_name():
     assert rules.of(ip_address("198.51.2.255"), 443) == 1
 
 
+def test_an_answer_has_no_rule_read_again(monkeypatch):
+    """With 64 rules an answer about one of them took 19 ms: each rule's prefix was read 65 times."""
+    rules = rules_of(*(RuleRequest(host=f"{n}.example", never=("lte0",)) for n in range(MOST)))
+    read = []
+    monkeypatch.setattr("cedos.controller.rule.ip_network", lambda *given, **_: read.append(given))
+    assert rules.on_answer(DnsReply(1, 0, False, "a.1.example", 1, (ip_address("203.0.113.7"),)))
+    assert not rules.on_answer(DnsReply(1, 0, False, "other.test", 1, (ip_address("203.0.113.8"),)))
+    assert not read
+
+
 def test_the_addresses_of_all_rules_have_a_limit():
     """With 25 rules of 250 addresses the daemon followed a lost network after 33 s."""
     addresses = tuple(f"10.0.0.{n}" for n in range(MOST_ADDRESSES))
