@@ -69,6 +69,8 @@ class UserRules:
         # The rules of names by address, and those of prefixes.
         self._by_address: dict[str, list[int]] = {}
         self._prefixes: list[tuple[IPv4Network | IPv6Network, int]] = []
+        # As `by_place` returns it, until a rule changes: there may be thousands.
+        self._by_place: dict[Place, tuple[tuple[int, ...], int]] | None = None
         for number, rule in islice(kept.items(), MOST) if isinstance(kept, dict) else ():
             with suppress(ValueError, msgspec.ValidationError):
                 kept_rule = msgspec.convert(rule, RuleRequest)
@@ -241,6 +243,15 @@ class UserRules:
             for prefix in prefixes:
                 yield (str(prefix), rule.port), number
 
+    def by_place(self) -> Mapping[Place, tuple[tuple[int, ...], int]]:
+        """Return by place the rules that hold there, and its IP version."""
+        if self._by_place is None:
+            self._by_place = {}
+            for place, number in self.places():
+                address = ip_network(place[0]).network_address
+                self._by_place[place] = self.together(number, address, place[1]), address.version
+        return self._by_place
+
     def of(self, address: Address, port: int | None) -> int | None:
         """Return the number of a connection's rule.
 
@@ -328,7 +339,7 @@ class UserRules:
         for number, rule in list(self._rules.items()):
             if len(rule.addresses) > most:
                 self._learn(number, ())
-        self._by_address, self._prefixes = {}, []
+        self._by_address, self._prefixes, self._by_place = {}, [], None
         for number, rule in self._rules.items():
             if (prefix := rule.prefix) is not None:
                 self._prefixes.append((prefix, number))
@@ -448,7 +459,7 @@ class RuledDestinations:
             return
         unknown = self._decider.unknown()
         usual = {v: self._decider.considered(unknown, context, None, version=v) for v in (4, 6)}
-        places = self._places()
+        places = self.rules.by_place()
         # Of a name whose addresses are not known yet IPv4 is told.
         alone = {numbers for numbers, _ in places.values()}
         needed = {
@@ -474,18 +485,10 @@ class RuledDestinations:
 
     def lead(self, context: Context) -> None:
         """Lead what rules cover by now: the addresses of their names have changed."""
-        if self._ruled.keys() >= set(self._places().values()):
+        if self._ruled.keys() >= set(self.rules.by_place().values()):
             self._lead()
         else:
             self.reconsider(context)
-
-    def _places(self) -> dict[Place, tuple[tuple[int, ...], int]]:
-        """Return by place the rules that hold there, and its IP version."""
-        found: dict[Place, tuple[tuple[int, ...], int]] = {}
-        for place, number in self.rules.places():
-            address = ip_network(place[0]).network_address
-            found[place] = self.rules.together(number, address, place[1]), address.version
-        return found
 
     def stand(self, addresses: Iterable[Address]) -> bool:
         """Return whether what rules say of these addresses is done."""
@@ -498,7 +501,8 @@ class RuledDestinations:
 
     def _lead(self) -> None:
         wanted: dict[Place, str | None] = {
-            place: self._ruled[which].network or NOWHERE for place, which in self._places().items()
+            place: self._ruled[which].network or NOWHERE
+            for place, which in self.rules.by_place().items()
         }
         wanted = self._to_resolvers(wanted) | wanted
         if news := self.led.change(self.led.withdrawn | wanted):

@@ -1,7 +1,7 @@
 """A user's rules: which applies, where it leads, and that nothing else leads there."""
 
 from dataclasses import replace
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address, ip_interface, ip_network
 
 import msgspec
 import pytest
@@ -455,6 +455,21 @@ def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script):
         PLACE: None,
         ("2001:db8::2/128", None): None,
     }
+
+
+def test_an_answer_without_news_has_no_place_worked_out_again(script, monkeypatch):
+    """With 1,024 addresses under rules such an answer took 19 ms."""
+    for n in range(1, 9):
+        addresses = tuple(f"203.0.{n}.{k}" for k in range(1, 17))
+        rule = RuleRequest(host=f"{n}.example", never=("wlan0",), addresses=addresses)
+        script.tell(*map(CommandDone, of_kind(SetRuled, script.tell(RuleSet(n, rule)))))
+    read = []
+    module = "cedos.controller.decisions.user_rules.ip_network"
+    monkeypatch.setattr(module, lambda text: read.append(text) or ip_network(text))
+    script.tell(AnswersRead(None, (told("1.example", "203.0.1.1"),)))
+    assert not read
+    script.tell(AnswersRead(None, (told("1.example", "203.0.1.17"),)))
+    assert read
 
 
 def portal(script, at_s, *addresses):
