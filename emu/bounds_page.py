@@ -31,7 +31,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | addresses of a server's name; attempts beside each connection's first | {proxy.gateway.origin:MOST_ADDRESSES}; {proxy.gateway.origin:MOST_SECOND_ATTEMPTS} | left out; they wait |
 | requests to origins at once | {apps.files.objects.object_fetcher:AT_ONCE}, {apps.files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} of one origin; of programs {apps.files.objects.object_fetcher:PROGRAMS_AT_ONCE} | they wait; programs' go to the origin |
 | objects that are waited for; that are open; not acknowledged in a session | {apps.files.objects.object_fetcher:MOST_WAITING}; {apps.files.objects.object_store:MOST_OPEN}; {apps.files.objects.object_serving:MOST_AHEAD} | refused; refused; it waits |
-| the disk for objects, and for uploads | half of `--cache` each, in whole blocks; of uploads, and of objects that come, half of what others' leave; what a client only announces counts for it alone | used longest ago first out |
+| the disk for objects, and for uploads | half of `--cache` each, in whole blocks; a client's uploads, and its objects on the way, take half of what others' leave; what it only announces counts for it alone | used longest ago first out |
 | memory for their records; one record | half of {apps.files.client_store:MEMORY_BYTES MiB}; {apps.files.client_store:LONGEST_RECORD KiB} | the same; it is not kept |
 | uploads that are kept; at once; threads that work for it | {apps.files.web_uploads:_MOST_OF_CLIENT}; {apps.files.web_uploads:_AT_ONCE} in, {apps.files.objects.object_fetcher:AT_ONCE} out, {apps.files.objects.object_fetcher:AT_ONCE_OF_ORIGIN} to one origin; {apps.files.client_store:THREADS} | refused; they wait; they wait |
 | **A client of `cedos-serve`** | | |
