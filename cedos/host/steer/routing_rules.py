@@ -43,6 +43,7 @@ from cedos.host.steer.routing_plan import (
     table_of,
     without_loopback,
 )
+from cedos.kernel.interface_kind import Hardware, guess
 from cedos.kernel.policy_routing import (
     MAIN_TABLE,
     PROTOCOL,
@@ -60,6 +61,7 @@ _DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
 # The addresses that are remembered of those that networks have lost.
 _MOST_GONE: Final = 64
 _SOURCES: Final = (Preference.SOURCE, Preference.SOURCE_ONLY)
+_UNREAD: Final = Hardware(known=False)
 
 
 def past_announced(
@@ -162,7 +164,7 @@ def copied(
 ) -> list[Route]:
     """Return main's specific routes as ruled destinations find them (see the module's docstring).
 
-    `coming`: the indices of interfaces that are networks, of which the daemon has not been told yet.
+    `coming`: the indices of interfaces that may be networks, of which the daemon has not been told yet.
     """
     by_name = {network.name: network for network in networks}
     names = _names(networks)
@@ -207,6 +209,9 @@ class Routing:
         self._kernel = kernel
         self._networks: tuple[Network, ...] = ()
         self._interfaces: set[str] = set()  # of networks, those that are gone included
+        self._told: frozenset[int] | None = (
+            None  # links that were there at the last change of networks
+        )
         self._metrics: dict[tuple[int, int], bytes] = {}
         self._main: Sequence[SeenRoute] | None = None
         self._coming: Collection[int] = ()
@@ -225,6 +230,7 @@ class Routing:
     def networks_changed(self, networks: Sequence[Network]) -> None:
         self._networks = tuple(networks)
         self._interfaces |= {network.interface for network in networks}
+        self._told = None
         both = [(version, network) for version in (4, 6) for network in networks]
         known = {(version, network.index) for version, network in both}
         leading = {(v, network.index) for v, network in both if network.leads_out(v)}
@@ -326,8 +332,16 @@ class Routing:
         rules = self._kernel.rules()
         links = self._kernel.links()
         foreign = examine(rules, routes, links, self._networks)
-        known = {network.index for network in self._networks}
-        self._coming = {each.index for each in links if each.name in self._interfaces} - known
+        if self._told is None:
+            self._told = frozenset(each.index for each in links)
+        # What is told of as no network now is one that cedos is to ignore.
+        coming = {
+            each.index
+            for each in links
+            if each.name in self._interfaces
+            or (each.index not in self._told and guess(each, _UNREAD))
+        }
+        self._coming = coming - {network.index for network in self._networks}
         self._metrics = {
             (route.version, route.index): route.metrics
             for route in sorted(routes, key=lambda route: route.rank, reverse=True)

@@ -383,6 +383,24 @@ def test_nothing_ruled_leaves_by_a_forbidden_network_at_any_instant(make_namespa
                 walk.step()
 
 
+@pytest.mark.parametrize("version", [4, 6])
+def test_a_network_never_seen_draws_nothing_by_a_route(make_namespace, version):
+    """Its route counted as a VPN's, or one to containers, until the monitor told of it."""
+    with walking(make_namespace, 1) as walk:
+        walk.goes("wlan0")
+        walk.follow()
+        walk.routing._interfaces.discard("wlan0")
+        remote = REMOTE[version][0]
+        held_to(walk, remote, "lte0")
+        walk.comes("wlan0")
+        walk.wait_until_links_run()
+        walk.route("add", remote, "wlan0", version, 50)
+        walk.look("it comes")
+        walk.reconcile()
+        walk.look("before the daemon is told")
+        walk.follow()
+
+
 def held_to(walk, place, name):
     walk.rules = {(place, None): frozenset([name])}
     walk.in_force = [{}, walk.rules]

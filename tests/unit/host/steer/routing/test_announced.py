@@ -179,3 +179,20 @@ def test_where_the_route_names_an_address_any_one_is_led(world):
     """Deprecate all of a network's addresses: the kernel looks at another network's."""
     hop = replace(world.lte0.next_hops[1], source=ip_address("2001:db8:44::2"))
     assert sources(world, next_hops=(world.lte0.next_hops[0], hop)) == {"::/1", "8000::/1"}
+
+
+def test_the_routes_of_an_interface_never_seen_wait_until_the_daemon_is_told(world, routing):
+    """They counted as a VPN's or containers'. If it is told of as no network, cedos is to ignore it."""
+    networks = [world.wlan0, world.lte0]
+    ways = {"198.51.100.1": "usb0", "198.51.100.2": "docker0", "198.51.100.3": "veth1"}
+    rule(routing, "198.51.100.0/24", "lte0")
+    for index, (kind, (remote, name)) in enumerate(
+        zip(("", "bridge", "veth"), ways.items(), strict=True), 20
+    ):
+        world.kernel.add_link(index, name, kind)
+        world.kernel.add_main_route(remote, index)
+    routing.reconcile()
+    found = {each: world.carrier(remote=each) for each in ways}
+    assert found == ways | {"198.51.100.1": "lte0"}
+    routing.networks_changed(networks)
+    assert {each: world.carrier(remote=each) for each in ways} == ways
