@@ -43,8 +43,7 @@ class Complaints:
             _log.error("no file descriptor is left: new clients wait", why=error.strerror)
 
 
-# Run with a configuration, and the file that it was read from. The flag lets the daemon run with
-# fewer than two networks.
+# Runs the daemon with a configuration, and the file that it was read from.
 Run = Callable[[Config, Path | None], Coroutine[Any, Any, None]]
 
 # The controlling terminal. Services have none.

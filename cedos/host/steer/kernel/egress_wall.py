@@ -153,9 +153,10 @@ def takes_out(message: NetlinkMessage) -> bool:
 
 
 class EgressWall:
-    """At the interfaces of one namespace. Other threads may call it, too. Errors: OSError.
+    """The wall at the interfaces of one namespace. Other threads may call it, too. Errors: OSError.
 
-    HostError: this kernel has no such filters (CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF).
+    HostError: this kernel has no such filters (CONFIG_NET_SCH_INGRESS, CONFIG_NET_CLS_BPF), or an
+    interface has another qdisc in their place.
     """
 
     def __init__(self) -> None:
