@@ -510,12 +510,11 @@ class TransferEnded:
 
 @dataclass(frozen=True, slots=True)
 class BatteryRead:
-    """The battery's charge as a share; None: there is none. `answered`: whether that is known.
+    """The battery's charge as a share; None: there is none, or it is not known.
 
     `energy_j`: what it holds; None: that is not known.
     """
 
-    answered: bool
     level: float | None = None
     discharging: bool = False
     energy_j: float | None = None

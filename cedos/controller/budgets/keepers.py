@@ -52,7 +52,7 @@ class BudgetKeepers:
         # By battery budget the end of the period and the supply with which the discharge began.
         supplies = self._kept.pop(_SUPPLIES, None)
         self._supplies: dict[str, Any] = dict(supplies) if isinstance(supplies, dict) else {}
-        self._battery = BatteryRead(answered=False)
+        self._battery = BatteryRead()
         self._rates: tuple[float, ...] = ()
         self._ahead_s = 0.0
 

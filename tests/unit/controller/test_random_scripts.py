@@ -316,8 +316,8 @@ class World(Script):
                 return [on.PhoneUseChanged(uses[step.amount % len(uses)])]
             case "battery":
                 level = step.amount / 5e6
-                read = on.BatteryRead(True, level, step.yes, 1e5 * level)
-                return [on.BatteryRead(False) if step.amount % 5 == 0 else read]
+                read = on.BatteryRead(level, step.yes, 1e5 * level)
+                return [on.BatteryRead() if step.amount % 5 == 0 else read]
             case "ended":
                 return [on.TransferEnded(f"film-{step.amount % 3}", step.amount % 2, now_s)]
         size = step.amount if step.amount % 4 else None

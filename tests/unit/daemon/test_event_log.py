@@ -87,7 +87,7 @@ EVENTS = (
     FlowOpened(KEY, 3.0, 1003.0),
     LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
     TimerFired(),
-    BatteryRead(True, 0.9, True),
+    BatteryRead(0.9, True),
     ScreenChanged(True),
     PingsPossible(frozenset({"wlan0"})),
     TransferReported(MOVED, 4.0, {"wlan0": 1000}, {}, 1.0),

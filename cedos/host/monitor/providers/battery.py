@@ -22,7 +22,7 @@ def parse_battery(properties: Mapping[str, Any]) -> BatteryRead:
         or not isinstance(percentage, int | float)
         or not 0 <= percentage <= 100
     ):
-        return BatteryRead(answered=True)
+        return BatteryRead()
     watt_hours = properties.get("Energy")
     energy_j = (
         3600.0 * watt_hours
@@ -30,7 +30,6 @@ def parse_battery(properties: Mapping[str, Any]) -> BatteryRead:
         else None
     )
     return BatteryRead(
-        answered=True,
         level=percentage / 100,
         discharging=state in (_DISCHARGING, _EMPTY, _PENDING_DISCHARGE),
         energy_j=energy_j,
@@ -46,4 +45,4 @@ class BatteryReader:
         try:
             return parse_battery(await self._bus.properties(_SERVICE, _DEVICE, _INTERFACE))
         except BusError:
-            return BatteryRead(answered=False)
+            return BatteryRead()

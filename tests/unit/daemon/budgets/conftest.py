@@ -28,7 +28,7 @@ class Power:
     """A battery of which a test says what it holds."""
 
     def __init__(self):
-        self.now = BatteryRead(True, 0.5, True, 1e5)
+        self.now = BatteryRead(0.5, True, 1e5)
 
     async def read(self):
         return self.now

@@ -42,7 +42,7 @@ class Host:
         self.controller = script.controller
         self.transfers = Transfers(self.folder, self)
         self.post(ClockRead(time.time()))
-        self.post(BatteryRead(True))
+        self.post(BatteryRead())
         self.networks(wifi=False)
 
     def networks(self, *, wifi):

@@ -132,12 +132,12 @@ FULL = {"Type": 2, "IsPresent": True, "Percentage": 80.0, "State": 2, "Energy": 
 
 
 def test_the_battery():
-    assert battery.parse_battery(FULL) == BatteryRead(True, 0.8, True, 144_000.0)
+    assert battery.parse_battery(FULL) == BatteryRead(0.8, True, 144_000.0)
     charging = battery.parse_battery({**FULL, "State": 1, "Energy": 0.0})
-    assert charging == BatteryRead(True, 0.8, False, None)
+    assert charging == BatteryRead(0.8, False, None)
     for other in ({"IsPresent": False}, {"Type": 1}, {"Percentage": 800.0}):
-        assert battery.parse_battery({**FULL, **other}) == BatteryRead(True)
-    assert battery.parse_battery({}) == BatteryRead(True)
+        assert battery.parse_battery({**FULL, **other}) == BatteryRead()
+    assert battery.parse_battery({}) == BatteryRead()
 
 
 async def test_without_modem_manager_nothing_is_known():
