@@ -93,9 +93,9 @@ class Tunnel:
             self._timer.cancel()
             self._up.close()
             self._down.close()
-        if ended != "complete":
-            reset_on_close(self._up.source)
-            reset_on_close(self._up.sink)
+        settle = end_on_close if ended == "complete" else reset_on_close
+        settle(self._up.source)
+        settle(self._up.sink)
         return TunnelBytes(self._up.moved_bytes, self._down.moved_bytes, ended)
 
     def end(self, how: str) -> None:
@@ -160,6 +160,8 @@ class _OneWay:
         return self._body is not None and self._body.over and not self._waiting
 
     def begin(self) -> None:
+        # If this process ends, or fails, the sink must see a reset: an end would look like its source's.
+        reset_on_close(self.sink)
         if self._waiting:
             self._writable()
         else:
@@ -265,6 +267,7 @@ class _OneWay:
         except OSError as error:
             self._broke(self._sink_name, error)
             return
+        end_on_close(self.sink)
         self.ended = True
         self._on_end()
 

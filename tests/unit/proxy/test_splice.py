@@ -143,6 +143,34 @@ async def test_a_reset_is_handed_on_as_one():
             await receive(ends.user)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_what_is_given_up_on_the_way_looks_complete_to_no_side(monkeypatch, fails):
+    """A proxy that was told to end, or failed, ended an upload in order: its origin took it for whole."""
+    async with Ends() as ends:
+        ends.user.send(b"part")
+        ends.server.send(b"some")
+        assert await asyncio.get_running_loop().sock_recv(ends.server, 9) == b"part"
+        assert await asyncio.get_running_loop().sock_recv(ends.user, 9) == b"some"
+        if fails:
+            monkeypatch.setattr(ends.tunnel._up, "_buffer", None)
+            ends.user.send(b"more")
+        else:
+            ends.task.cancel()
+        for one in (ends.server, ends.user):
+            with pytest.raises(ConnectionResetError):
+                await receive(one)
+
+
+async def test_what_has_ended_before_the_tunnel_is_given_up_arrives():
+    async with Ends() as ends:
+        await send(ends.user, b"all of it")
+        await asyncio.sleep(0.05)
+        ends.task.cancel()
+        assert await receive(ends.server) == b"all of it"
+        with pytest.raises(ConnectionResetError):
+            await receive(ends.user)
+
+
 async def test_a_client_that_breaks_breaks_the_origin():
     async with Ends() as ends:
         ends.user.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
