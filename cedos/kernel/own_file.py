@@ -182,7 +182,7 @@ def ensure(path: Path) -> None:
 
 @contextmanager
 def database(path: Path, how: str = "mode=rw") -> Iterator[sqlite3.Connection]:
-    """Open an SQLite file of ours, to be prepared or read in the block; it is made to be written.
+    """Open an SQLite file of ours, to be prepared or read in the block; one to be written is made.
 
     A journal beside it may name any file, which SQLite removes, even if it only reads. So root opens it
     with the rights of the folder's owner, and a daemon without capabilities removes such a journal first.

@@ -249,7 +249,7 @@ class ClientStore(Generic[Kept]):
                 f"the file is larger than the {half.disk} bytes that this gateway stores for a client"
             )
         own, total = self._accounts[client], self._total
-        # What makes room for nobody leaves as much as its client has to one more.
+        # Lasting bodies make room for nobody: as much as their client has stays free for another one.
         count = [total, own] if self._lasting else [total]
 
         def fits() -> bool:

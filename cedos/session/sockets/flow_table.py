@@ -196,6 +196,7 @@ class FlowTable:
         self._look(iter(list(self._living)), [])
 
     def _look(self, left: Iterator[bytes], unread: list[tuple[Connection, int]]) -> None:
+        """Look at a few of the flows that are left; at the end judge what all had `unread`."""
         few = list(islice(left, _AT_ONCE))
         # What comes next does not depend on what becomes of this.
         if few:

@@ -249,7 +249,7 @@ class ObjectStore(ClientStore[StoredObject]):
         return made
 
     def _leave_room(self, client: str, size: int) -> None:
-        """Refuse what would not leave as much as comes for its client to one more. TransferError."""
+        """Refuse what comes if its client had more on the way than is left to another. TransferError."""
         self._coming = {
             each: by for each, by in self._coming.items() if not (each.whole or each.failed)
         }
