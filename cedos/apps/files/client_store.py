@@ -42,6 +42,7 @@ _CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 # The disk of 1 GB is free after 0.3 s on ext4, 0.6 s on tmpfs.
 _LARGE: Final = 16 << 20
 _freeing: Final = ThreadPoolExecutor(1, "freeing")
+_not_freed: Final[dict[object, int]] = {}  # bytes of the disk, of each file that was removed
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -289,8 +290,8 @@ class ClientStore(Generic[Kept]):
         return max(0, min(self._most.disk, there))
 
     def _free_bytes(self) -> int:
-        """Return the bytes of the disk that other bodies may take. OSError."""
-        return disk_usage(self._folder).free - _KEEP_FREE
+        """Return the bytes of the disk that other bodies may take, soon (`freed`). OSError."""
+        return disk_usage(self._folder).free - _KEEP_FREE + sum(list(_not_freed.values()))
 
     def _drop_oldest(self, clients: list[str], but: Kept | None) -> None:
         """Drop what was used longest ago of what may go. TransferError: nothing may."""
@@ -386,15 +387,29 @@ def write_record(path: Path, record: bytes, *, durable: bool = False) -> None:
 
 def unlink(path: Path) -> None:
     """Remove a file, if it is there; a thread frees the disk of a large one. Errors: OSError."""
-    number = -1
+    number = size = -1
     with suppress(OSError):  # it is not there, or no more files can be opened
-        if path.lstat().st_size >= _LARGE:
+        if (size := path.lstat().st_size) >= _LARGE:
             number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         path.unlink(missing_ok=True)
     finally:
         if number >= 0:
-            _freeing.submit(os.close, number)
+            removed = object()
+            _not_freed[removed] = size
+            _freeing.submit(_free, number, removed)
+
+
+def _free(number: int, removed: object) -> None:
+    try:
+        os.close(number)
+    finally:
+        del _not_freed[removed]
+
+
+async def freed() -> None:
+    """Wait until the disk has what was removed before."""
+    await asyncio.wrap_future(_freeing.submit(int))
 
 
 def _sync(folder: Path) -> None:

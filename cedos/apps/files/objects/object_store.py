@@ -14,7 +14,14 @@ from uuid import uuid4
 
 import msgspec
 
-from cedos.apps.files.client_store import NO_ROOM, ClientStore, cost_of, encoded, write_record
+from cedos.apps.files.client_store import (
+    NO_ROOM,
+    ClientStore,
+    cost_of,
+    encoded,
+    freed,
+    write_record,
+)
 from cedos.errors import TransferError
 from cedos.kernel import own_file
 from cedos.kernel.own_file import to_its_end
@@ -265,6 +272,7 @@ class ObjectStore(ClientStore[StoredObject]):
         self._reserving += size
         try:
             async with self.threads[client]:
+                await freed()
                 await to_its_end(asyncio.to_thread(made.reserve))
         finally:
             self._reserving -= size

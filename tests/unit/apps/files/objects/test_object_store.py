@@ -13,7 +13,7 @@ from kit.waiting import until
 
 from cedos.apps.files import client_store
 from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, cost_of
-from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore
+from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore, StoredObject
 from cedos.errors import TransferError
 
 UNIT = 10_000
@@ -171,6 +171,32 @@ async def test_what_comes_leaves_room_to_one_more_client(store, known):
     for client, each in store.all():
         store.remove(client, each)
     assert not store._coming
+
+
+async def test_who_needs_the_room_of_large_objects_waits_until_the_disk_has_it(store, monkeypatch):
+    """A thread frees it: meanwhile the object for which it was made was refused, and the others gone."""
+    monkeypatch.setattr(client_store, "_LARGE", 100 * UNIT)
+    for number, client in enumerate((ME, OTHER, ME)):
+        await put(store, client, f"{number}", bytes(240 * UNIT))
+    freed, reserved = threading.Event(), []
+    full = client_store._KEEP_FREE + 100 * UNIT
+    monkeypatch.setattr(
+        client_store,
+        "disk_usage",
+        lambda _folder: SimpleNamespace(free=full + 480 * UNIT * freed.is_set()),
+    )
+    reserve = StoredObject.reserve
+    monkeypatch.setattr(
+        StoredObject, "reserve", lambda it: reserved.append(freed.is_set()) or reserve(it)
+    )
+    client_store._freeing.submit(freed.wait, 10)
+    asked = asyncio.create_task(coming(store, ME))
+    await until(lambda: names(store, ME) in ([], ["coming"]) or asked.done())
+    await asyncio.sleep(0.05)
+    assert not asked.done()
+    freed.set()
+    await asked
+    assert reserved == [True]
 
 
 async def coming(store, client):
