@@ -218,7 +218,7 @@ class ProfilerConfig(Section, frozen=True, kw_only=True):
 
 
 class SteeringConfig(Section, frozen=True, kw_only=True):
-    """`[steering]`: the parts of the kernel that the daemon may change."""
+    """`[steering]`: what the daemon may do with this host's connections."""
 
     rescue: bool = True
     lookups: bool = True

@@ -17,7 +17,6 @@ from cedos.selector.budgets.keeper import period_at, wall
 # A file in the state directory.
 FILE: Final = "budgets.json"
 
-
 # A file in the state directory: when each configured budget that does not recur was first seen.
 BEGINNINGS: Final = "beginnings.json"
 
