@@ -58,8 +58,8 @@ _LOOPBACK: Final = IPv6Address("::1")
 # Gives an unbound IPv6 socket an address from which it reaches no host.
 REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, source=_LOOPBACK)
 _LAST_STEP: Final = 15
-# The most prefixes of a network's own addresses in the rules of each ruled destination. (Of more than
-# two, the nearest ones have at least their first bit in common.)
+# The most of a network's own addresses in the rules of each ruled destination. (Of more than two, the
+# nearest ones have at least their first bit in common.)
 _MOST_SOURCES: Final = 4
 _HALVES: Final = (IPv6Network("::/1"), IPv6Network("8000::/1"))
 
@@ -303,11 +303,16 @@ def _default_route(
     again.
     """
     hop = next((each for each in network.next_hops if each.version == version), NextHop(version))
-    source = hop.source
+    source = named_source(network) if version == 6 else None
     if version == 4 and ruled:
         source = own_source(network, hop.gateway)
     where = table_of(network), EVERYWHERE[version], network.index
     return Route(*where, hop.gateway, metrics.get((version, network.index), b""), source)
+
+
+def named_source(network: Network) -> Address | None:
+    """Return the address of IPv6 that routes over a network are to name, if they are."""
+    return next((hop.source for hop in network.next_hops if hop.version == 6), None)
 
 
 def own_source(network: Network, gateway: Address | None) -> Address | None:
@@ -416,37 +421,28 @@ def _leading_rules(
 
 
 def _sources(network: Network, holders: Mapping[Address, Collection[str]]) -> list[IPv6Network]:
-    """Return the prefixes of a network's own addresses of IPv6; of many, the nearest ones as one.
+    """Return a network's own addresses of IPv6; of many, the nearest ones as one prefix.
 
-    A router may announce 16, and the kernel goes through the rules of all destinations for each
-    connection. An address that the route names is not looked at by the kernel: then any one will do.
+    A router may announce 16 prefixes, and the kernel goes through the rules of all destinations for each
+    connection. In a prefix another network may have an address, too: the kernel gives it to a socket
+    once the own ones are lost. So those are taken together first between which no other network has, or
+    had, one.
 
-    Of a prefix in which another network has an address, or had, only the own addresses: once they are
-    lost, the kernel gives a socket the other one's. Such are taken together last.
+    An address that the route names is not looked at by the kernel: then any one will do.
     """
-    if any(hop.version == 6 and hop.source is not None for hop in network.next_hops):
+    if named_source(network) is not None:
         # (One without a source could not stand beside the others: the kernel takes them for equal.)
         return [*_HALVES]
-    own = own_addresses(network)
-    others = [
-        each for each, names in holders.items() if each not in own and {*names} - {network.name}
-    ]
-
-    def others_in(prefix: Prefix) -> bool:
-        return any(each in prefix for each in others)
-
-    found = {
-        ip_network(each.ip) if others_in(each.network) else each.network
-        for each in network.addresses
-        if each.version == 6 and each.ip in own
-    }
-    prefixes = sorted(each for each in found if isinstance(each, IPv6Network))
-    while len(prefixes) > _MOST_SOURCES:
-        joined = list(map(_common, prefixes, prefixes[1:]))
-        nearest = max(joined, key=lambda each: (not others_in(each), each.prefixlen))
+    own = {each for each in own_addresses(network) if isinstance(each, IPv6Address)}
+    others = [each for each in holders if each.version == 6 and each not in own]
+    found = [IPv6Network(each) for each in sorted(own)]
+    while len(found) > _MOST_SOURCES:
+        joined = list(map(_common, found, found[1:]))
+        free = [each for each in joined if not any(other in each for other in others)]
+        nearest = max(free or joined, key=lambda each: each.prefixlen)
         at = joined.index(nearest)
-        prefixes[at : at + 2] = [nearest]
-    return prefixes
+        found[at : at + 2] = [nearest]
+    return found
 
 
 def _common(one: IPv6Network, other: IPv6Network) -> IPv6Network:

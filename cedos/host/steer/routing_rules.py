@@ -35,6 +35,7 @@ from cedos.host.steer.routing_plan import (
     RoutingPlan,
     default_rules,
     is_ours,
+    named_source,
     own_addresses,
     own_source,
     plan,
@@ -175,7 +176,7 @@ def copied(
         network = by_name.get(names.get(seen.index, ""))
         if network is not None:
             # (One with a source that is not known to be the network's would lead to another one.)
-            source = None
+            source = named_source(network)
             if seen.version == 4:
                 known = any(each.ip == seen.source for each in network.addresses)
                 source = seen.source if known else own_source(network, seen.gateway)

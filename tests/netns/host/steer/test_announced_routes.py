@@ -187,11 +187,19 @@ async def test_nor_does_one_that_lost_its_addresses_of_ipv6(host, steering, rule
     steering.set_ruled({(rule[6][0] if rule is EXACT else rule[6], 8000): "lte0"})
     own = host.address("lte0", 6)
     assert host.seen_tcp(6) == own
-    # One that has come just now, of which the daemon does not know.
-    host.client.ip("address", "add", "2001:db8:44::7/64", "dev", "lte0", "nodad")
+    # Of one that has come just now the daemon has to know: it might be Wi-Fi's.
     host.client.ip("address", "del", f"{own}/64", "dev", "lte0")
-    assert host.seen_tcp(6) == "2001:db8:44::7"
-    host.client.ip("address", "del", "2001:db8:44::7/64", "dev", "lte0")
+    for name in ("lte0", "wlan0"):
+        host.client.ip("address", "add", "2001:db8:44::7/64", "dev", name, "nodad")
+        with pytest.raises(OSError, match=r"unreachable|refused"):
+            host.seen_tcp(6)
+        if name == "lte0":
+            wlan0, lte0 = host.networks()
+            given = (lte0.addresses[0], ip_interface("2001:db8:44::7/64"))
+            await steering.networks_changed([wlan0, replace(lte0, addresses=given)])
+            assert host.seen_tcp(6) == "2001:db8:44::7"
+            await steering.networks_changed(host.networks())
+        host.client.ip("address", "del", "2001:db8:44::7/64", "dev", name)
     with pytest.raises(OSError, match=r"unreachable|refused"):
         host.seen_tcp(6)
     bound = host.address("wlan0", 6)

@@ -131,35 +131,24 @@ def sources(world, **changed):
     return {str(each.source) for each in world.kernel.own if each.finds_source}
 
 
-def test_prefixes_that_a_router_announces_do_not_multiply_the_rules(world):
+def test_addresses_in_prefixes_that_a_router_announces_do_not_multiply_the_rules(world):
     """Any neighbour may announce 16: a thousand ruled hosts made 17,000 rules, for each connection."""
     announced = [f"2001:db8:{number:x}:1::7/64" for number in range(15)]
     addresses = tuple(map(ip_interface, [*announced, "fd00::1:7/64", "fd00::1:8/64", "fe80::7/64"]))
     assert sources(world, addresses=(*addresses[:3], *addresses[-3:])) == {
-        *(f"2001:db8:{number}:1::/64" for number in range(3)),
-        "fd00::/64",
+        *(f"2001:db8:{number}:1::7/128" for number in range(3)),
+        "fd00::1:0/124",
     }
     # The nearest ones are taken together.
-    found = {"2001:db8::/45", "2001:db8:8::/46", "2001:db8:c::/46", "fd00::/64"}
+    found = {"2001:db8::/45", "2001:db8:8::/46", "2001:db8:c::/46", "fd00::1:0/124"}
     assert sources(world, addresses=addresses) == found
 
 
-def test_of_a_prefix_that_two_networks_share_the_own_addresses_are_led(world):
+def test_of_a_prefix_that_two_networks_may_share_the_own_addresses_are_led(world):
     """Lose the ruled one's: the kernel gives a socket the other's, and that leads over the other one."""
-    shared = ("2001:db8:45::2/64", "2001:db8:45::7/64", "2001:db8:44::2/64", "fe80::44/64")
-    lte0 = replace(world.lte0, addresses=tuple(map(ip_interface, shared)))
-    own = {"2001:db8:45::2/128", "2001:db8:45::7/128", "2001:db8:44::/64"}
-    routing = Routing(world.kernel)
-    rule(routing, "2001:db8:100::1/128", "lte0")
-
-    def led(*addresses):
-        given = (*world.wlan0.addresses, *map(ip_interface, addresses))
-        routing.networks_changed([replace(world.wlan0, addresses=given), lte0])
-        return {str(each.source) for each in world.kernel.own if each.finds_source}
-
-    assert led() == {"2001:db8:45::/64", "2001:db8:44::/64"}
-    assert led("2001:db8:45::9/64") == own
-    assert led() == own, "the other one may have it again at any moment"
+    own = ("2001:db8:45::2/64", "2001:db8:45::7/64", "2001:db8:44::2/64", "fe80::44/64")
+    found = {"2001:db8:45::2/128", "2001:db8:45::7/128", "2001:db8:44::2/128"}
+    assert sources(world, addresses=tuple(map(ip_interface, own))) == found
 
 
 def test_of_many_addresses_those_are_taken_together_that_leave_out_another_networks(world):
@@ -179,6 +168,18 @@ def test_where_the_route_names_an_address_any_one_is_led(world):
     """Deprecate all of a network's addresses: the kernel looks at another network's."""
     hop = replace(world.lte0.next_hops[1], source=ip_address("2001:db8:44::2"))
     assert sources(world, next_hops=(world.lte0.next_hops[0], hop)) == {"::/1", "8000::/1"}
+
+
+def test_where_the_default_route_names_an_address_all_routes_of_the_network_do(world, routing):
+    """By a closer route the kernel gave a socket another network's address, which any one fitted."""
+    named = ip_address("2001:db8:44::2")
+    hop = replace(world.lte0.next_hops[1], source=named)
+    lte0 = replace(world.lte0, next_hops=(world.lte0.next_hops[0], hop))
+    routing.networks_changed([world.wlan0, lte0])
+    world.kernel.add_main_route("2001:db8:100::/64", lte0.index)
+    rule(routing, "2001:db8:100::1/128", "lte0")
+    way = world.kernel.way(ip_address("2001:db8:100::1"))
+    assert (way.destination.prefixlen, way.source) == (64, named)
 
 
 def test_the_routes_of_an_interface_never_seen_wait_until_the_daemon_is_told(world, routing):
