@@ -290,6 +290,10 @@ class Multiplexer:
                 self._turn()
         except ValueError as error:
             self._end(f"not the stream protocol: {error}")
+        # A fault of this program: the rest of what came is lost.
+        except Exception as error:
+            _log.error("a session's streams failed", exc_info=error)
+            self._end("this end failed at what it brought")
         finally:
             self._turning = False
 
@@ -367,12 +371,15 @@ class Multiplexer:
         return None
 
     def _datagrams(self, datagrams: list[bytes]) -> None:
-        try:
-            for each in datagrams:
-                if not self._over.done():
-                    self._take_packet(parse_packet(each))
-        except ValueError as error:
-            self._end(f"not the stream protocol: {error}")
+        for each in datagrams:
+            if self._over.done():
+                return
+            try:
+                self._take_packet(parse_packet(each))
+            except ValueError as error:
+                self._end(f"not the stream protocol: {error}")
+            except Exception as error:  # of this program
+                _log.error("a packet is lost", exc_info=error)
 
     def _take_packet(self, packet: Packet) -> None:
         match packet:

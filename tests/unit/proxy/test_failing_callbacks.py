@@ -12,6 +12,8 @@ from cedos import session
 from cedos.errors import SessionError
 from cedos.proxy.splice import _OneWay
 from cedos.proxy.streams.carry import Carry
+from cedos.proxy.streams.frames import StreamBytes
+from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.protocol.session import Session
@@ -83,6 +85,34 @@ async def test_of_those_through_the_gateway(ends, monkeypatch, nothing_is_near, 
     """All users' connections share one session: nothing at one breaks it."""
     await ends.start()
     await one_of_two_fails(ends, monkeypatch, Carry, name, lambda it: [it.program], ends.forward)
+
+
+async def test_of_what_carries_them_all(ends, monkeypatch, nothing_is_near):
+    """A fault at a session's frames: what it had brought was lost, and a program waited for ever."""
+    await ends.start()
+    port = await ends.origin(echo)
+    first = await ends.forward(port)
+    assert await says(first, b"one") == b"one"
+    takes, failed = Multiplexer._taken, []
+
+    def fails_once(self, frame):
+        if isinstance(frame, StreamBytes) and not failed:
+            failed.append(frame)
+            raise RuntimeError("a fault of this program")
+        return takes(self, frame)
+
+    monkeypatch.setattr(Multiplexer, "_taken", fails_once)
+    with capture_logs() as log:
+        first[1].write(b"lost")
+        with suppress(ConnectionError):  # it is reset
+            assert not await asyncio.wait_for(first[0].read(), 5)
+        assert [each["event"] for each in log if each["log_level"] == "error"] == [
+            "a session's streams failed"
+        ]
+    second = await ends.forward(port)
+    assert await says(second, b"two") == b"two"
+    for _, writer in (first, second):
+        writer.close()
 
 
 @pytest.mark.parametrize("name", ["_readable", "_hand_end_on"])

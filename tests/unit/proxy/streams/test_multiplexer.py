@@ -4,11 +4,12 @@ import asyncio
 from http import HTTPStatus
 
 import pytest
+from structlog.testing import capture_logs
 
 from cedos.model import Direction
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.association import KEPT_S
-from cedos.proxy.streams.frames import OpenStream, ProgramPacket, StreamBytes, parse
+from cedos.proxy.streams.frames import GatewayAnswer, OpenStream, ProgramPacket, StreamBytes, parse
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import (
     INITIAL_WINDOW_BYTES,
@@ -232,6 +233,25 @@ async def test_a_session_that_is_ended_at_what_it_brings_opens_no_more_and_ends_
     assert session.why == "the other end takes no answers"
     assert 0 < len(opened) < 50
     assert share.total_bytes == 0
+
+
+async def test_a_fault_at_a_packet_loses_that_one(monkeypatch):
+    """The streams were not told what had come with it, and the session's packets behind it were lost."""
+    session, answers = ClosedSession(), []
+    streams = Multiplexer(session)
+    takes = Multiplexer._take_packet
+
+    def fails(self, packet):
+        if packet.number == 1:
+            raise RuntimeError("a fault of this program")
+        takes(self, packet)
+
+    monkeypatch.setattr(Multiplexer, "_take_packet", fails)
+    streams.answered = answers.append
+    with capture_logs() as log:
+        streams._datagrams([GatewayAnswer(number, b"yes").pack() for number in (1, 2)])
+    assert [each.number for each in answers] == [2]
+    assert [each["event"] for each in log] == ["a packet is lost"]
 
 
 async def test_nothing_is_kept_for_a_session_that_has_ended():
