@@ -189,7 +189,9 @@ def copied(
         elif not seen.index:
             route = Route(*at, 0, type=RTN_UNREACHABLE)
         else:
-            route = Route(*at, seen.index, seen.gateway, seen.metrics, seen.source)
+            # (The privileged part adds none with a source of loopback; the kernel finds one then.)
+            source = None if seen.source is None or seen.source.is_loopback else seen.source
+            route = Route(*at, seen.index, seen.gateway, seen.metrics, source)
         routes.setdefault(at, route)
     return [*routes.values()]
 

@@ -7,9 +7,10 @@ from ipaddress import ip_address, ip_interface, ip_network
 import pytest
 
 from cedos.controller.commands import NOWHERE
+from cedos.host.privileged.part import _checked_routes
 from cedos.host.steer.routing_plan import Destination
-from cedos.host.steer.routing_rules import Routing
-from cedos.kernel.policy_routing import RTN_UNREACHABLE
+from cedos.host.steer.routing_rules import Routing, copied
+from cedos.kernel.policy_routing import MAIN_TABLE, RTN_UNREACHABLE, SeenRoute
 
 SERVER = ip_network("198.51.100.1/32")
 TUNNEL = 9
@@ -197,3 +198,11 @@ def test_the_routes_of_an_interface_never_seen_wait_until_the_daemon_is_told(wor
     assert found == ways | {"198.51.100.1": "lte0"}
     routing.networks_changed(networks)
     assert {each: world.carrier(remote=each) for each in ways} == ways
+
+
+def test_a_copied_route_has_no_source_of_loopback_which_the_privileged_part_refuses(world):
+    seen = SeenRoute(
+        4, MAIN_TABLE, ip_network("10.77.0.0/24"), TUNNEL, 0, 3, None, b"", ip_address("127.0.0.1")
+    )
+    (route,) = copied([world.wlan0], [seen], [4])
+    assert _checked_routes((route,)) == (replace(route, source=None),)
