@@ -133,7 +133,8 @@ class Origins:
     def __init__(self, destinations: DestinationRules, timeout_s: float = 10.0) -> None:
         self._destinations = destinations
         self._timeout_s = timeout_s
-        self._lookups = asyncio.Semaphore(_MOST_LOOKUPS)
+        self._running: Counter[Hashable] = Counter()  # look-ups, by asker
+        self._freed = asyncio.Event()  # set, and replaced, when a look-up ends
         self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
         self._looking_up: set[asyncio.Task[list[Any]]] = set()
         self._second_attempts: Counter[Hashable] = Counter()
@@ -180,20 +181,25 @@ class Origins:
 
         The C library's look-up cannot be cancelled: its thread stays for half a minute. So a look-up
         counts against the limits until its answer comes, even if its caller waits no longer.
+        No asker takes more than half of what is free, so that there is room for one more.
         """
         share = self._share(asker)
         await share.acquire()
         try:
-            await self._lookups.acquire()
+            while self._running[asker] >= _MOST_LOOKUPS - self._running.total():
+                await self._freed.wait()
         except BaseException:
             share.release()
             raise
+        self._running[asker] += 1
         answering = asyncio.get_running_loop().create_task(_getaddrinfo(host))
 
         def ended(done: asyncio.Task[list[Any]]) -> None:
             self._looking_up.discard(done)
             share.release()
-            self._lookups.release()
+            self._running -= Counter((asker,))
+            self._freed.set()
+            self._freed = asyncio.Event()
             if not done.cancelled():
                 done.exception()  # for a caller that waits no more
 

@@ -483,6 +483,31 @@ async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting
         await asyncio.gather(*floods, return_exceptions=True)
 
 
+async def test_names_that_nobody_answers_for_leave_look_ups_to_one_asker_more(monkeypatch):
+    answer = threading.Event()
+
+    def resolve(host, *_, **__):
+        if host.startswith("stalls"):
+            answer.wait(10)
+        return [(2, 1, 6, "", ("1.1.1.1", 0))]
+
+    monkeypatch.setattr(origin.socket, "getaddrinfo", resolve)
+    origins = Origins(DestinationRules(()))
+    askers = (b"one", b"two", b"three", b"four", b"five", b"six")
+    floods = [
+        asyncio.create_task(origins.addresses(f"stalls{number}.test", 80, asker))
+        for asker in askers
+        for number in range(20)
+    ]
+    await asyncio.sleep(0.1)
+    try:
+        async with asyncio.timeout(3):
+            assert await origins.addresses("a.test", 80, b"other") == ["1.1.1.1"]
+    finally:
+        answer.set()
+        assert await asyncio.gather(*floods) == [["1.1.1.1"]] * len(floods)
+
+
 async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(monkeypatch):
     """Every ten seconds one client had sixteen threads more, and the unit allows 128 in all."""
     answer = threading.Event()
