@@ -507,7 +507,7 @@ class Serving:
 async def _next(connection: "Connection", *, first: bool) -> AnyRequest | None:
     """Return the next request, None when the client has finished. The first one must come soon."""
     async with asyncio.timeout(REQUEST_S if first else None):
-        begun = bytes(await connection.read(1))
+        begun = await connection.first_byte()
         if not begun:
             return None
         request: AnyRequest = await read(AnyRequest, connection.read_exactly, begun)

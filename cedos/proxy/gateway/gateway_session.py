@@ -235,6 +235,7 @@ class GatewaySession:
             self._asked,
             terms.unread.share(self._client),
         )
+        connection.on_sleep(self._state)
 
     def __len__(self) -> int:
         """Return the number of connections; one counts until the client has ended it, too.
@@ -243,6 +244,11 @@ class GatewaySession:
         """
         streams = len(self._streams.streams)
         return max(len(self._tasks), streams) + 2 * (len(self._streams) - streams)
+
+    def _state(self) -> bytes | None:
+        """Return the state with which the session may sleep; None: something was begun here."""
+        rests = self._service is None or self.connection.rests
+        return self._streams.state() if rests else None
 
     async def run(self) -> None:
         _log.info("client came", client=self._name)

@@ -110,7 +110,6 @@ class Multiplexer:
         self._turning = self._again = False
         if connection.kept_state:
             self._all_opened_to = int.from_bytes(connection.kept_state)
-        connection.on_sleep(self._state)
         connection.on_advice(self._readers)
 
     def __len__(self) -> int:
@@ -166,7 +165,7 @@ class Multiplexer:
             for association in list(self._associations.values()):
                 association.broke(StreamBrokenError(why))
 
-    def _state(self) -> bytes | None:
+    def state(self) -> bytes | None:
         """Return the state that a session without streams keeps while it sleeps; None: it has some."""
         goes_on = self._streams or self._associations or self._waiting or self._opened_ahead
         return None if goes_on else self._all_opened_to.to_bytes(STATE_BYTES)

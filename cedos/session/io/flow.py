@@ -42,8 +42,9 @@ class FlowObserver:
 
     # Called with True when the first path has come, False when the last one has gone.
     presence: Callable[[bool], None] = lambda _present: None
-    # Called on each activity, at `SessionFlow.active_s`; None: no observer needs it.
-    active: Callable[[], None] | None = None
+    # Called on each activity, at `SessionFlow.active_s`, before the application reads or data leaves;
+    # `sends`: data leaves. None: no observer needs it.
+    active: Callable[[bool], None] | None = None
     over: Callable[[], None] = lambda: None  # called once nothing is left of the flow
 
 
@@ -256,10 +257,10 @@ class SessionFlow:
             found[network] = found.get(network, 0) + path.acknowledged_bytes()
         return found
 
-    def _acted(self) -> None:
+    def _acted(self, *, sends: bool = False) -> None:
         if self._observer.active is not None:
             self.active_s = self.driver.now()
-            self._observer.active()
+            self._observer.active(sends)
 
     def send_fast(self, data: bytes, rank: int) -> int:
         """Send a small message at once, if there is nothing else to do; return its id, else 0.
@@ -277,6 +278,7 @@ class SessionFlow:
             return 0
         irob, plain = made
         self._sent = True
+        self._acted(sends=True)
         path.send_one(plain)
         now = self.driver.now()
         fast_path.on_sent(only, irob, data, rank, now)
@@ -306,6 +308,8 @@ class SessionFlow:
             return
         self._pumping = True
         now = self.driver.now()
+        if self._observer.active is not None and self.core.sender.waits:
+            self._acted(sends=True)
         try:
             # Ask each path that has room for its next records.
             while True:

@@ -8,7 +8,9 @@ built at each start, from one pass over the file. It has a thousand small tables
 itself: the growth of one large table would block the program for seconds.
 
 A record is written before its state, and carries a check sum. One that was half written when the process
-was killed does not count. `sync` protects against a power failure, too.
+was killed does not count, nor does one whose session was awake: its application was at work. The kernel
+writes the file when it likes, so no record outlives a power failure: the file names the boot it is of,
+and `close` says instead that all of it is on the disk.
 """
 
 import fcntl
@@ -37,7 +39,9 @@ from cedos.session.protocol.session import Session
 
 KEY_BYTES: Final = 16
 _MAGIC: Final = b"cedosidle1"
-_HEADER: Final = struct.Struct(">10sI50x")
+_HEADER: Final = struct.Struct(">10sI16s34x")
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_WHOLE: Final = b"\xff" * 16  # instead of a boot: the file was closed
 _SLOT: Final = struct.Struct(">BI")  # state, check sum; the record follows, its key first
 _FIRST_SLOTS: Final = 4_096
 _STEP_SLOTS: Final = 16_384  # the file grows by this many slots: a few milliseconds of zeros
@@ -55,7 +59,7 @@ class RecordState(IntEnum):
 
     FREE = 0
     ASLEEP = 1
-    AWAKE = 2  # a live session had it when the process ended: its positions may be old
+    AWAKE = 2  # it lives in this process; the next one does not know it
 
 
 class IdleFile:
@@ -76,12 +80,13 @@ class IdleFile:
         size = os.fstat(self._descriptor).st_size
         if size == 0:
             try:
-                os.pwrite(self._descriptor, _HEADER.pack(_MAGIC, record_bytes), 0)
+                self._name(bytes(16))
                 size = self._grow_to(_FIRST_SLOTS)
             except OSError:
                 os.close(self._descriptor)
                 raise
-        self._check()
+        boot = bytes.fromhex(_BOOT.read_text().strip().replace("-", ""))
+        counts = self._check() in (boot, _WHOLE)
         # A full disk, or the process's end, may leave a part of a slot at the file's end.
         self._slots = (size - _HEADER.size) // self._stride
         self._map = mmap.mmap(self._descriptor, size)
@@ -89,7 +94,8 @@ class IdleFile:
         self._tables: list[array[int]] = []
         self._filled = array("I")  # of each table: its entries, removed ones included
         self._used = 0
-        self._load()
+        self._load(counts=counts)
+        self._name(boot)
 
     def __len__(self) -> int:
         return self._used
@@ -164,11 +170,17 @@ class IdleFile:
         ]
         return found, last if last < self._slots else 0
 
-    def sync(self) -> None:
-        self._map.flush()
+    def mark_awake(self, key: bytes) -> None:
+        """Let the record of a key, if there is one, not count for the next process."""
+        if (found := self._find(key)) is not None:
+            table, at = found
+            self._map[_HEADER.size + (table[at] - 1) * self._stride] = RecordState.AWAKE
 
     def close(self) -> None:
+        """Close the file; what is in it outlives a power failure."""
+        self._map.flush()
         self._map.close()
+        self._name(_WHOLE)
         os.close(self._descriptor)
 
     # Inside
@@ -187,14 +199,21 @@ class IdleFile:
             os.close(self._descriptor)
             raise SessionError(f"{self._path} {why}")
 
-    def _check(self) -> None:
+    def _name(self, boot: bytes) -> None:
+        """Write which boot the file is of, to the disk."""
+        os.pwrite(self._descriptor, _HEADER.pack(_MAGIC, self._record_bytes, boot), 0)
+        os.fsync(self._descriptor)
+
+    def _check(self) -> bytes:
+        """Return which boot the file is of. SessionError: it is another file."""
         head = os.pread(self._descriptor, _HEADER.size, 0)
-        wrong = len(head) < _HEADER.size or _HEADER.unpack(head) != (_MAGIC, self._record_bytes)
-        if wrong:
+        *right, boot = _HEADER.unpack(head) if len(head) == _HEADER.size else (0, 0, b"")
+        if right != [_MAGIC, self._record_bytes]:
             os.close(self._descriptor)
             raise SessionError(
                 f"{self._path} holds no idle sessions of this version; move it away to start anew"
             )
+        return bytes(boot)
 
     def _grow_to(self, slots: int) -> int:
         size = _HEADER.size + slots * self._stride
@@ -208,8 +227,11 @@ class IdleFile:
         self._free.extend(range(slots, self._slots, -1))
         self._slots = slots
 
-    def _load(self) -> None:
-        """Read the file once: build the index, find free slots, drop half-written records."""
+    def _load(self, *, counts: bool) -> None:
+        """Read the file once: build the index, find free slots, erase what does not count.
+
+        `counts`: whether records count at all.
+        """
         stride, record_bytes = self._stride, self._record_bytes
         # The tables begin with room for an even share of all slots.
         each = _table((self._slots >> _PART_BITS) + 1)
@@ -222,11 +244,15 @@ class IdleFile:
                 start = at * stride
                 state, check = _SLOT.unpack_from(block, start)
                 body = start + _SLOT.size
-                # A record counts if its check sum fits. Else its slot is free.
-                if state and crc32(block[body : body + record_bytes]) == check:
+                # Else its slot is free. The state is written last.
+                asleep = counts and state == RecordState.ASLEEP
+                if asleep and crc32(block[body : body + record_bytes]) == check:
                     self._insert(block[body : body + KEY_BYTES], first + at + 1)
                     self._used += 1
                 else:
+                    if any(block[start : start + stride]):
+                        begin = _HEADER.size + (first + at) * stride
+                        self._map[begin : begin + stride] = bytes(stride)
                     self._free.append(first + at + 1)
         # Slots are taken from the end of the list: the lowest one first.
         self._free.reverse()
@@ -302,8 +328,8 @@ _log = structlog.get_logger(__name__)
 class IdleSessions:
     """The idle sessions of one program.
 
-    A session that wakes keeps its record, so that a killed program knows it again: a peer that had
-    gone on is told so, with proof, and one that had not goes on.
+    A session that is awake keeps its place here, but not beyond this process: the next one would go on
+    where a request may have begun. Its peer is told so, with proof.
     """
 
     def __init__(self, path: Path, most: int | None = None) -> None:
@@ -350,7 +376,7 @@ class IdleSessions:
         return self._put(_record(credentials, idle, state), RecordState.ASLEEP)
 
     def note(self, credentials: Credentials, keep_alive_s: int, unix_s: float) -> None:
-        """Write a new session down: it is known even if the program is killed."""
+        """Give a new session a place."""
         record = _record(credentials, IdleRecord.at_the_beginning(keep_alive_s, unix_s), b"")
         self._put(record, RecordState.AWAKE)
 
@@ -375,10 +401,13 @@ class IdleSessions:
         if idle.expires_unix_s <= unix_s:
             self.forget(flow_id)
             return None
-        # The record stays, marked as old: after a crash it still proves the flow.
         self._put(record, RecordState.AWAKE)
         session = unpack_session(idle, scheduler, now, unix_s, limits=limits, memory=memory)
         return session, record[_IDLE.stop :]
+
+    def withdraw(self, flow_id: bytes) -> None:
+        """Note that a session is awake, before anything is done for it."""
+        self._file.mark_awake(flow_id)
 
     def keep_only(self, allow: Callable[[bytes], bool]) -> None:
         """Forget the sessions of holders of other public keys."""
@@ -419,9 +448,6 @@ class IdleSessions:
             return False
         self._hosts.add(record[PEER_KEY], len(self._file) - before)
         return True
-
-    def sync(self) -> None:
-        self._file.sync()
 
     def close(self) -> None:
         self._file.close()

@@ -679,6 +679,11 @@ class Session:
             receiver.irobs.floor,
         )
 
+    def moved(self, since: f.Sync) -> bool:
+        """Return whether data has come or gone since the session was idle at these positions."""
+        idle = self.receiver.idle and self.sender.everything_acknowledged()
+        return not idle or self.positions() != since
+
     def _tell_thunks(self, now: float) -> None:
         self._now = now
         for token in [each for each, rank in self.thunks.items() if self.appropriate(rank)]:

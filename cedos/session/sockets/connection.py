@@ -42,7 +42,8 @@ class Connection:
     order that is only as strict as was asked for (dissertation, 2.2). A connection ends when both
     ends have closed it, when its deadline passes without any network, or by the peer's authenticated
     word; never by a network. `server` and `adviser` are of the end that dials, `observer` and
-    `peer_address` of the one that accepts; `resumed`: it was idle, and goes on.
+    `peer_address` of the one that accepts; `resumed`: it was idle, and goes on; `rests`: the application
+    waits in `first_byte`.
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class Connection:
         self.resumed = resumed
         self.peer_address = peer_address
         self.kept_state = b""
-        self._on_sleep: Callable[[], bytes | None] = bytes
+        self.rests = False
+        self._on_sleep: Callable[[], bytes | None] = lambda: b"" if self.rests else None
         self._label = STREAM_LABEL
         self._sent_label, self._sent_rank = STREAM_LABEL, rank_of(STREAM_LABEL)  # the last ones
         self._thunks: dict[int, Callable[[], None]] = {}
@@ -158,8 +160,9 @@ class Connection:
     def on_sleep(self, call: Callable[[], bytes | None]) -> None:
         """Ask `call` before an idle session is written down (`listen(idle=...)`).
 
-        It returns up to 8 bytes, the `kept_state` of the connection that wakes; None: the session is
-        in use.
+        It returns up to 8 bytes, the `kept_state` of the connection that wakes; None: the application
+        is at work, and a new one could not go on from here. Without a call only an application that
+        waits in `first_byte` rests.
         """
         self._on_sleep = call
 
@@ -359,6 +362,18 @@ class Connection:
             parts.append(part)
             left -= len(part)
         return b"".join(parts)
+
+    async def first_byte(self) -> bytes:
+        """Return the first byte of the peer's next request; empty: the peer has finished the stream.
+
+        Until it comes the application rests: it owes nothing, and whoever takes its place begins here.
+        SessionError: as of `read`.
+        """
+        self.rests = True
+        try:
+            return bytes(await self.read(1))
+        finally:
+            self.rests = False
 
     async def write(self, data: bytes | bytearray | memoryview) -> None:
         """Append bytes to the stream; return when there is room to keep them, not when they are sent.
@@ -645,7 +660,7 @@ class Connection:
             )
 
     def keep(self, idle: IdleSessions, now: float, unix_s: float) -> bool:
-        """Write the session down if it is idle; return whether it is."""
+        """Write the session down if it is idle and its application rests; return whether that is so."""
         credentials = self.flow.credentials
         if self._over or credentials is None or (state := self._on_sleep()) is None:
             return False

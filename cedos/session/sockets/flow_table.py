@@ -4,10 +4,13 @@ A flow has three states:
 
 | state | next | when |
 |---|---|---|
-| active | written down | no data waits for a moment: a killed program knows the flow again |
-| written down | active | data is sent or received |
+| active | written down | no data waits for a moment, and the application rests between two requests |
+| written down | active | data is sent or received: its record counts no more, before anyone acts on it |
 | written down | asleep | it has no path for some seconds: nothing of it stays in memory |
-| asleep | active | its peer resumes it |
+| asleep | active | its peer resumes it: its record counts no more |
+
+A program that begins anew, after `kill -9` say, knows the flows that were written down or asleep. It has
+no others: what their applications had begun is lost, so their peers have to begin anew, too.
 """
 
 import asyncio
@@ -23,6 +26,7 @@ from cedos.errors import SessionAsleepError, SessionError
 from cedos.session.io.driver import Driver
 from cedos.session.io.flow import FlowObserver
 from cedos.session.io.idle_sessions import IdleSessions
+from cedos.session.protocol.frames import Sync
 from cedos.session.protocol.handshake.accepting import (
     FlowGrant,
     FlowRefusal,
@@ -74,6 +78,7 @@ class FlowTable:
         self._idle = None if idle is None else IdleSessions(idle, ledger.limits.asleep)
         # The one that was quiet for the longest time first; how often it was not idle since then.
         self._active: dict[bytes, int] = {}
+        self._written: dict[bytes, Sync] = {}  # where the flows are whose records count
         self._not_idle: set[bytes] = (
             set()
         )  # quiet ones that could not be written down, or have no path
@@ -143,10 +148,14 @@ class FlowTable:
             gone()
             self._active.pop(flow_id, None)
             self._not_idle.discard(flow_id)
+            self._written.pop(flow_id, None)
             if self._idle is not None and not isinstance(failure, SessionAsleepError):
                 self._idle.forget(flow_id)
 
-        def active() -> None:
+        def active(sends: bool) -> None:
+            there = self._written.get(flow_id)
+            if there is not None and (sends or self._living[flow_id].flow.core.moved(there)):
+                self._withdraw(flow_id)
             self._active.pop(flow_id, None)
             self._active[flow_id] = 0
             if self._soon is None and not self._ended:
@@ -280,7 +289,19 @@ class FlowTable:
     def _keep(self, flow_id: bytes, now: float, unix_s: float) -> bool:
         if self._idle is None:
             return False
-        return self._living[flow_id].keep(self._idle, now, unix_s)
+        connection = self._living[flow_id]
+        kept = connection.keep(self._idle, now, unix_s)
+        if kept:
+            self._written[flow_id] = connection.flow.core.positions()
+        elif flow_id in self._written:
+            self._withdraw(flow_id)
+        return kept
+
+    def _withdraw(self, flow_id: bytes) -> None:
+        """Let a record count no more: its flow goes on."""
+        del self._written[flow_id]
+        if self._idle is not None:
+            self._idle.withdraw(flow_id)
 
     def close(self) -> None:
         """Write down idle flows; the file keeps them."""
@@ -292,7 +313,6 @@ class FlowTable:
         if self._idle is not None:
             for flow_id in self._living:
                 self._keep(flow_id, self._driver.now(), time.time())
-            self._idle.sync()
             self._idle.close()
             self._idle = None
 

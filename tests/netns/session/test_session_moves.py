@@ -253,8 +253,10 @@ async def main():
     listener = await session.listen(("10.99.0.1", 7100), key=KeyPair(from_text(sys.argv[2])), idle=where)
     print("ready", flush=True)
     async def one(connection):
-        while data := await connection.read():
-            await connection.write(bytes(data))
+        while data := await connection.first_byte():
+            while data:
+                await connection.write(bytes(data))
+                data = connection.read_now()
         await connection.close()
     tasks = set()
     while True:

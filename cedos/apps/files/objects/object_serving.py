@@ -102,7 +102,7 @@ class ObjectServing:
         """Answer requests until the stream ends. SessionError: it broke."""
         connection = self._connection
         try:
-            while begun := bytes(await connection.read(1)):
+            while begun := await connection.first_byte():
                 try:
                     request: AnyRequest = await read(AnyRequest, connection.read_exactly, begun)
                 except TransferError as error:

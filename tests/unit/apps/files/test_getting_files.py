@@ -148,6 +148,9 @@ class End:
             self.left -= len(data)
         return data
 
+    async def first_byte(self):
+        return await self.read(1)
+
     async def read_exactly(self, size):
         data = b""
         while len(data) < size:

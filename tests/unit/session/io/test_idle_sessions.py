@@ -3,6 +3,7 @@
 import errno
 import os
 import random
+import shutil
 from collections import deque
 from dataclasses import replace
 
@@ -59,7 +60,7 @@ def test_many_records_grow_the_file_and_the_index(tmp_path):
     for each in many[::3]:
         assert file.remove(each[:16])
     for each in many[1::3]:
-        file.put(each[:16] + each[16:].replace(b".", b"!"), RecordState.AWAKE)
+        file.put(each[:16] + each[16:].replace(b".", b"!"), RecordState.ASLEEP)
     file.close()
     file = IdleFile(tmp_path / "idle", SIZE)
     assert len(file) == 10_000 - len(many[::3])
@@ -228,29 +229,45 @@ def test_a_woken_session_remembers_all_that_a_record_holds():
         assert woken.positions() == each.positions()
 
 
-def test_a_session_that_was_awake_when_its_program_was_killed_ends_with_a_clear_word(tmp_path):
-    here, there, mine = session(), session(), credentials()
-    sleepers = IdleSessions(tmp_path / "idle")
-    sleepers.note(mine, 100, 1e9)
-    for each in (here, there):
-        each.path_up(1, PathFacts(), 0.0)
-    here.write(b"hello")
-    exchange(here, there)
-    there.tick(1.0)  # acknowledges
-    exchange(here, there)
-    assert here.acknowledged_bytes == 5
-    sleepers.close()  # and the program of `there` is killed
+def killed(path):
+    """Return the sessions that the next process finds in the file as it is now."""
+    copy = path.with_name("copy")
+    shutil.copy(path, copy)
+    return IdleSessions(copy)
 
-    woken = IdleSessions(tmp_path / "idle").wake(
-        mine.flow_id, RoundRobin(), 2.0, 1e9 + 5, limits=SessionLimits()
-    )
-    here.path_lost(1, 2.0)
-    here.path_up(2, PathFacts(), 2.0)
-    woken[0].path_up(2, PathFacts(), 2.0)
-    exchange(here, woken[0])
-    assert "lost" in here.failure.why
-    assert here.failure.acknowledged_bytes == 5
-    assert woken[0].failure is not None
+
+def test_a_session_that_was_awake_when_its_program_was_killed_is_unknown_to_the_next(tmp_path):
+    sleepers, core = IdleSessions(tmp_path / "idle"), session()
+    new, woken, withdrawn, asleep = map(credentials, range(4))
+    sleepers.note(new, 100, 1e9)
+    for each in (woken, withdrawn, asleep):
+        assert sleepers.sleep(each, core, 1.0, 1e9)
+    sleepers.wake(woken.flow_id, RoundRobin(), 2.0, 1e9, limits=SessionLimits())
+    sleepers.withdraw(withdrawn.flow_id)
+    assert len(sleepers) == 4
+    left = killed(tmp_path / "idle")
+    assert [left.find(each.flow_id) for each in (new, woken, withdrawn)] == [None] * 3
+    assert left.find(asleep.flow_id) == asleep
+    left.close()
+    content = (tmp_path / "copy").read_bytes()
+    assert content.count(asleep.secret) == 1
+    assert not any(each.secret in content for each in (new, woken, withdrawn))
+    assert sleepers.sleep(withdrawn, core, 3.0, 1e9)
+    assert killed(tmp_path / "idle").find(withdrawn.flow_id) == withdrawn
+    sleepers.close()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_no_session_outlives_a_power_failure_of_a_running_program(tmp_path, monkeypatch, closed):
+    """The disk may have the file as it was a while before."""
+    sleepers, mine = IdleSessions(tmp_path / "idle"), credentials()
+    assert sleepers.sleep(mine, session(), 1.0, 1e9)
+    if closed:
+        sleepers.close()
+    (tmp_path / "boot").write_text("5a44a8a2-7a3b-45cb-8c2c-9a6c0d34bd4e\n")
+    monkeypatch.setattr(idle_sessions, "_BOOT", tmp_path / "boot")
+    found = killed(tmp_path / "idle").find(mine.flow_id)
+    assert found == (mine if closed else None)
 
 
 def test_without_a_disk_it_stays_awake(tmp_path, monkeypatch):

@@ -677,6 +677,7 @@ async def test_a_session_that_sleeps_keeps_its_id_from_others(tmp_path, monkeypa
         second = await session.connect(listener.address, server_key=key.public, key=keys[1])
         far = await listener.accept()
         assert far.flow_id == one_id
+        far.on_sleep(bytes)
         await asyncio.sleep(0.3)
         listener.stop()
         for path in list(far.flow.paths.values()):

@@ -34,6 +34,9 @@ class Greedy:
         self._at = 0
         self.peer_key, self.written_bytes, self.acknowledged_bytes = key, 0, 0
 
+    async def first_byte(self):
+        return await self.read(1)
+
     async def read(self, _most):
         await asyncio.sleep(0)
         self._at = 1
@@ -121,6 +124,9 @@ async def test_requests_that_wait_leave_the_event_loop_to_others(fetching):
         def __init__(self):
             super().__init__("", os.urandom(32))
             self.waiting = 1_000 * pack(ListRequest(""))
+
+        async def first_byte(self):
+            return await self.read(1)
 
         async def read(self, most):
             data, self.waiting = self.waiting[:most], self.waiting[most:]

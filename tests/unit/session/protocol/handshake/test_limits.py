@@ -437,6 +437,7 @@ def test_a_clock_that_is_set_ahead_ends_no_sleeping_flow(tmp_path, monkeypatch):
     async def scenario(listener, connect):
         near = await connect(KeyPair(os.urandom(32)))
         far = await listener.accept()
+        far.on_sleep(bytes)
         leave(near)
         await until(lambda: far.ended)  # asleep
         assert listener._flows._idle is not None
@@ -457,6 +458,7 @@ def test_sleeping_flows_count_and_over_a_restart(tmp_path):
         for _ in range(2):
             near = await connect(who)
             far = await listener.accept()
+            far.on_sleep(bytes)
             leave(near)
             await until(lambda far=far: far.ended)  # asleep
         with pytest.raises(SessionError, match="takes no more flows of this host"):

@@ -1,0 +1,305 @@
+"""A session sleeps, and its record counts, only while its application is between two requests."""
+
+import asyncio
+import hashlib
+import os
+import shutil
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+from kit.waiting import until
+
+from cedos import session
+from cedos.apps.files.messages import (
+    Answer,
+    FileRequest,
+    PutAnswer,
+    PutRequest,
+    WebUpload,
+    pack,
+    read,
+)
+from cedos.apps.files.objects.object_serving import ObjectServing
+from cedos.apps.files.serving import Serving, UploadLimits, Uploads
+from cedos.apps.files.tree import Tree
+from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
+from cedos.session.io.idle_sessions import IdleSessions
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets import flow_table
+
+BODY = os.urandom(400_000)
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(flow_table, "_NOTE_S", 0.1)
+    monkeypatch.setattr(flow_table, "_ASLEEP_S", 0.3)
+
+
+class Sleepers:
+    """A server whose sessions sleep in `idle`; `away` breaks their paths for a while."""
+
+    def __init__(self, idle, key, listener):
+        self.idle, self.key, self.listener, self.client = (
+            idle,
+            key,
+            listener,
+            KeyPair(os.urandom(32)),
+        )
+
+    @property
+    def living(self):
+        return list(self.listener._flows._living.values())
+
+    async def connect(self):
+        return await session.connect(
+            self.listener.address, server_key=self.key.public, key=self.client, timeout_s=5
+        )
+
+    async def away(self, seconds=1.0):
+        self.listener._driver.loop.remove_reader(self.listener._socket.fileno())
+        for connection in self.living:
+            for path in list(connection.flow.paths.values()):
+                path.close("it went away", reset=True)
+        await asyncio.sleep(seconds)
+
+    def back(self):
+        self.listener._listen()
+
+    def known_after_a_kill(self, flow_id):
+        """Return whether a server that began now, with the file as it is, would know the session."""
+        copy = self.idle.with_name("copy")
+        shutil.copy(self.idle, copy)
+        found = IdleSessions(copy)
+        try:
+            return found.find(flow_id) is not None
+        finally:
+            found.close()
+
+
+@asynccontextmanager
+async def serving_files(folder):
+    key, idle = KeyPair(os.urandom(32)), folder / "idle"
+    root = folder / "tree"
+    root.mkdir()
+    tree = Tree(root)
+    async with await session.listen(("127.0.0.1", 0), key=key, idle=idle) as listener:
+        files = Serving(tree, listener, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
+        running = asyncio.create_task(files.run())
+        try:
+            yield Sleepers(idle, key, listener)
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await files.close()
+
+
+class Taker:
+    """A receiver of uploads that answers once it has all of the body."""
+
+    def __init__(self):
+        self.body, self.go_on = b"", asyncio.Event()
+
+    async def take(self, connection, client, request):
+        await connection.write(pack(PutAnswer(0)))
+        self.body = await connection.read_exactly(request.size)
+        await self.go_on.wait()
+        await connection.write(pack(PutAnswer(request.size)))
+
+
+@asynccontextmanager
+async def serving_objects(folder, taker):
+    key, idle = KeyPair(os.urandom(32)), folder / "idle"
+    gateway = Gateway(
+        GatewaySettings(("127.0.0.1", 0), local=True, idle=idle),
+        key,
+        lambda _key: "laptop",
+        lambda one: ObjectServing(one, None, lambda: True, taker),
+    )
+    await gateway.open()
+    running = asyncio.create_task(gateway.run())
+    try:
+        yield Sleepers(idle, key, gateway._listener)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await gateway.close()
+
+
+async def answered(kind, connection):
+    return await asyncio.wait_for(read(kind, connection.read_exactly), 10)
+
+
+def request(size, *, web=None):
+    return pack(PutRequest("http://a.example/in" if web else "new", size, "v", web=web))
+
+
+async def test_half_an_upload_stays_awake_and_goes_on(tmp_path):
+    """The rest of its body was read as requests: a file's bytes made the server do things."""
+    evil = pack(PutRequest("planted", 5, "x")) + b"hello" + hashlib.sha256(b"hello").digest()
+    body = BODY[:200_000] + evil + BODY[200_000:]
+    async with serving_files(tmp_path) as server:
+        near = await server.connect()
+        await near.write(request(len(body)))
+        assert (await answered(PutAnswer, near)).start == 0
+        await near.write(body[:200_000])
+        await until(lambda: near.acknowledged_bytes == near.written_bytes)
+        await asyncio.sleep(0.3)
+        assert not server.known_after_a_kill(near.flow_id)
+        await server.away()
+        assert len(server.living) == 1, "it sleeps"
+        server.back()
+        await near.write(body[200_000:] + hashlib.sha256(body).digest())
+        assert (await answered(PutAnswer, near)).start == len(body)
+        assert [each.name for each in (tmp_path / "tree").iterdir()] == ["new"]
+        assert (tmp_path / "tree" / "new").read_bytes() == body
+        near.abort("the test is over")
+
+
+async def test_between_requests_it_sleeps_and_its_record_goes_with_the_next(tmp_path):
+    async with serving_files(tmp_path) as server:
+        (tmp_path / "tree" / "file").write_bytes(BODY)
+        near = await server.connect()
+        for _ in range(2):
+            await near.write(pack(FileRequest("file")))
+            answer = await answered(Answer, near)
+            assert (await near.read_exactly(answer.size + 32))[: answer.size] == BODY
+            await until(lambda: server.known_after_a_kill(near.flow_id))
+            await server.away()
+            assert not server.living, "it does not sleep"
+            assert server.known_after_a_kill(near.flow_id)
+            server.back()
+        await near.write(request(5))
+        assert (await answered(PutAnswer, near)).start == 0
+        assert not server.known_after_a_kill(near.flow_id), "a request has begun"
+        near.abort("the test is over")
+
+
+async def test_a_digest_that_is_computed_is_owed(tmp_path, monkeypatch):
+    """`cedos-get` waited for ever for a digest if its network was away meanwhile."""
+    go_on = asyncio.Event()
+    digest = Tree.digest
+
+    async def slow(*given):
+        await go_on.wait()
+        return await digest(*given)
+
+    monkeypatch.setattr(Tree, "digest", slow)
+    async with serving_files(tmp_path) as server:
+        (tmp_path / "tree" / "file").write_bytes(BODY)
+        near = await server.connect()
+        await near.write(pack(FileRequest("file")))
+        answer = await answered(Answer, near)
+        await near.read_exactly(answer.size)
+        await asyncio.sleep(0.3)
+        assert not server.known_after_a_kill(near.flow_id)
+        await server.away()
+        go_on.set()
+        server.back()
+        right = hashlib.sha256(BODY).digest()
+        assert await asyncio.wait_for(near.read_exactly(32), 10) == right
+        near.abort("the test is over")
+
+
+@pytest.mark.parametrize("sent", [3, 100_000, len(BODY)])
+async def test_an_upload_to_the_web_stays_awake_until_its_answer(tmp_path, sent):
+    taker = Taker()
+    async with serving_objects(tmp_path, taker) as server:
+        near = await server.connect()
+        whole = request(len(BODY), web=WebUpload("0" * 32, [], 60.0))
+        await until(lambda: server.known_after_a_kill(near.flow_id))
+        await near.write(whole[:3])
+        if sent > 3:
+            await near.write(whole[3:] + BODY[:sent])
+        await until(lambda: near.acknowledged_bytes == near.written_bytes)
+        await asyncio.sleep(0.3)
+        assert not server.known_after_a_kill(near.flow_id)
+        await server.away()
+        assert len(server.living) == 1, "it sleeps"
+        server.back()
+        await near.write((whole + BODY)[near.written_bytes :])
+        taker.go_on.set()
+        assert (await answered(PutAnswer, near)).start == 0
+        assert (await answered(PutAnswer, near)).start == len(BODY)
+        assert taker.body == BODY
+        await until(lambda: server.known_after_a_kill(near.flow_id))
+        await server.away()
+        assert not server.living, "it does not sleep"
+        near.abort("the test is over")
+
+
+async def test_what_follows_a_refused_upload_is_read_by_nobody(tmp_path):
+    """After a sleep the rest of its body was read as requests."""
+    async with serving_objects(tmp_path, None) as server:
+        near = await server.connect()
+        await near.write(request(len(BODY), web=WebUpload("0" * 32, [], 60.0)))
+        assert "room" in (await answered(PutAnswer, near)).refused
+        await asyncio.sleep(0.3)
+        assert not server.known_after_a_kill(near.flow_id)
+        await server.away()
+        server.back()
+        await near.write(pack(PutRequest("new", 1, "v")))
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(near.read(1), 1.0)
+        near.abort("the test is over")
+
+
+async def test_an_application_that_does_not_say_that_it_rests_is_awake(tmp_path):
+    key = KeyPair(os.urandom(32))
+    async with await session.listen(("127.0.0.1", 0), key=key, idle=tmp_path / "idle") as listener:
+        server = Sleepers(tmp_path / "idle", key, listener)
+        near = await server.connect()
+        far = await listener.accept()
+        await near.write(b"hello")
+        assert await far.read_exactly(5) == b"hello"
+        await asyncio.sleep(0.3)
+        assert not server.known_after_a_kill(near.flow_id)
+        await server.away()
+        assert not far.ended
+        server.back()
+        await near.write(b"again")
+        assert await asyncio.wait_for(far.read_exactly(5), 10) == b"again"
+        near.abort("the test is over")
+
+
+async def test_a_record_is_withdrawn_before_a_byte_is_read_or_sent(tmp_path):
+    key = KeyPair(os.urandom(32))
+    async with await session.listen(("127.0.0.1", 0), key=key, idle=tmp_path / "idle") as listener:
+        server = Sleepers(tmp_path / "idle", key, listener)
+        near = await server.connect()
+        far = await listener.accept()
+        far.on_sleep(lambda: b"")
+
+        async def known():
+            await until(lambda: server.known_after_a_kill(near.flow_id))
+
+        reading = asyncio.create_task(far.read())
+        await near.write(b"hello")
+        await reading
+        assert not server.known_after_a_kill(near.flow_id)
+        await known()
+        sends = far.flow.core.next_record
+        seen = []
+
+        def next_record(*given):
+            parts = sends(*given)
+            if parts:
+                seen.append(server.known_after_a_kill(near.flow_id))
+            return parts
+
+        far.flow.core.next_record = next_record
+        await far.write(b"more")
+        assert seen == [False]
+        far.flow.core.next_record = sends
+        await near.read_exactly(4)
+        await known()
+        assert far.send_now(b"a message")
+        assert not server.known_after_a_kill(near.flow_id)
+        await near.receive()
+        await known()
+        with suppress(TimeoutError):  # nothing moves: it is known all the time
+            async with asyncio.timeout(0.5):
+                while True:
+                    assert server.known_after_a_kill(near.flow_id)
+                    await asyncio.sleep(0.01)
+        near.abort("the test is over")
