@@ -252,14 +252,14 @@ class UserRules:
                 self._by_place[place] = self.together(number, address, place[1]), address.version
         return self._by_place
 
-    def of(self, address: Address, port: int | None) -> int | None:
-        """Return the number of a connection's rule.
+    def of(self, address: Address, port: int | None, *, named: bool = True) -> int | None:
+        """Return the number of a connection's rule; without `named` of those for prefixes alone.
 
         The user's own come before portals', a port's before others, then the longest prefix; for one
         address an address before a name, the closest name, and the rule that was added last.
         """
         numbers = [
-            *self.at(address),
+            *(self.at(address) if named else ()),
             *(
                 number
                 for prefix, number in self._prefixes
@@ -513,16 +513,20 @@ class RuledDestinations:
     def _to_resolvers(self, wanted: Mapping[Place, str | None]) -> dict[Place, str | None]:
         """Lead questions to the resolvers of networks to these, though a ruled name leads there, too.
 
-        Else who has a name below a ruled one, or answers for it, ends all look-ups over a network.
+        Else who has a name below a ruled one, or answers for it, ends all look-ups over a network. What
+        a rule for a prefix says of such questions holds: no answer takes that away.
         """
+        rules = self.rules.rules
         ways: dict[Address, list[str]] = {}
         for network in sorted(self._decider.usable, key=lambda each: each.metered):
             for resolver in {*network.resolvers, *network.gateways}:
-                ways.setdefault(resolver, []).append(network.name)
+                number = self.rules.of(resolver, _DNS, named=False)
+                if number is None or number < 0 or allows(rules[number], network):
+                    ways.setdefault(resolver, []).append(network.name)
         found: dict[Place, str | None] = {}
         for resolver, networks in ways.items():
-            number = self.rules.of(resolver, None)
-            by_name = number is not None and self.rules.rules[number].prefix is None
+            number = self.rules.of(resolver, _DNS)
+            by_name = number is not None and rules[number].prefix is None
             if by_name and wanted.get(place_of(resolver, None)) not in networks:
                 found[place_of(resolver, _DNS)] = networks[0]
         return found

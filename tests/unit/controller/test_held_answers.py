@@ -193,6 +193,11 @@ def test_a_name_that_leads_to_a_networks_resolver_ends_no_look_ups(script):
         RuleSet(2, None), RuleSet(3, RuleRequest(host=HOST, port=53, never=("lte0",)))
     )
     assert led(given)["10.1.0.53/32", 53] == "wlan0"
+    script.tell(RuleSet(3, None))
+    for prefix, port in (("0.0.0.0/0", 53), ("10.1.0.0/16", None)):
+        given = script.tell(RuleSet(2, RuleRequest(host=prefix, port=port, never=("lte0",))))
+        assert led(given)["10.1.0.53/32", 53] is None, "no answer takes a prefix's rule away"
+        script.tell(RuleSet(2, None))
 
 
 def test_a_claim_of_an_alias_is_confirmed_by_a_look_up(script):
