@@ -4,7 +4,7 @@ A table per network holds its default route. The rules, in the order in which th
 
     32000  on-link destinations: of a network whose subnet another one shares, for its own addresses;
            for what is bound to an interface, over that one, if destinations are under a user's rule
-    32001  destinations under a user's rule: they skip the next one (`past_announced`)
+    32001  destinations under a user's rule: they skip 32017 (`past_announced`)
     32017  everything more specific than a default route: local networks, VPNs, containers
     32018  VPNs and containers as the daemon knows them: here goes on what skips that
     32020  what is bound to a network's interface, to that network

@@ -10,8 +10,8 @@ daemon has copied them, so that what comes or goes draws nothing in between:
 - those into a VPN, or to containers, over an interface that is no network of cedos: in a table that is
   asked before the users' rules. What a network has a closer route to goes on from there
 - those over a network: in that network's table
-- within a rule for more than that, a network's own subnet of private addresses, before the rule: any
-  network may give this host an address beside a server's
+- within a rule for more than that, a network's own subnet of private addresses, before the rule, unless
+  it overlaps with another network's: any network may give this host an address beside a server's
 
 Where a network's parts of the Internet make a whole, main's prefixes of such lengths count no more than a
 default route, whatever is ruled; those into a VPN do.
@@ -40,7 +40,6 @@ from cedos.host.steer.routing_plan import (
     own_source,
     plan,
     rescue_rule,
-    steps_of,
     table_of,
     without_loopback,
 )
@@ -63,6 +62,8 @@ _DEFAULTS: Final = (Preference.DEFAULT, Preference.DEFAULT_ONLY)
 _MOST_GONE: Final = 64
 _SOURCES: Final = (Preference.SOURCE, Preference.SOURCE_ONLY)
 _UNREAD: Final = Hardware(known=False)
+# The most lengths of networks' own subnets that are looked up before a rule: of more, the longest.
+_MOST_LENGTHS: Final = 3
 
 
 def past_announced(
@@ -71,40 +72,64 @@ def past_announced(
     """Return the rules by which ruled destinations (-> the names of networks) skip the main table."""
     rules: set[Rule] = set()
     for version in (4, 6):
-        subnets = {
-            interface.network: network
-            for network in networks
-            for interface in network.addresses
-            if interface.version == version and not interface.network.is_global
-        }
-        places = [each for each in ruled.items() if each[0].prefix.version == version]
-        found: list[tuple[Destination, Prefix, Network | None]] = []
-        for destination, name in places:
-            found.append((destination, destination.prefix, None))
-            found += [
-                (destination, subnet, network)
-                for subnet, network in subnets.items()
-                if network.name != name and _contains(destination.prefix, subnet)
-            ]
-        order = steps_of(prefix for _, prefix, _ in found)
-        for destination, prefix, network in found:
-            rules.add(
-                Rule(
-                    version,
-                    Preference.PAST_ANNOUNCED + order[prefix.prefixlen],
-                    None if network is None else table_of(network),
-                    destination=prefix if prefix.prefixlen else None,
-                    local=True,
-                    protocol=destination.protocol,
-                    port=destination.port,
-                    suppress_prefixlength=None if network is None else 0,
-                    goto=BEHIND_MAIN[version].preference if network is None else None,
-                )
-            )
-        if found:
+        places = {each: name for each, name in ruled.items() if each.prefix.version == version}
+        subnets = _own_subnets(version, networks)
+        found = [
+            (destination, subnet, network)
+            for destination, name in places.items()
+            for subnet, network in subnets.items()
+            if network.name != name and _contains(destination.prefix, subnet)
+        ]
+        # Each length of subnets has a step after what is ruled of that length or longer: of rules with
+        # one preference the kernel asks the older one first. It deletes any rule of the same preference
+        # that says the same and more. So all destinations have a step of their own, and so have ports.
+        lengths = sorted({subnet.prefixlen for _, subnet, _ in found}, reverse=True)[:_MOST_LENGTHS]
+        for destination, subnet, network in found:
+            if subnet.prefixlen in lengths:
+                rule = _past(destination, subnet, 2 * lengths.index(subnet.prefixlen) + 1)
+                rules.add(replace(rule, table=table_of(network), suppress_prefixlength=0))
+        for destination in places:
+            length = destination.prefix.prefixlen
+            step = 2 * sum(each > length for each in lengths) + (not length)
+            rule = _past(destination, destination.prefix, step)
+            rules.add(replace(rule, goto=BEHIND_MAIN[version].preference))
+        if places:
             rules.add(BEHIND_MAIN[version])
             rules |= _bound_rules(version, ruled, networks)
     return frozenset(rules)
+
+
+def _past(destination: Destination, prefix: Prefix, step: int) -> Rule:
+    """Return a rule about a part of a destination. A port counts more than any prefix."""
+    if destination.port is None:
+        step += 2 * _MOST_LENGTHS + 2
+    return Rule(
+        prefix.version,
+        Preference.PAST_ANNOUNCED + step,
+        None,
+        destination=prefix if prefix.prefixlen else None,
+        local=True,
+        protocol=destination.protocol,
+        port=destination.port,
+    )
+
+
+def _own_subnets(version: int, networks: Collection[Network]) -> dict[Prefix, Network]:
+    """Return the networks' subnets of private addresses, without those that overlap with another's."""
+    subnets = [
+        (interface.network, network)
+        for network in networks
+        for interface in network.addresses
+        if interface.version == version
+        and not interface.ip.is_link_local
+        and interface.network.prefixlen < interface.max_prefixlen
+    ]
+    return {
+        subnet: network
+        for subnet, network in subnets
+        if not subnet.is_global
+        and not any(other is not network and subnet.overlaps(each) for each, other in subnets)
+    }
 
 
 def _contains(outer: Prefix, inner: Prefix) -> bool:

@@ -37,8 +37,14 @@ FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 OWN = {4: "192.168.{}.2/24", 6: "2001:db8:{}::2/64"}
 ROUTER = {4: "192.168.{}.1", 6: "fe80::{}"}
 GIVEN = {
-    4: ["192.168.43.2/24", "192.168.43.3/24", "192.168.44.2/24", "9.8.8.77/24", "10.1.2.77/24"],
-    6: ["2001:db8:43::2/64", "2001:db8:43::3/64", "2001:db8:44::2/64", "2a00:1450:4001::77/64"],
+    4: [
+        *("192.168.43.2/24", "192.168.43.3/24", "192.168.44.2/24", "9.8.8.77/24", "10.1.2.77/24"),
+        *("10.1.2.78/24", "10.1.2.79/25"),
+    ],
+    6: [
+        *("2001:db8:43::2/64", "2001:db8:43::3/64", "2001:db8:44::2/64", "2a00:1450:4001::77/64"),
+        *("fd00:1::77/64", "fd00:1::78/64"),
+    ],
 }
 ANNOUNCED = {
     4: [
@@ -56,8 +62,8 @@ TUNNELLED = {
     6: ["fd00:1::/48", "2001:db8:100::/64"],
 }
 REMOTE = {
-    4: ["198.51.100.1", "198.51.100.9", "9.8.8.9", "10.1.2.3", "10.1.3.3"],
-    6: ["2001:db8:100::1", "2001:db8:100::9", "2a00:1450:4001::9", "fd00:1::3"],
+    4: ["198.51.100.1", "198.51.100.9", "9.8.8.9", "10.1.2.3", "10.1.3.3", "192.168.43.9"],
+    6: ["2001:db8:100::1", "2001:db8:100::9", "2a00:1450:4001::9", "fd00:1::3", "2001:db8:43::9"],
 }
 PLACES = [
     *((f"198.51.100.0/{length}", None) for length in (24, 28, 29, 30, 31)),
@@ -68,6 +74,9 @@ PLACES = [
         (prefix, None)
         for prefix in ("9.8.0.0/16", "10.0.0.0/8", "10.1.2.3", "2a00:1450::/32", "fd00::/8")
     ),
+    # Equal to a private subnet, or within one.
+    *((prefix, port) for prefix in ("10.1.2.0/24", "fd00:1::/64") for port in (None, 4433)),
+    *((prefix, None) for prefix in ("192.168.43.0/24", "10.1.2.0/25", "2001:db8:43::/64")),
 ]
 CHANGES = {
     rtnetlink.RTM_NEWROUTE,
@@ -83,7 +92,7 @@ class Walk:
         self.random = random.Random(seed)
         self.client, self.far = client, far
         self.done = []
-        self.networks, self.before = [], []
+        self.networks, self.told = [], []
         self.rules, self.in_force, self.led = {}, [{}], {}
         self.named, self.living = (), []
         self.serial, self.between = 0, 0.0
@@ -229,11 +238,14 @@ class Walk:
         tables = Tables(answers, self.named)
         self.named = tables.sources.values()
         found = [each for each, _ in assemble(tables, Resolvers(), Sysfs(), KINDS)]
-        self.before = self.networks
         self.networks = [each for each in found if each.name in NETWORKS]
-        self.done.append(f"networks_changed {[each.name for each in self.networks]}")
+        self.told.append(self.networks)
+        self.done.append(
+            f"networks_changed {[(n.name, *map(str, n.addresses)) for n in self.networks]}"
+        )
         with contextlib.suppress(OSError):
             self.routing.networks_changed(self.networks)
+            self.told = [self.networks]
         self.lead()
 
     def change_rules(self):
@@ -302,17 +314,27 @@ class Walk:
         return frozenset(found)
 
     def own_subnets(self, remote, within):
-        """The networks whose own private subnet goes first, as the rule is about more than that."""
-        told = [(n.name, i) for n in (*self.networks, *self.before) for i in n.addresses]
-        there = [(name, ip_interface(text)) for (name, _), own in self.now.items() for text in own]
+        """The networks whose own private subnet goes first, as the rule is about more than that.
+
+        A subnet that overlaps with another network's is nobody's own.
+        """
         return {
-            name
-            for name, each in (*told, *there)
-            if each.version == remote.version
-            and remote in each.network
-            and each.network.prefixlen > within.prefixlen
-            and not each.network.is_global
+            network.name
+            for networks in self.told
+            for network, own in self.subnets(networks)
+            if own.version == remote.version
+            and remote in own
+            and own.prefixlen > within.prefixlen
+            and not own.is_global
+            and not any(
+                other is not network and own.version == each.version and own.overlaps(each)
+                for other, each in self.subnets(networks)
+            )
         }
+
+    @staticmethod
+    def subnets(networks):
+        return [(network, each.network) for network in networks for each in network.addresses]
 
     def send(self, sender, forbidden, what, to=None):
         self.serial += 1
@@ -324,7 +346,6 @@ class Walk:
     def look(self, where):
         if self.busy:
             return
-        self.now = {(n, v): self.addresses(n, v) for n in NETWORKS for v in (4, 6)}
         self.sent = {}
         for each in self.living:
             each[1] &= self.forbidden(*each[2])
@@ -353,7 +374,8 @@ class Walk:
                 at = packet.find(MAGIC)
                 what, forbidden = self.sent.get(packet[at : at + 8], ("", ()))
                 # (Forwarded by none: what leaves is PACKET_OUTGOING.)
-                assert kind != 4 or name not in forbidden, (where, what, name, self.done[-30:])
+                story = "\n".join((*self.done[-30:], f"{where}: {what} over {name}"))
+                assert kind != 4 or name not in forbidden, story
         for each in [each for each in self.living if not each[1]]:
             each[0].close()
             self.living.remove(each)

@@ -110,6 +110,33 @@ def test_a_subnet_is_no_reason_to_keep_a_ruled_host(world, routing):
     assert world.carrier(remote="192.168.43.8") == "wlan0"
 
 
+@pytest.mark.parametrize("length", [16, 24, 25])
+def test_a_part_of_another_networks_subnet_is_nobodys_own(world, routing, length):
+    """LTE's lease in Wi-Fi's own subnet drew all that was ruled there."""
+    lease = ip_interface(f"192.168.43.77/{length}")
+    lte0 = replace(world.lte0, addresses=(*world.lte0.addresses, lease))
+    world.kernel.add_main_route(str(lease.network), lte0.index)
+    rule(routing, "0.0.0.0/0", "wlan0", 445)
+    routing.networks_changed([world.wlan0, lte0])
+    assert world.carrier(remote="192.168.43.7", port=445) == "wlan0"
+    assert world.carrier(remote="192.168.44.7", port=445) == "lte0"
+    rule(routing, "0.0.0.0/0", NOWHERE, 445)
+    assert world.carrier(remote="192.168.43.7", port=445) is None
+
+
+@pytest.mark.parametrize("port", [None, 445])
+def test_a_rule_equal_to_a_subnet_holds_beside_an_older_wider_one(world, routing, port):
+    """The look-up of the subnet had the same preference, and was older."""
+    for length in (*range(8, 24), *range(25, 32)):  # of however many lengths there are rules
+        prefix = ip_network(f"192.168.44.{0 if length < 24 else 128}/{length}", strict=False)
+        rule(routing, prefix, "wlan0")
+    assert world.carrier(remote="192.168.44.7", port=445) == "lte0"
+    rule(routing, "192.168.44.0/24", "wlan0", port)
+    assert world.carrier(remote="192.168.44.7", port=445) == "wlan0"
+    rule(routing, "192.168.44.0/24", None, port)
+    assert world.carrier(remote="192.168.44.7", port=445) == "lte0"
+
+
 def test_hundreds_of_routes_cost_little_and_make_no_rules(world, routing):
     """Of each interface 256 are read."""
     for number in range(512):
