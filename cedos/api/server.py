@@ -163,6 +163,9 @@ class Backend(Protocol):
     async def rules(self) -> list[RuleMessage]:
         """Return the user's rules and their effects."""
 
+    async def rules_digest(self) -> str:
+        """Return a digest of the rules and their addresses, which costs less than the rules."""
+
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         """Add a rule, or replace that of the same host and port.
 
@@ -397,6 +400,7 @@ class ControlServer:
             ("probing", asked.probing),
             ("transfers", asked.transfers),
             ("rules", asked.rules),
+            ("rules/digest", asked.rules_digest),
             ("recording", asked.recording),
         ):
             router.add_get(f"/v1/{path}", _answering(ask))

@@ -158,7 +158,9 @@ class FakeDaemon:
 
     async def _nothing(self, *_asked): ...
 
-    transfer = transfers = rules = add_rule = remove_rule = recording = record = _nothing
+    transfer = transfers = rules = rules_digest = add_rule = remove_rule = recording = record = (
+        _nothing
+    )
 
     async def hint(self, hint, uid):
         await self._before()

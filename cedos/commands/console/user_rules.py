@@ -15,7 +15,7 @@ from cedos.controller.decisions.named_addresses import is_below
 from cedos.controller.decisions.user_rules import UserRules
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, is_host_name
-from cedos.errors import CedosError, ConfigError, NoDaemonError
+from cedos.errors import CedosError, ConfigError, NoDaemonError, NotFoundError
 from cedos.host.monitor.resolvers import spellings
 from cedos.limits import UsersTable
 from cedos.model import Address, NetworkKind, address
@@ -37,7 +37,7 @@ def applies(
     rules: UserRules,
     host: str,
     port: int | None,
-    looked_up: Callable[[str], Sequence[str]],
+    looked_up: Callable[[str], Sequence[str]] = lambda _: (),
 ) -> int | None:
     """Return the number of the rule for a host, by its name or by one of its addresses.
 
@@ -61,6 +61,12 @@ def is_address(text: str) -> bool:
         return False
 
 
+def _plain(host: str) -> str:
+    """Return a host as rules have it: lower case, no final dot, an IPv4 address as one."""
+    host = host.strip().rstrip(".").lower()
+    return str(address(ip_address(host).packed)) if is_address(host) else host
+
+
 def addresses(name: str) -> tuple[str, ...]:
     """Return the addresses of a name by this host's resolver; none if it does not answer."""
     try:
@@ -75,16 +81,21 @@ class RuledHosts(RuleBook):
     """Hosts under the rules of the daemon behind a control socket; without a daemon there are none.
 
     A session with a gateway carries everything over the best networks for all of it. Therefore
-    connections under a rule go direct, where the daemon applies the rule. Names are looked up only
-    if a rule has addresses. While the daemon is too busy to answer, the last rules hold. `changed` is
-    called when the rules change, and every minute while there are any.
+    connections under a rule go direct, where the daemon applies the rule. While there are rules, names
+    are looked up here: one may be an alias of a ruled name, or lead to a ruled address. While there are
+    rules for names, the daemon is asked for their addresses before each connection. While it is too busy
+    to answer, the last rules hold. `changed` is called when the rules change, and every minute while
+    there are any.
     """
 
     def __init__(self, socket: Path, changed: Callable[[], Awaitable[None]] | None = None) -> None:
         self._client = ControlClient(socket)
         self._changed = changed
         self._rules: Sequence[RuleMessage] = ()
+        self._digest: str | None = None
         self._index = index(())
+        self._reading = asyncio.Lock()
+        self._next: asyncio.Task[None] | None = None
         self._told_s = float("-inf")
         self._due = False
         self._telling: asyncio.Task[None] | None = None
@@ -98,24 +109,32 @@ class RuledHosts(RuleBook):
 
     async def follow(self) -> None:
         """Read the rules and follow them in the background."""
-        await self._read()
+        await self._fresh()
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
+    @property
+    def stands(self) -> bool:
+        return bool(self._rules)
+
     async def find(self, host: str, port: int, user: int, look_up: LookUp) -> bool:
-        """Return whether a rule applies, after a lookup of the name if needed."""
+        """Return whether a rule applies, after a lookup of the name if needed.
+
+        A program that looked a name up itself connects to an address that only the daemon knows yet.
+        """
+        host = _plain(host)
+        about = [each.rule for each in self._rules if each.rule.port in (None, port)]
+        if not about:
+            return False
         looking = self._look_up(host, port, user, look_up)
         if looking is not None:
             await asyncio.wait({looking}, timeout=_PATIENCE_S)
-        return self._covered(host, port, user)
-
-    def covers(self, host: str, port: int, user: int, look_up: LookUp) -> bool:
-        """Return whether a rule applies, by the addresses known so far."""
-        self._look_up(host, port, user, look_up)
+        if not self._covered(host, port, user) and any(each.prefix is None for each in about):
+            await asyncio.wait({self._fresh()}, timeout=_PATIENCE_S)
         return self._covered(host, port, user)
 
     def names(self, name: str) -> bool:
         """Return whether a rule is for this name, or for a parent domain."""
-        name = name.strip().rstrip(".").lower()
+        name = _plain(name)
         return any(
             each.rule.prefix is None and is_below(meant, each.rule.host)
             for meant in spellings(self._means(name))
@@ -129,7 +148,7 @@ class RuledHosts(RuleBook):
             self._meant.put(str(each), name, user)
 
     async def close(self) -> None:
-        own = (self._following, self._telling)
+        own = (self._following, self._telling, self._next)
         tasks = [*self._looking.values(), *(each for each in own if each is not None)]
         for task in tasks:
             task.cancel()
@@ -139,27 +158,18 @@ class RuledHosts(RuleBook):
         return self._meant.get(host) or host
 
     def _covered(self, host: str, port: int, user: int) -> bool:
-        def known(name: str) -> Sequence[str]:
-            return (self._names.get((user, name)) or ((), 0.0))[0]
-
-        if not self._rules:
-            return False
-        hosts = [host, *spellings(self._means(host))]
-        with suppress(ConfigError):  # it is no name that a rule could have
-            return any(applies(self._index, each, port, known) is not None for each in hosts)
+        known, _ = self._names.get((user, host)) or ((), 0.0)
+        for each in (host, *spellings(self._means(host)), *known):
+            with suppress(ConfigError):  # it is no name that a rule could have
+                if applies(self._index, each, port) is not None:
+                    return True
         return False
 
     def _look_up(
-        self, host: str, port: int, user: int, look_up: LookUp
+        self, name: str, port: int, user: int, look_up: LookUp
     ) -> asyncio.Task[None] | None:
         """Return the task of the lookup; None: it is not needed, or too many of the user run."""
-        name = host.strip().rstrip(".").lower()
-        if not any(
-            each.rule.prefix is not None and each.rule.port in (None, port) for each in self._rules
-        ):
-            return None
-        with suppress(ValueError):
-            ip_address(name)
+        if is_address(name):
             return None
         loop = asyncio.get_running_loop()
         asked = user, name
@@ -182,15 +192,34 @@ class RuledHosts(RuleBook):
     async def _follow(self) -> None:
         while True:
             await asyncio.sleep(_ASK_S)
+            await self._fresh()
+
+    def _fresh(self) -> asyncio.Task[None]:
+        """Return a task that takes the rules of this instant; all who ask meanwhile wait for one."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_task(self._read_next())
+        return self._next
+
+    async def _read_next(self) -> None:
+        async with self._reading:
+            self._next = None  # what is asked from here on may have another answer
             await self._read()
+
+    def _told(self) -> tuple[str | None, Sequence[RuleMessage]]:
+        digest = None
+        with suppress(NotFoundError):  # it is a daemon of an earlier version
+            digest = self._client.rules_digest()
+        if digest is not None and digest == self._digest:
+            return digest, self._rules
+        return digest, self._client.rules()
 
     async def _read(self) -> None:
         before, now = self._rules, asyncio.get_running_loop().time()
         with suppress(CedosError):  # it is busy, of another version, or not ours to ask
             try:
-                self._rules = await asyncio.to_thread(self._client.rules)
+                self._digest, self._rules = await asyncio.to_thread(self._told)
             except NoDaemonError:
-                self._rules = ()
+                self._digest, self._rules = None, ()
         other = [each.rule for each in before] != [each.rule for each in self._rules]
         if other:
             self._index = index(self._rules)

@@ -40,12 +40,13 @@ LookUp = Callable[[str, int, int], Awaitable[Sequence[str]]]
 class RuleBook:
     """A user's rules: connections and datagrams under a rule go direct. This book has none."""
 
-    async def find(self, _host: str, _port: int, _user: int, _look_up: LookUp) -> bool:
-        """Tell whether a rule is about this host and port; may wait for a name, which a user asks for."""
+    @property
+    def stands(self) -> bool:
+        """Tell whether there are rules."""
         return False
 
-    def covers(self, _host: str, _port: int, _user: int, _look_up: LookUp) -> bool:
-        """Tell the same at once, by what is known now."""
+    async def find(self, _host: str, _port: int, _user: int, _look_up: LookUp) -> bool:
+        """Tell whether a rule is about this host and port; may wait for a name and for the daemon."""
         return False
 
     def names(self, _name: str) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import os
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -310,10 +310,12 @@ class LocalProxy:
             return True
         return self._wanted_direct(port, self._link.rtt_s)
 
-    def _packets_go_direct(self, user: int, host: str, port: int) -> bool:
+    def _packets_go_direct(self, user: int, host: str, port: int) -> bool | Awaitable[bool]:
         if self.goes_direct(host) or any(map(self.goes_direct, self._names.find(host))):
             return True
-        return self._fail is Fail.OPEN and self._rules.covers(host, port, user, self._look_up)
+        if self._fail is Fail.CLOSED or not self._rules.stands:
+            return False
+        return self._rules.find(host, port, user, self._look_up)
 
     async def _look_up(self, host: str, port: int, user: int) -> list[str]:
         try:

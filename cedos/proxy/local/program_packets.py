@@ -2,8 +2,9 @@
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -47,8 +48,8 @@ class ProgramPackets:
     def __init__(
         self,
         link: GatewayLinks,
-        # Tells whether a host's port is reached without the gateway.
-        goes_direct: Callable[[str, int], bool],
+        # Tells whether a host's port is reached without the gateway, at once or after a question.
+        goes_direct: Callable[[str, int], bool | Awaitable[bool]],
         permitted: Permitted,  # returns the addresses that direct packets may go to
         came: Came,  # called with each answer: from which address and port, and its data
         refused: Refused,  # called with a destination that refuses packets
@@ -61,6 +62,8 @@ class ProgramPackets:
         self._user = user
         self._loop = asyncio.get_running_loop()
         self._ways: OrderedDict[_Destination, _Way] = OrderedDict()
+        # Destinations whose way is being chosen, and the packets that wait for that.
+        self._choosing: dict[_Destination, tuple[asyncio.Future[bool], list[bytes]]] = {}
         self._direct = PacketRelay(permitted, self._answered, self._not_direct)
         self._association: ProxiedAssociation | None = None  # the gateway has accepted it
         # It was asked for; the gateway has not answered.
@@ -74,7 +77,12 @@ class ProgramPackets:
         """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
         way = self._way(host, port, now)
-        if way.direct:
+        if way is None:
+            chosen = self._choosing.get((host, port))
+            held = sum(len(packets) for _, packets in self._choosing.values())
+            if chosen is not None and held < _MOST_WAITING:
+                chosen[1].append(data)
+        elif way.direct:
             self._direct.send(host, port, data)
         elif self._association is not None:
             self._association.send(host, port, data)
@@ -96,6 +104,10 @@ class ProgramPackets:
 
     async def end(self) -> None:
         self._direct.close()
+        choices = [choice for choice, _ in self._choosing.values()]
+        for choice in choices:
+            choice.cancel()
+        await asyncio.gather(*choices, return_exceptions=True)
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
@@ -133,15 +145,34 @@ class ProgramPackets:
         """Forget the association; the next packet opens another one."""
         self._association = None
 
-    def _way(self, host: str, port: int, now: float) -> _Way:
-        """Return a destination's way; choose one if it is new, or has not answered for a while."""
+    def _way(self, host: str, port: int, now: float) -> _Way | None:
+        """Return a destination's way; choose one if it is new, or has not answered for a while.
+
+        None: it is being chosen, or too many are.
+        """
         way = self._ways.get((host, port))
         if way is None or way.until_s < now:
-            way = self._ways[host, port] = _Way(self._goes_direct(host, port), now + _TRIED_S)
+            if (host, port) in self._choosing or len(self._choosing) >= _MOST_WAITING:
+                return None
+            direct = self._goes_direct(host, port)
+            if isinstance(direct, Awaitable):
+                choice = asyncio.ensure_future(direct)
+                self._choosing[host, port] = choice, []
+                choice.add_done_callback(partial(self._chosen, host, port))
+                return None
+            way = self._ways[host, port] = _Way(direct, now + _TRIED_S)
         self._ways.move_to_end((host, port))
         while len(self._ways) > MOST_DESTINATIONS:
             self._ways.popitem(last=False)
         return way
+
+    def _chosen(self, host: str, port: int, choice: asyncio.Future[bool]) -> None:
+        """Take the way that was chosen, and send the packets that waited for it."""
+        _, packets = self._choosing.pop((host, port))
+        if not choice.cancelled():
+            self._ways[host, port] = _Way(choice.result(), self._loop.time() + _TRIED_S)
+            for data in packets:
+                self.send(host, port, data)
 
     def _far(self, host: str, port: int) -> _Way | None:
         """Return the way of a host in whose name the gateway may speak; None: it may not.

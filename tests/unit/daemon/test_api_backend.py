@@ -10,6 +10,8 @@ from kit.controller import LTE, WLAN, Script, ScriptedDriver
 from cedos.api.messages import CarriedReport, flow_text
 from cedos.api.programs import ChoiceRequest
 from cedos.controller.events import (
+    AnswersRead,
+    DnsReply,
     FlowClosed,
     FlowOpened,
     HostDefault,
@@ -130,6 +132,18 @@ async def test_a_rule_that_is_added_is_told_with_where_it_leads(script):
     assert await backend.rules() == []
     with pytest.raises(NotFoundError, match="there is no rule 1"):
         await backend.remove_rule(1)
+
+
+async def test_the_digest_of_the_rules_is_another_one_once_they_are(script):
+    backend = backend_of(script, OpenSockets(None, None))
+    digests = [await backend.rules_digest()]
+    await backend.add_rule(RuleRequest(host="updates.example", never=("metered",)))
+    digests.append(await backend.rules_digest())
+    assert await backend.rules_digest() == digests[-1]
+    place = ip_address("203.0.113.5")
+    script.tell(AnswersRead(None, (DnsReply(1, 0, False, "updates.example", 1, (place,)),)))
+    digests.append(await backend.rules_digest())
+    assert len(set(digests)) == 3
 
 
 async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script):

@@ -1,6 +1,7 @@
 """The proxy hears of rules while it runs, and looks names up where that tells which rule applies."""
 
 import asyncio
+import threading
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -28,16 +29,21 @@ class Daemon:
     """The daemon's answers; without `known` rules there is no daemon."""
 
     def __init__(self, *rules):
-        self.known, self.busy, self.asked = None, False, 0
+        self.known, self.busy, self.asked, self.read = None, False, 0, 0
         if rules:
             self.has(*rules)
 
-    def rules(self):
+    def rules_digest(self):
         self.asked += 1
         if self.busy:
             raise DaemonUnreachableError("no answer for 5 s")
         if self.known is None:
             raise NoDaemonError("no daemon")
+        return repr(self.known)
+
+    def rules(self):
+        self.rules_digest()
+        self.read += 1
         return self.known
 
     def has(self, *rules):
@@ -100,8 +106,9 @@ async def ruled(daemon):
 
 
 async def covers(ruled, host, covered):
-    resolver = Resolver()
-    await until(lambda: ruled.covers(host, 443, USER, resolver) is covered)
+    async with asyncio.timeout(10):
+        while await ruled.find(host, 443, USER, Resolver()) is not covered:
+            await asyncio.sleep(0.1)
 
 
 async def test_rules_that_come_and_go(daemon, ruled, resolver):
@@ -111,13 +118,13 @@ async def test_rules_that_come_and_go(daemon, ruled, resolver):
         told.append(True)
 
     made = await ruled(changed=changed)
-    assert not made.covers("eu.updates.example", 443, USER, resolver), "there is no daemon"
+    assert not await made.find("eu.updates.example", 443, USER, resolver), "there is no daemon"
     assert not told
     daemon.has(NAMED, PREFIX)
     await covers(made, "eu.updates.example", True)
-    assert made.covers("198.51.100.7", 22, USER, resolver)
-    assert not made.covers("198.51.100.7", 443, USER, resolver)
-    assert not made.covers("other.example", 443, USER, resolver)
+    assert await made.find("198.51.100.7", 22, USER, resolver)
+    assert not await made.find("198.51.100.7", 443, USER, resolver)
+    assert not await made.find("other.example", 443, USER, resolver)
     daemon.known = None
     await covers(made, "eu.updates.example", False)
     await until(lambda: len(told) == 2)  # once when they came, once when they went
@@ -128,24 +135,77 @@ async def test_the_last_rules_hold_while_the_daemon_is_busy(daemon, ruled, resol
     made = await ruled(NAMED)
     daemon.busy, before = True, daemon.asked
     await until(lambda: daemon.asked > before + 1)
-    assert made.covers("updates.example", 443, USER, resolver)
+    assert await made.find("updates.example", 443, USER, resolver)
     daemon.busy = False
     daemon.has(PREFIX)
     await covers(made, "updates.example", False)
+
+
+async def test_the_rules_of_this_instant_count(daemon, ruled, resolver):
+    """Ask for them: a program that looks a name up connects before rules are read for the next time."""
+    made = await ruled(NAMED)
+    for number in range(5, 9):
+        place = f"203.0.113.{number}"
+        assert not await made.find(place, 443, USER, resolver)
+        daemon.has(msgspec.structs.replace(NAMED, addresses=(place,)))
+        assert await made.find(place, 443, USER, resolver)
+        assert await made.find(f"::ffff:{place}", 443, USER, resolver)
+
+
+async def test_many_connections_ask_once(daemon, ruled, resolver):
+    made = await ruled(NAMED)
+    asked, read = daemon.asked, daemon.read
+    found = [made.find(f"203.0.113.{number}", 443, USER, resolver) for number in range(100)]
+    assert not any(await asyncio.gather(*found))
+    assert daemon.asked <= asked + 3
+    assert daemon.read == read, "they are as they were"
+
+
+@pytest.mark.parametrize("rules", [(), (PREFIX,), (msgspec.structs.replace(NAMED, port=22),)])
+async def test_no_connection_asks_where_no_rule_for_a_name_is_about_it(
+    daemon, ruled, resolver, rules
+):
+    daemon.has()
+    made = await ruled(*rules)
+    asked = daemon.asked
+    assert not await made.find("203.0.113.5", 443, USER, resolver)
+    assert daemon.asked == asked
+
+
+async def test_a_daemon_that_does_not_answer_keeps_no_connection(daemon, ruled, resolver):
+    made = await ruled(msgspec.structs.replace(NAMED, addresses=("203.0.113.5",)))
+    may = threading.Event()
+    daemon.rules_digest = lambda: may.wait(30)
+    async with asyncio.timeout(2 * user_rules._PATIENCE_S):
+        assert not await made.find("203.0.113.6", 443, USER, resolver)
+        assert await made.find("203.0.113.5", 443, USER, resolver)
+    may.set()
+
+
+async def test_a_name_is_looked_up_where_a_name_has_a_rule(daemon, ruled):
+    """It may be an alias of the ruled one, which only the daemon hears."""
+    made = await ruled(NAMED)
+
+    async def look_up(_host, _port, _user):
+        daemon.has(msgspec.structs.replace(NAMED, addresses=("203.0.113.5",)))
+        return ["203.0.113.5"]
+
+    assert await made.find("WWW.shop.example.", 443, USER, look_up)
+    assert await made.find("www_1.shop.example", 443, USER, look_up)
 
 
 async def test_the_rules_are_indexed_once(ruled, resolver, monkeypatch):
     """Index them once: else a program that sends to ever new hosts has 3 ms spent on each."""
     made = await ruled(msgspec.structs.replace(NAMED, addresses=("203.0.113.9",)))
     monkeypatch.setattr(user_rules, "UserRules", None)
-    assert made.covers("203.0.113.9", 443, USER, resolver)
-    assert not made.covers("203.0.113.8", 443, USER, resolver)
+    assert await made.find("203.0.113.9", 443, USER, resolver)
+    assert not await made.find("203.0.113.8", 443, USER, resolver)
 
 
 async def test_a_host_that_is_no_name_is_under_no_rule(ruled, resolver):
     """Take labels that DNS does not know, as SOCKS does: no datagram to them is an error."""
     made = await ruled(NAMED)
-    assert not made.covers("a" * 64 + ".updates.example", 443, USER, resolver)
+    assert not await made.find("a" * 64 + ".updates.example", 443, USER, resolver)
 
 
 async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
@@ -158,9 +218,10 @@ async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
         await may.wait()
 
     made = await ruled(NAMED, changed=changed)
-    assert made.covers("updates.example", 443, USER, resolver)
+    assert await made.find("updates.example", 443, USER, resolver)
     daemon.has(NAMED, PREFIX)
-    await until(lambda: made.covers("198.51.100.7", 22, USER, resolver))
+    await asyncio.sleep(2.5)
+    assert await made.find("198.51.100.7", 22, USER, resolver)
     assert told == [True]
     daemon.known = None
     await covers(made, "updates.example", False)
@@ -186,16 +247,16 @@ async def test_an_address_is_meant_by_the_name_that_a_program_was_told_it_for(ru
     assert made.names("EU.updates.example.")
     assert not made.names("notupdates.example")
     assert not made.names("198.51.100.1")
-    assert not made.covers("203.0.113.5", 443, USER, resolver)
+    assert not await made.find("203.0.113.5", 443, USER, resolver)
     made.learn("eu.updates.example", [ip_address("203.0.113.5"), ip_address("2001:db8::5")], USER)
-    assert made.covers("203.0.113.5", 443, USER, resolver)
-    assert made.covers("2001:db8::5", 443, USER, resolver)
-    assert not made.covers("203.0.113.6", 443, USER, resolver)
+    assert await made.find("203.0.113.5", 443, USER, resolver)
+    assert await made.find("2001:db8::5", 443, USER, resolver)
+    assert not await made.find("203.0.113.6", 443, USER, resolver)
     for number in range(1000):
         made.learn("updates.example", [ip_address(number)], OTHER)
     assert len(made._meant) == user_rules._MOST_NAMES
-    assert made.covers("203.0.113.5", 443, USER, resolver), "another user has most"
-    assert made.covers(str(ip_address(999)), 443, USER, resolver)
+    assert await made.find("203.0.113.5", 443, USER, resolver), "another user has most"
+    assert await made.find(str(ip_address(999)), 443, USER, resolver)
 
 
 async def test_a_users_names_push_out_no_other_users(ruled, resolver):
@@ -204,8 +265,8 @@ async def test_a_users_names_push_out_no_other_users(ruled, resolver):
     assert await made.find("inside.example", 22, USER, resolver)
     for number in range(600):
         assert not await made.find(f"n{number}.example", 22, OTHER, resolver)
-    assert made.covers("inside.example", 22, USER, resolver)
-    assert not made.covers("n0.example", 22, OTHER, resolver)
+    assert await made.find("inside.example", 22, USER, resolver)
+    assert not await made.find("n0.example", 22, OTHER, resolver)
 
 
 async def test_a_look_up_of_one_user_that_fails_hides_no_rule_from_another(ruled, resolver):
@@ -218,7 +279,9 @@ async def test_a_look_up_of_one_user_that_fails_hides_no_rule_from_another(ruled
     await asyncio.sleep(0.01)
     resolver.answers = known
     assert await made.find("inside.example", 22, USER, resolver)
-    assert not made.covers("inside.example", 22, OTHER, resolver), "that user's own look-up failed"
+    assert not await made.find("inside.example", 22, OTHER, resolver), (
+        "that user's own look-up failed"
+    )
 
 
 async def test_what_was_known_counts_while_no_resolver_answers(ruled, resolver, monkeypatch):
@@ -235,7 +298,7 @@ async def test_what_two_users_were_told_lasts_as_long_as_one_of_them_keeps_it(ru
         made.learn("updates.example", [ip_address("203.0.113.5")], user)
     for number in range(600):
         made.learn("updates.example", [ip_address(number)], OTHER)
-    assert made.covers("203.0.113.5", 443, USER, resolver)
+    assert await made.find("203.0.113.5", 443, USER, resolver)
 
 
 async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, monkeypatch):
@@ -244,10 +307,10 @@ async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, mo
     made.learn("_https._tcp.updates.example", ["cdn.example"], USER)
     assert made.names("cdn.example")
     made.learn("cdn.example", [ip_address("203.0.113.5")], USER)
-    assert made.covers("203.0.113.5", 443, USER, resolver)
+    assert await made.find("203.0.113.5", 443, USER, resolver)
     monkeypatch.setattr(resolvers, "search_domains", lambda: frozenset({"lan.example"}))
     assert made.names("updates.example.lan.example")
-    assert made.covers("updates.example.lan.example", 443, USER, resolver)
+    assert await made.find("updates.example.lan.example", 443, USER, resolver)
     assert not made.names("other.lan.example")
 
 
@@ -256,18 +319,20 @@ async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled, resolver):
     made = await ruled(PREFIX)
     resolver.may.clear()
     assert not await made.find("inside.example", 22, USER, resolver)
-    assert not made.covers("inside.example", 22, USER, resolver)
-    for number in range(100):
-        made.covers(f"n{number}.example", 22, USER, resolver)
+    assert not await made.find("inside.example", 22, USER, resolver)
+    asking = [
+        asyncio.ensure_future(made.find(f"n{number}.example", 22, USER, resolver))
+        for number in range(100)
+    ]
     await asyncio.sleep(0.01)
     assert len(resolver.asked) == user_rules._MOST_LOOKUPS
     # Another user's names are looked up meanwhile: their connections miss no rule.
-    made.covers("inside.example", 22, OTHER, resolver)
+    asking.append(asyncio.ensure_future(made.find("inside.example", 22, OTHER, resolver)))
     await asyncio.sleep(0.01)
     assert len(resolver.asked) == user_rules._MOST_LOOKUPS + 1
     resolver.may.set()
-    await asyncio.sleep(0.01)
-    assert made.covers("inside.example", 22, USER, resolver)
+    assert await made.find("inside.example", 22, USER, resolver)
+    await asyncio.gather(*asking)
 
 
 async def test_what_is_remembered_has_a_limit(ruled, resolver, monkeypatch):

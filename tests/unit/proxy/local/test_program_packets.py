@@ -155,3 +155,30 @@ async def test_without_the_gateway_nothing_goes_where_that_is_wanted(programs):
     await program.says(b"a")
     await program.says(b"near", "192.168.1.1")
     assert (program.direct, program.refused) == ([b"near"], [(HOST, 4000)])
+
+
+async def test_what_a_rule_may_be_about_waits_until_that_is_known(programs, monkeypatch):
+    program, may = programs(), asyncio.Event()
+    monkeypatch.setattr(program_packets, "_MOST_WAITING", 3)
+
+    async def goes_direct(host, _port):
+        await may.wait()
+        return host == HOST
+
+    program.packets._goes_direct = goes_direct
+    for data in (b"a", b"b"):
+        await program.says(data)
+    for data in (b"c", b"d"):
+        await program.says(data, OTHER)
+    assert (program.direct, program.link.sent) == ([], [])
+    may.set()
+    await asyncio.sleep(0.01)
+    assert (program.direct, program.link.sent) == ([b"a", b"b"], [b"c"]), (
+        "no more than three waited"
+    )
+    await asyncio.sleep(0.15)
+    may.clear()
+    await program.says(b"e", OTHER)
+    assert program.link.sent == [b"c"], "its rule may be another one by now"
+    program.link.received(ProgramPacket(1, OTHER, 4000, b"answer"))
+    assert program.came == [(OTHER, b"answer")]
