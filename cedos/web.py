@@ -27,6 +27,7 @@ from yarl import URL
 from cedos.errors import TransferError
 from cedos.global_unicast import is_global, meanings, within
 from cedos.kernel.interface_socket import bind_to_interface
+from cedos.kernel.policy_routing import DELIVERED_HERE, route_type
 from cedos.model import Address
 
 AGENT: Final = "cedos"  # many servers refuse agents that begin with "python"
@@ -84,7 +85,7 @@ def distance(text: str) -> Distance:
 
 
 def _distance(address: Address) -> Distance:
-    if address.is_loopback or address.is_unspecified:
+    if address.is_loopback or address.is_unspecified or route_type(address) in DELIVERED_HERE:
         return Distance.HOST
     if address.is_link_local:
         return Distance.LINK

@@ -3,6 +3,7 @@
 What changes them is asked for by `cedos.host.steer.kernel.routing_requests`.
 """
 
+import errno
 import socket
 import struct
 from collections import Counter
@@ -11,8 +12,22 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Final
 
-from cedos.kernel.netlink import NetlinkMessage, attribute, attributes, unsigned
-from cedos.kernel.rtnetlink import FAMILIES, RTM_DELROUTE, RTM_NEWROUTE, VERSIONS
+from cedos.errors import HostError
+from cedos.kernel.netlink import (
+    NETLINK_ROUTE,
+    NetlinkMessage,
+    Requester,
+    attribute,
+    attributes,
+    unsigned,
+)
+from cedos.kernel.rtnetlink import (
+    FAMILIES,
+    RTM_DELROUTE,
+    RTM_GETROUTE,
+    RTM_NEWROUTE,
+    VERSIONS,
+)
 from cedos.model import Address, address
 
 Prefix = IPv4Network | IPv6Network
@@ -173,7 +188,14 @@ _RTA_PREFSRC, _RTA_EXPIRES = 7, 23
 _RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA, _RTA_PREF = 8, 9, 15, 18, 20
 _RTA_NH_ID: Final = 30
 _NO_OBJECTS: Final[NexthopObjects] = {}
-RTN_UNICAST, RTN_LOCAL, RTN_UNREACHABLE, RTN_THROW = 1, 2, 7, 9
+RTN_UNICAST, RTN_LOCAL, RTN_BROADCAST, RTN_ANYCAST, RTN_UNREACHABLE, RTN_THROW = 1, 2, 3, 4, 7, 9
+# The host itself takes what goes to these: its addresses, and those of its prefixes' routers (RFC 4291).
+DELIVERED_HERE: Final = (RTN_LOCAL, RTN_ANYCAST)
+# The kernel's words where no route leads on, or it does not have the version of IP.
+_NO_ROUTE: Final = (
+    errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EACCES, errno.EINVAL, errno.EAGAIN,
+    errno.EOPNOTSUPP, errno.EAFNOSUPPORT,
+)  # fmt: skip
 REFUSING_TYPES: Final = (6, RTN_UNREACHABLE, 8)  # and RTN_BLACKHOLE, RTN_PROHIBIT
 # The preference of a router among those of the same metric (RFC 4191): high, medium, low.
 _RANKS: Final = {1: 0, 0: 1, 3: 2}
@@ -290,6 +312,24 @@ def lookup_request(
     if index is not None:
         parts.append(attribute(_RTA_OIF, _U32.pack(index)))
     return b"".join(parts)
+
+
+def route_type(to: Address) -> int:
+    """Return the type (RTN_...) of the route that this process's packets to an address take.
+
+    Without a route it is RTN_UNREACHABLE. If nothing tells, the address may be this host's: RTN_LOCAL.
+    """
+    try:
+        asking = Requester(NETLINK_ROUTE)
+    except (HostError, OSError):
+        return RTN_LOCAL
+    try:
+        (answer,) = asking.ask(RTM_GETROUTE, lookup_request(to), flags=0)
+    except OSError as error:
+        return RTN_UNREACHABLE if error.errno in _NO_ROUTE else RTN_LOCAL
+    finally:
+        asking.close()
+    return int(_ROUTE.unpack_from(answer.payload)[7])
 
 
 def own_prefix_request(within: IPv6Network, seconds: int = 0) -> bytes:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from cedos.global_unicast import IPNetwork, is_global, meanings, within
-from cedos.kernel.process_limits import OUT_OF_FILES
+from cedos.kernel.policy_routing import DELIVERED_HERE, RTN_BROADCAST, route_type
 from cedos.model import Address
 from cedos.proxy.http import RefusedError
 
@@ -50,7 +50,7 @@ class DestinationRules:
     """Destinations that the gateway may connect to.
 
     - This program's `own_ports` on this host and `denied` networks are never allowed.
-    - This host's own and loopback addresses are allowed if `local`.
+    - Addresses that the kernel delivers to this host itself are allowed if `local`.
     - Link-local addresses, and those where clouds keep their hosts' secrets (`HIDDEN`), are allowed only
       by an `inside` network that lies within these.
     - Other addresses that are not global unicast are allowed if an `inside` network contains them.
@@ -87,7 +87,10 @@ class DestinationRules:
             raise _denied(f"{address} is not one host's address")
         if within(address, self._denied):
             raise _denied(f"this gateway does not connect to {address}")
-        here = within(address, _LOCAL) or is_own(address)
+        kind = route_type(address)
+        if kind == RTN_BROADCAST:
+            raise _denied(f"{address} is not one host's address")
+        here = within(address, _LOCAL) or kind in DELIVERED_HERE
         if here and port in self._own_ports:
             raise _denied(f"{address} port {port} leads back here", "proxy_loop_detected")
         if here and self._local:
@@ -114,17 +117,6 @@ def _is_part(network: IPNetwork, of: Iterable[IPNetwork]) -> bool:
 
 def _denied(details: str, kind: str = "destination_ip_prohibited") -> RefusedError:
     return RefusedError(HTTPStatus.FORBIDDEN, kind, details)
-
-
-def is_own(address: Address) -> bool:
-    """Tell whether an address is one of this host's, or may be, by binding a socket to it."""
-    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as trying:
-            trying.bind((str(address), 0))
-    except OSError as error:
-        return error.errno in OUT_OF_FILES
-    return True
 
 
 class Origins:
