@@ -175,10 +175,7 @@ class NameStub:
         if self._is_near(question.name):
             return await self._here(message, question, user)
         if self._fails_open and self._rules.names(question.name):
-            found = await self._here(message, question, user)
-            if (reply := parse(found)) is not None:
-                self._rules.learn(question.name, (*reply.addresses, *reply.aliases), user)
-            return found
+            return await self._ruled(message, question, user)
         # All others: the gateway, then this host's resolvers if the gateway fails or knows no such name.
         share = self._shares.setdefault(user, asyncio.Semaphore(MOST_FAR_OF_USER))
         try:
@@ -196,6 +193,22 @@ class NameStub:
             here = await self._here(message, question, user)
             # If the VPN's resolver does not know the name either, the gateway's answer stands.
             return found if code == NO_SUCH_NAME and error_of(here) else here
+        # An alias of a ruled name (or what does not tell that) is asked for here again: so the daemon
+        # hears of its addresses, and leads them.
+        reply = parse(found)
+        if (
+            self._fails_open
+            and self._rules.stands
+            and (reply is None or any(map(self._rules.names, reply.aliases)))
+        ):
+            return await self._ruled(message, question, user)
+        return found
+
+    async def _ruled(self, message: bytes, question: AskedName, user: int) -> bytes:
+        """Ask this host's own resolvers, and put what the answer leads to under the name's rule."""
+        found = await self._here(message, question, user)
+        if (reply := parse(found)) is not None:
+            self._rules.learn(question.name, (*reply.addresses, *reply.aliases), user)
         return found
 
     async def _here(self, message: bytes, question: AskedName, user: int) -> bytes:

@@ -358,11 +358,13 @@ def test_a_user_pushes_out_no_names_of_others():
 class Ruled(RuleBook):
     """For what lies below `updates.test`."""
 
+    stands = True
+
     def __init__(self):
         self.learnt = []
 
     def names(self, name):
-        return name.endswith("updates.test")
+        return name.lower().endswith("updates.test")
 
     def learn(self, name, addresses, _user):
         self.learnt.append((name, list(map(str, addresses))))
@@ -377,6 +379,29 @@ async def test_names_under_a_rule_are_looked_up_here_as_they_go_direct(
     assert count(await found(one, "eu.updates.test")) == (HERE if fails_open else FAR)
     assert count(await found(one, "far.test")) == FAR
     assert rules.learnt == ([("eu.updates.test", ["192.0.2.1"])] if fails_open else [])
+    await one.close()
+
+
+def tells_alias(message, target):
+    """The gateway's answer to a question: an alias, with two addresses."""
+    plain = tells(message, records=2)
+    name = b"".join(len(part).to_bytes() + part.encode() for part in target.split(".")) + b"\0"
+    alias = struct.pack("!3HIH", 0xC00C, 5, 1, 60, len(name)) + name
+    end = message.index(b"\0", 12) + 5
+    records = plain[end:].replace(b"\xc0\x0c", name)
+    return plain[:6] + (3).to_bytes(2) + plain[8:end] + alias + records
+
+
+@pytest.mark.parametrize("fails_open", [True, False])
+async def test_an_alias_of_a_ruled_name_is_looked_up_here(loopback_resolver, fails_open):
+    """The daemon hears of it nowhere else: the gateway's answer comes inside the session."""
+    link, rules = Link(), Ruled()
+    link.says = lambda message: tells_alias(message, "EU.updates.test")
+    one = stub(link, loopback_resolver, rules=rules, fails_open=fails_open)
+    assert count(await found(one, "www.shop.test")) == (HERE if fails_open else 3)
+    assert rules.learnt == ([("www.shop.test", ["192.0.2.1"])] if fails_open else [])
+    link.says = lambda message: tells_alias(message, "other.test")
+    assert count(await found(one, "www.shop.test")) == 3
     await one.close()
 
 
