@@ -4,6 +4,7 @@ import os
 import re
 import resource
 import secrets
+import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import requires
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cedos.errors import DataSetError
+from emu import ROOT
 
 
 def block(title: str, *lines: str) -> str:
@@ -22,16 +24,53 @@ def examples(*lines: str) -> str:
     return block("Example" if len(lines) == 1 else "Examples", *lines)
 
 
+def make_folder(folder: Path, option: str) -> None:
+    """Make a folder that will be written into, and those above it. DataSetError: it cannot be made.
+
+    Or another user may change one of them, and so lead root to any file: with a link laid meanwhile.
+    """
+    whole = folder.absolute()
+    try:
+        for each in (*reversed(whole.parents), whole):
+            each.mkdir(exist_ok=True)
+            if each.is_symlink():
+                make_folder(each.parent / each.readlink(), option)
+            if os.geteuid() == 0 and (whose := _of_others(each)):
+                raise DataSetError(
+                    f"{each} {whose}, who could lead root to any file: choose another {option}, where all"
+                    " folders are root's alone"
+                )
+    except OSError as error:
+        why = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
+        raise DataSetError(f"{each}: {why}: choose another {option}") from error
+
+
+def _of_others(path: Path) -> str:
+    """Return which user beside root may change a folder or a link, in words; "": none may.
+
+    Who called sudo, or owns `/` or the code that root runs, has root anyway. A sticky folder keeps what
+    root made in it.
+    """
+    found, owners = path.lstat(), {0, Path("/").stat().st_uid, ROOT.stat().st_uid}
+    if found.st_uid not in owners and str(found.st_uid) != os.environ.get("SUDO_UID"):
+        return f"belongs to user {found.st_uid}"
+    if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
+        return ""
+    # (Many users have a group of their own; with an access list its bits stand for others, too.)
+    own = found.st_gid == found.st_uid and "system.posix_acl_access" not in os.listxattr(path)
+    shared = found.st_mode & (stat.S_IWOTH if own else stat.S_IWOTH | stat.S_IWGRP)
+    return "may be changed by users beside root" if shared else ""
+
+
 def make_room(file: Path, option: str) -> None:
     """Make the folder of a file that will be written; DataSetError where it could not be.
 
     `option`: by which the file was named.
     """
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DataSetError(f"{file}: {error.strerror}: choose another {option}") from error
-    if file.is_dir() or not os.access(file.parent, os.W_OK | os.X_OK):
+    make_folder(file.parent, option)
+    # (Renaming would put a file in the place of a device, or of `/dev/stdout`.)
+    odd = (file.exists() and not file.is_file()) or file.parent == Path("/dev")
+    if odd or not os.access(file.parent, os.W_OK | os.X_OK):
         raise DataSetError(f"{file} cannot be written: choose another {option}")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from cedos.commands.console.render import echo
+from emu import console
 from emu.console import block, examples
 
 
@@ -55,12 +56,12 @@ def command(name: str, parts: tuple[str, ...], out: Path | None) -> None:
     from emu import bench  # noqa: PLC0415
     from emu.runs import runs  # noqa: PLC0415
 
+    if out is not None:
+        console.make_room(out, "--json")
     figures = bench.run(name, lambda line: echo(line, err=True), parts)
     width = max(len(key) for key in figures)
     for key, value in figures.items():
         echo(f"{key:<{width}}  {value:.4g}")
     if out is not None:
-        host = runs.describe()
-        out.write_text(
-            json.dumps({"bench": name, "host": host, "figures": figures}, indent=2) + "\n"
-        )
+        known = {"bench": name, "host": runs.describe(), "figures": figures}
+        console.write(out, json.dumps(known, indent=2) + "\n", "--json")

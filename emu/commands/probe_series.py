@@ -44,6 +44,7 @@ def command(
     from emu.runs import runs  # noqa: PLC0415
     from emu.terminal import bar  # noqa: PLC0415
 
+    console.make_room(out, "--out")
     directory = directory or places.default_directory()
     known = places.load(directory)
     walks = probe_series.plan({name: known[name] for name in names or known}, seconds)

@@ -18,7 +18,6 @@ analysis returned.
 
 import importlib
 import inspect
-import json
 import math
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -26,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import tomli_w
 
 from cedos.config import toml_file
 from cedos.errors import ConfigError
@@ -182,9 +180,9 @@ def run(
     with claimed(folder):  # now, and not when all is computed
         figures = carry_out(analysis, progress, directory)
         runs.make_way(folder)
-        described = json.dumps(runs.describe(0), indent=2)
+        written = runs.RunFolder(folder)
+        written.write_config(analysis)
+        written.write_json("environment.json", runs.describe(0))
         summary = {"analysis": analysis.analysis, "data": analysis.data, "figures": figures}
-        (folder / "config.toml").write_text(tomli_w.dumps(msgspec.to_builtins(analysis)))
-        (folder / "environment.json").write_text(described + "\n")
-        (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+        written.write_json("summary.json", summary)
     return figures

@@ -146,7 +146,7 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
                     if table in tables:
                         tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
     if left_out:
-        folder.write_scenario(_without(scenario, left_out))
+        folder.write_config(_without(scenario, left_out))
     # Write tables once, at the end: a Parquet file cannot be appended to.
     for table, rows in tables.items():
         folder.write_table(table, rows)

@@ -371,7 +371,7 @@ def _save(figure: Figure, file: Path) -> None:
     for kind, dpi in (("png", 110), ("svg", "figure")):
         drawn = io.BytesIO()
         figure.savefig(drawn, format=kind, dpi=dpi)
-        console.write(file.with_suffix(f".{kind}"), drawn.getvalue())
+        console.write(file.with_suffix(f".{kind}"), drawn.getvalue(), "run folder")
     plt.close(figure)
 
 

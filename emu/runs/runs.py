@@ -33,7 +33,7 @@ import pyarrow.parquet as pq
 
 from cedos.config import toml_file
 from cedos.errors import DataSetError
-from emu import ROOT, WRITTEN
+from emu import ROOT, WRITTEN, console
 from emu.data import datasets
 from emu.runs.scenario import Scenario
 from emu.statistics import Floats
@@ -194,19 +194,19 @@ class RunFolder:
             folder.logs.mkdir(parents=True)
         except OSError as error:
             raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
-        folder.write_scenario(scenario)
+        folder.write_config(scenario)
         folder.write_json("environment.json", environment)
         return folder
 
-    def write_scenario(self, scenario: Scenario) -> None:
-        (self.directory / "config.toml").write_bytes(msgspec.toml.encode(scenario))
+    def write_config(self, config: msgspec.Struct) -> None:
+        console.write(self.directory / "config.toml", msgspec.toml.encode(config))
 
     def write_json(self, name: str, content: Any) -> None:
-        (self.directory / name).write_text(json.dumps(content, indent=2) + "\n")
+        console.write(self.directory / name, json.dumps(content, indent=2) + "\n")
 
     def write_table(self, name: str, rows: Rows) -> None:
         table = pa.Table.from_pylist(list(rows), schema=TABLES[name])
-        pq.write_table(table, _file(self.directory, name), compression="zstd")
+        console.write(_file(self.directory, name), datasets.parquet(table))
 
 
 def _file(directory: Path, table: str) -> Path:
@@ -293,13 +293,11 @@ def read(directory: Path) -> Recorded:
 def claimed(directory: Path) -> Iterator[None]:
     """Make the folder if it is missing, and lock it until the block ends or the process dies.
 
-    DataSetError: another run has locked it, or it cannot be made.
+    DataSetError: another run has locked it, or it cannot be made (`console.make_folder`).
     """
+    console.make_folder(directory, "--out")
     try:
-        directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileExistsError as error:
-        raise DataSetError(f"{directory}: Not a directory: choose another --out") from error
     except OSError as error:
         raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
     try:
@@ -319,18 +317,17 @@ def fresh(name: str, within: Path = Path("runs")) -> Path:
 
     If another run began in the same second, it also has a number. DataSetError: it cannot be made.
     """
+    console.make_folder(within, "--out")
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     for number in count(1):
         directory = within / f"{stamp}-{name}{f'-{number}' if number > 1 else ''}"
         try:
-            directory.mkdir(parents=True)
-        except FileExistsError as error:
-            if not directory.is_dir():
-                raise DataSetError(f"{within}: Not a directory: choose an --out") from error
+            directory.mkdir()
+        except FileExistsError:
+            continue
         except OSError as error:
             raise DataSetError(f"{directory}: {error.strerror}: choose an --out") from error
-        else:
-            return directory
+        return directory
     raise AssertionError("numbers do not end")
 
 

@@ -18,7 +18,7 @@ from emu.workloads.mixed import TransferClass
 
 _DAY_S = 86_400.0
 _Bytes = Annotated[int, Meta(ge=1, le=100_000_000_000)]
-# It becomes a part of a folder's name.
+# It becomes a part of a folder's name, or a word of files that root writes.
 _Name = Annotated[
     str,
     Meta(
@@ -32,7 +32,7 @@ _Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A `[[load]]`: transfers of one kind, see `emu.workloads.mixed.TransferClass`."""
 
-    name: str
+    name: _Name
     host: str
     direction: Direction
     min_bytes: _Bytes
@@ -60,7 +60,7 @@ class PageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Each of `sites` sites has one page; visits are about `every_s` apart, in a seeded order.
     """
 
-    name: str
+    name: _Name
     sites: Annotated[int, Meta(ge=1, le=200)] = 12
     every_s: Annotated[float, Meta(ge=0.5)] = 8.0
     tls: bool = True
@@ -73,7 +73,7 @@ class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `buffer_s` at most.
     """
 
-    name: str
+    name: _Name
     at_s: Annotated[float, Meta(ge=0)] = 1.0
     play_s: Annotated[float, Meta(ge=2, le=600)] = 40.0
     segment_s: Annotated[float, Meta(ge=1, le=20)] = 4.0

@@ -10,6 +10,7 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console.render import echo
+from emu import console
 from emu.experiments.cbsp import cost, helpers, live
 from emu.experiments.cbsp.video import SCHEDULERS, Setting, watch
 from emu.runs import runs
@@ -117,7 +118,7 @@ def figures(part: str, seeds: Sequence[int], workers: int = 2) -> dict[str, Any]
 @click.argument("parts", nargs=-1, type=click.Choice(PARTS))
 def main(seeds: int, workers: int, out: Path, parts: tuple[str, ...]) -> None:
     """Simulate or measure; writes `cbsp_PART.json` to a folder. PARTS: all without."""
-    out.mkdir(parents=True, exist_ok=True)
+    console.make_folder(out, "--out")
     drawn = range(1, seeds + 1)
     for part in parts or PARTS:
         match part:
@@ -131,8 +132,9 @@ def main(seeds: int, workers: int, out: Path, parts: tuple[str, ...]) -> None:
                 found = figures(part, drawn, workers)
         known = {"host": runs.describe(1), "simulated": part not in _REAL, "seeds": seeds}
         text = json.dumps(known | found, indent=1, allow_nan=False)
-        (out / f"cbsp_{part}.json").write_text(text + "\n")
-        echo(f"{part}: {out / f'cbsp_{part}.json'}")
+        file = out / f"cbsp_{part}.json"
+        console.write(file, text + "\n")
+        echo(f"{part}: {file}")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from cedos.commands.console.render import echo
+from emu import console
 from emu.experiments.cedos import studies, world
 from emu.experiments.cedos.compare import Tally, figures, schedulers, tally
 from emu.experiments.cedos.world import World
@@ -67,7 +68,7 @@ def at_places(directory: Path, runs: int, delay_s: float | None = None) -> dict[
 @click.argument("parts", nargs=-1, type=click.Choice(PARTS))
 def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[str, ...]) -> None:
     """Simulate; writes `cedos_PART.json` to a folder. PARTS: all without."""
-    out.mkdir(parents=True, exist_ok=True)
+    console.make_folder(out, "--out")
     fewer = count // 5
     drawn_days = {"days": count} | dict.fromkeys(_OF_FEWER_DAYS, fewer)
     for part in parts or PARTS:
@@ -94,8 +95,9 @@ def main(count: int, seed: int, directory: Path | None, out: Path, parts: tuple[
         if part in drawn_days:
             known["days"] = _DAYS_OF_USER * -(-drawn_days[part] // _DAYS_OF_USER)
         text = json.dumps(known | found, indent=1, allow_nan=False)
-        (out / f"cedos_{part}.json").write_text(text + "\n")
-        echo(f"{part}: {out / f'cedos_{part}.json'}")
+        file = out / f"cedos_{part}.json"
+        console.write(file, text + "\n")
+        echo(f"{part}: {file}")
 
 
 if __name__ == "__main__":

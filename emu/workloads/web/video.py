@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from cedos.errors import EmulationError
+from emu import console
 from emu.workloads.web.browser import Tab
 
 MIME = 'video/mp4; codecs="avc1.42C01F"'
@@ -63,7 +64,7 @@ def make(bitrates_bps: tuple[int, ...], *, duration_s: float, segment_s: float) 
     cache = cache_directory()
     folder = cache / f"video-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
     if not folder.exists():
-        cache.mkdir(parents=True, exist_ok=True)
+        console.make_folder(cache, "CEDOS_EMU_CACHE_DIR")
         making = Path(tempfile.mkdtemp(prefix=".making-", dir=cache))
         try:
             _encode(making, bitrates_bps, segments, segment_s)

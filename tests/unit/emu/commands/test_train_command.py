@@ -57,7 +57,7 @@ def test_a_file_that_cannot_be_written_is_named_before_the_work(tmp_path, monkey
     ):
         assert cedos_emu_status(monkeypatch, *asked, never) == 1
         said = capsys.readouterr().err
-        assert said.startswith(f"cedos-emu: {never}: ")
+        assert said.startswith(f"cedos-emu: {never.parent}: Not a directory: ")
         assert said.count("\n") == 1
 
 

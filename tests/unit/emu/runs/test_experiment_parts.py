@@ -1,5 +1,6 @@
 """An experiment's parts: scenarios, its decisive window, what disturbed it, energy, the summary."""
 
+import json
 import re
 from collections import Counter
 from types import SimpleNamespace
@@ -149,6 +150,17 @@ def test_a_scenarios_name_leads_nowhere(tmp_path, name):
     """A run's folder was made outside `runs`, wherever the scenario said."""
     with pytest.raises(ConfigError, match="a short name of letters, digits"):
         read(tmp_path, f'name = "{name}"\n{LOAD}')
+
+
+@pytest.mark.parametrize("name", ["$(id > /root/owned)", "a\nb", "../x", "", "W" * 1000])
+@pytest.mark.parametrize("kind", ["load", "page", "video"])
+def test_a_loads_name_is_plain_words(tmp_path, kind, name):
+    """It is free text in a file that root writes: a stranger had it read by a shell."""
+    text = LOAD.replace('"small"', json.dumps(name)) if kind == "load" else None
+    with pytest.raises(
+        ConfigError, match=r"s\.toml:\d+: .*name must be a short name of letters, dig"
+    ):
+        read(tmp_path, text or f"[[{kind}]]\nname = {json.dumps(name)}\n")
 
 
 def test_a_setting_of_the_daemon_outside_its_section_is_named(tmp_path):

@@ -3,31 +3,49 @@
 import os
 import resource
 import shutil
+import struct
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from matplotlib.figure import Figure
 
-from cedos.errors import DataSetError
+from cedos.errors import CedosError, DataSetError
 from cedos.storage import model_files
-from emu import ROOT
+from emu import ROOT, bench, console
+from emu.commands.age import command as age
+from emu.commands.bench import command as bench_command
 from emu.commands.collect import command as collect
 from emu.commands.figures import command as figures
+from emu.commands.observed import command as observed
+from emu.commands.places import command as places_command
+from emu.commands.probe_series import command as probe_series
 from emu.commands.report import command as report
 from emu.commands.run import command
+from emu.commands.train import command as train
 from emu.data import datasets
+from emu.experiments.cbsp.__main__ import main as cbsp
+from emu.experiments.cedos.__main__ import main as cedos_tables
 from emu.places import places as collections
 from emu.places import synth
-from emu.runs import analysis, experiment, runs, scenario, series
+from emu.runs import analysis, experiment, page, runs, scenario, series
 from emu.runs.runs import claimed
 
 WANTED = scenario.Scenario(page=(scenario.PageLoad("pages", sites=2),), name="here")
 TRACES = ROOT / "traces"
 REFUSED = "holds a finished run: choose another --out, or replace it with --force"
+NONE = 0xFFFFFFFF
+AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+ALICE, BOB = 51_234, 51_235
+# u::rwx, u:ALICE:rwx, g::r-x, m::rwx, o::r-x
+ACCESS = struct.pack(
+    "<I" + 5 * "HHI", 2, 1, 7, NONE, 2, 7, ALICE, 4, 5, NONE, 16, 7, NONE, 32, 5, NONE
+)
 
 
 def finished(directory, wanted=WANTED):
@@ -273,3 +291,139 @@ def test_arguments_name_no_place_of_this_machine(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["cedos-emu", "run", "--out", str(tmp_path / "a"), "p02"])
     assert runs.describe()["arguments"] == ["run", "--out", "a", "p02"]
+
+
+def refused_words(command, arguments):
+    refused = CliRunner().invoke(command, arguments)
+    assert isinstance(refused.exception, CedosError), refused.output
+    return str(refused.exception)
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    ("program", "option", "arguments"),
+    [
+        (command, "--out", ["--engine", "simulator", "--policy", "wifi-first", "--quick"]),
+        (command, "--out", [str(ROOT / "emu/experiments/delphi_correlations.toml")]),
+        (command, "--json", ["--engine", "simulator", "--policy", "wifi-first", "--quick"]),
+        (bench_command, "--json", ["decision"]),
+        (age, "--out", [str(TRACES / "transfers.parquet")]),
+        (collect, "--out", ["--places", str(TRACES), "--engine", "simulator"]),
+        (observed, "--out", [str(TRACES / "transfers.parquet")]),
+        (places_command, "--out", ["synth", "--kind", "static", "--seconds", "12"]),
+        (probe_series, "--out", ["--places", str(TRACES)]),
+        (train, "--out", [str(TRACES / "transfers.parquet"), "--kind", "last-rate"]),
+        (cbsp, "--out", ["cost"]),
+        (cedos_tables, "--out", ["figure6"]),
+    ],
+)
+def test_root_writes_into_no_folder_of_another_user(
+    tmp_path, monkeypatch, program, option, arguments
+):
+    """A link that came while root wrote there: root wrote over, and removed, any file of the host."""
+    monkeypatch.setattr(bench, "run", lambda *given: {"p50_us": 1.0})
+    places = ["--places", str(TRACES)] if program is command else []
+    alice = tmp_path / "alice"
+    alice.mkdir()
+    os.chown(alice, ALICE, ALICE)
+    words = refused_words(program, [*arguments, *places, option, str(alice / "runs" / "one")])
+    assert f"{alice} belongs to user {ALICE}" in words
+    assert f"choose another {option}" in words
+    assert not list(alice.iterdir())
+
+
+@AS_ROOT
+@pytest.mark.parametrize("of", ["report", "figures", "data", "default"])
+def test_root_writes_beside_nothing_of_another_user(tmp_path, monkeypatch, of):
+    alice = tmp_path / "alice"
+    folder = finished(alice / "run")
+    os.chown(alice, ALICE, ALICE)
+    before = sorted(alice.rglob("*"))
+    monkeypatch.chdir(alice)
+    write = {
+        "report": lambda: page._save(Figure(), folder / "timeline"),
+        "figures": lambda: console.write(Path("run/figures.json"), "{}", "--json"),
+        "data": lambda: datasets.write(folder / "x.csv", [{"size_bytes": 5}]),
+        "default": lambda: runs.fresh("demo"),
+    }
+    with pytest.raises(DataSetError, match=f"{alice} belongs to user {ALICE}"):
+        write[of]()
+    assert sorted(alice.rglob("*")) == before
+
+
+@AS_ROOT
+@pytest.mark.parametrize(
+    ("change", "refused"),
+    [
+        (lambda folder: folder.chmod(0o757), "may be changed by users beside root"),
+        (lambda folder: folder.chmod(0o1757), ""),
+        (lambda folder: (os.chown(folder, 0, ALICE), folder.chmod(0o775)), "may be changed"),
+        (lambda folder: folder.chmod(0o775), ""),
+        (lambda folder: os.setxattr(folder, "system.posix_acl_access", ACCESS), "may be changed"),
+        (lambda folder: (folder / "one").mkdir(), ""),
+        (lambda folder: ((folder / "one").mkdir(), os.chown(folder / "one", ALICE, 0)),
+         f"one belongs to user {ALICE}"),
+        (lambda folder: (folder / "one").symlink_to(folder.parent / "own"), ""),
+        (lambda folder: (folder / "one").symlink_to("../own/../alice"),
+         f"alice belongs to user {ALICE}"),
+        (lambda folder: (folder / "one").symlink_to("one"), "choose another --out"),
+        (lambda folder: (folder / "one").symlink_to("nothing"), "choose another --out"),
+        (lambda folder: (folder.chmod(0o1777), (folder / "one").symlink_to("../own"),
+                         os.chown(folder / "one", ALICE, 0, follow_symlinks=False)),
+         f"one belongs to user {ALICE}"),
+    ],
+    ids=["written by all", "sticky", "of a group", "of root's group", "with an access list", "there",
+         "taken before", "a link", "a link to another user's", "a ring", "a link to nothing",
+         "another user's link"],
+)  # fmt: skip
+def test_whose_folders_root_writes_into(tmp_path, monkeypatch, change, refused):
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    for name in ("folder", "own", "alice"):
+        (tmp_path / name).mkdir()
+    os.chown(tmp_path / "alice", ALICE, 0)
+    change(tmp_path / "folder")
+    out = tmp_path / "folder" / "one" / "run"
+    if not refused:
+        finished(out)
+        with claimed(out):
+            return
+    with pytest.raises(DataSetError, match=refused), claimed(out):
+        pass
+    assert not list((tmp_path / "alice").iterdir())
+
+
+@AS_ROOT
+def test_root_writes_where_who_became_root_or_owns_the_code_may(tmp_path, monkeypatch):
+    """`sudo ./run` in a developer's own clone: who gave root its code or its command has root anyway."""
+    alice = tmp_path / "alice"
+    alice.mkdir()
+    os.chown(alice, ALICE, ALICE)
+    alice.chmod(0o775)  # as many distributions have it, by a group of the user's own
+    for number, name in ((BOB, "x"), (ALICE, "")):
+        monkeypatch.setenv("SUDO_UID", str(number))
+        if name:
+            with pytest.raises(DataSetError, match="belongs to user"), claimed(alice / "run"):
+                pass
+        else:
+            with claimed(alice / "run"):
+                pass
+    monkeypatch.delenv("SUDO_UID")
+    monkeypatch.setattr(console, "ROOT", alice)
+    finished(alice / "other")
+    with claimed(alice / "other"):
+        pass
+    # Others than root are led to what they may write in any case.
+    monkeypatch.undo()
+    monkeypatch.setattr(os, "geteuid", lambda: BOB)
+    with claimed(alice / "run"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", "/dev/made-up", "pipe"])
+def test_no_file_takes_the_place_of_a_device(tmp_path, monkeypatch, name):
+    """`--json /dev/null`: the host had a plain file of that name from then on."""
+    os.mkfifo(tmp_path / "pipe")
+    monkeypatch.setattr(Path, "replace", lambda *given: pytest.fail("it was replaced"))
+    monkeypatch.setattr(Path, "open", lambda *given: pytest.fail("it was begun"))
+    with pytest.raises(DataSetError, match="cannot be written: choose another --json"):
+        console.write(tmp_path / name, "{}", "--json")
