@@ -34,6 +34,7 @@ class Watch(AnswerWatch):
         self.posted = []
         self._passed = {}
         self.captured = []
+        self._opened_by_tcp = False
         queue = self
         super().__init__(self.posted.append, lambda: [WLAN], queue, self.held, self.on_look)
 
@@ -68,8 +69,13 @@ class Watch(AnswerWatch):
         assert told is None or isinstance(told, AnswersRead)
         return told
 
-    def comes_by_tcp(self, number, at, payload):
-        head = struct.pack("!HHIIBBHHH", 53, 4000, at, 1, 5 << 4, 0x18, 1000, 0, 0)
+    def comes_by_tcp(self, number, at, payload, flags=0x18):
+        """Have a segment held; the first one's connection is opened before it."""
+        if not self._opened_by_tcp and not flags & 2:
+            self.comes_by_tcp(0, at - 1, b"", flags=0x12)
+            assert self.passed.pop(0) is True
+        self._opened_by_tcp = True
+        head = struct.pack("!HHIIBBHHH", 53, 4000, at, 1, 5 << 4, flags, 1000, 0, 0)
         length = 20 + len(head) + len(payload)
         ends = OWN.packed + LOCAL.packed
         ip = struct.pack("!BBHHHBBH", 0x45, 0, length, 1, 0, 64, 6, 0) + ends

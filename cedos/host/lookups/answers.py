@@ -40,7 +40,7 @@ from cedos.host.monitor.resolvers import (
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket
-from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
+from cedos.kernel.socket_owners import UNKNOWN, SocketOwner, SocketOwners
 from cedos.limits import TokenBucket
 from cedos.model import Address, FlowKey, Network
 
@@ -53,6 +53,8 @@ _AT_ONCE, _MOST_TAKEN, _MOST_OF_USER = 8, 512, 64
 _MOST_MESSAGES: Final = 64
 # The user of an answer that is for no socket of this host.
 _NOBODY: Final = -1
+# Users from here on count together: they may be subordinate numbers, of which one user has many.
+_SUBORDINATE: Final = 1 << 16
 _PORT: Final = 53
 # The most questions by each protocol that are remembered, to know the answers that were asked for.
 _MOST_QUESTIONS: Final = 4096
@@ -197,7 +199,7 @@ class AnswerWatch:
             return
         messages = [packet.payload]
         if tcp:
-            messages = self._seen.messages(key, packet.segment, packet.payload) or []
+            messages = _read_on(self._seen, packet)
         replies = filter(None, map(dns.parse, messages))
         told = _with_short_names([each for each in replies if self._asked_for(key, each)])
         if not told:
@@ -219,7 +221,7 @@ class AnswerWatch:
     def _note_questions(self, packet: CapturedPacket) -> None:
         key, messages = packet.key, [packet.payload]
         if key.protocol == "tcp":
-            messages = self._asked.messages(key, packet.segment, packet.payload) or []
+            messages = _read_on(self._asked, packet)
             self._note(key, None, None)
         for each in messages[:_MOST_MESSAGES]:
             self._note(key, int.from_bytes(each[:2], "big"), dns.asked(each) or dns.odd_name(each))
@@ -295,18 +297,27 @@ class AnswerWatch:
             self._take(packet_queue.read(self._opened, _MOST_TAKEN))
 
     def _take(self, packets: Iterable[QueuedPacket]) -> None:
-        """Have packets parsed, and drop those of users who have too many."""
-        users: dict[FlowKey, int] = {}
+        """Have packets parsed, and drop those of users who have too many.
+
+        What opens a connection of TCP tells where its stream begins.
+        """
+        owners: dict[FlowKey, SocketOwner] = {}
         idle = not self._unread
         try:
             for number, content in packets:
-                frame = parse_frame(content, outgoing=False)
-                if frame is None or is_open(frame.key):
+                frame = parse_frame(content, outgoing=False, empty=True)
+                empty = frame is not None and not frame.payload and not frame.opens
+                if frame is None or empty or is_open(frame.key):
                     self._decide(number, passes=True)
                     continue
-                if frame.key not in users:
-                    users[frame.key] = self._user_of(frame.key)
-                user = users[frame.key]
+                if frame.key not in owners:
+                    owners[frame.key] = self._owner_of(frame.key)
+                cookie, user = owners[frame.key]
+                if frame.opens:  # (The kernel takes no payload with it.)
+                    first, whose = frame.segment + 1, min(user, _SUBORDINATE)
+                    begun = self._streams.begin(frame.key, first, cookie, whose)
+                    self._decide(number, passes=begun and not frame.payload)
+                    continue
                 waiting = self._unread.setdefault(user, deque())
                 if len(waiting) < _MOST_OF_USER or user == UNKNOWN_USER:
                     waiting.append((number, frame))
@@ -317,15 +328,18 @@ class AnswerWatch:
                 self._parse()
 
     def _user_of(self, key: FlowKey) -> int:
+        return self._owner_of(key).user
+
+    def _owner_of(self, key: FlowKey) -> SocketOwner:
         protocol = socket.IPPROTO_TCP if key.protocol == "tcp" else socket.IPPROTO_UDP
         near, far = (str(key.local), key.local_port), (str(key.remote), key.remote_port)
         try:
             owner = self._owners.find(protocol, near, far)
         except OSError:
-            return UNKNOWN_USER
+            owner = UNKNOWN
         if owner is None:
-            return _NOBODY
-        return UNKNOWN_USER if owner == UNKNOWN else owner.user
+            return SocketOwner(UNKNOWN.cookie, _NOBODY)
+        return SocketOwner(UNKNOWN.cookie, UNKNOWN_USER) if owner == UNKNOWN else owner
 
     def _parse(self) -> None:
         """Parse some of the packets, one of each user in turn."""
@@ -345,12 +359,13 @@ class AnswerWatch:
         key, messages = frame.key, [frame.payload]
         before: Reading | None = None
         if key.protocol == "tcp":
-            before = self._streams.reading(key, frame.segment)
+            before = self._streams.reading(key)
             read = self._streams.messages(key, frame.segment, frame.payload)
-            if read is not None and sum(map(bool, read)) > _MOST_MESSAGES:
+            if before is not None and sum(map(bool, read or ())) > _MOST_MESSAGES:
                 self._streams.restore(key, before)
                 read = None
-            # What comes out of order, or again while its first copy waits, is sent once more.
+            # What comes out of order, or again while its first copy waits, is sent once more. So is what
+            # comes in the middle of a stream whose beginning was not seen, until its program gives up.
             if read is None or (not read and self._pending[key]):
                 self._decide(number, passes=False)
                 return
@@ -425,6 +440,13 @@ class AnswerWatch:
         self._verdicts.clear()
         with suppress(OSError, CedosError):  # they wait no more
             self._queue.decide(passed, dropped)
+
+
+def _read_on(streams: AnswerStreams, packet: CapturedPacket) -> list[bytes]:
+    """Return the messages that end with a captured packet; the first one seen begins the stream."""
+    if streams.reading(packet.key) is None:
+        streams.begin(packet.key, packet.segment)
+    return streams.messages(packet.key, packet.segment, packet.payload) or []
 
 
 def _with_short_names(replies: Sequence[DnsReply]) -> tuple[DnsReply, ...]:

@@ -8,6 +8,7 @@ The messages in TCP streams of answers, each behind its length (RFC 1035, 4.2.2)
 
 import struct
 from collections import OrderedDict
+from dataclasses import dataclass
 from enum import StrEnum
 from ipaddress import ip_network
 from typing import Final
@@ -42,13 +43,14 @@ _NOT_PUBLIC = tuple(
         ),
     )
 )
+# Of each user: one who holds many connections is not to end those of others.
 _MOST_STREAMS: Final = 64
 _LENGTH: Final = struct.Struct("!H")
 _NUMBERS: Final = 0xFFFFFFFF
 # The bytes of a stream that are kept, to know whether a repeated segment says the same.
 _KEPT_BYTES: Final = 1 << 16
-# The number of a stream's next byte, and the received part of a message.
-Reading = tuple[int, bytes]
+# A stream's socket, the number of its next byte, and the received part of a message.
+Reading = tuple[int, int, bytes]
 
 
 class DnsFault(StrEnum):
@@ -254,23 +256,61 @@ def fault(data: bytes, number: int, name: str, kind: int = A) -> DnsFault | None
     return None
 
 
+@dataclass(slots=True)
+class _Stream:
+    """A stream's first number, its socket and user, the next number, and the last bytes.
+
+    `part` is what was received of a message.
+    """
+
+    first: int
+    cookie: int
+    user: int
+    expected: int
+    part: bytes = b""
+    kept: bytes = b""
+
+
 class AnswerStreams:
-    """The streams of which a part was read; the one that was read longest ago is forgotten first."""
+    """The streams whose beginning was seen; of each user the one read longest ago is forgotten first.
+
+    What comes of a stream that is not known is in no message: it may begin anywhere in one.
+    """
 
     def __init__(self) -> None:
-        # By flow what was read, and the last bytes.
-        self._known: OrderedDict[FlowKey, tuple[Reading, bytes]] = OrderedDict()
+        self._known: OrderedDict[FlowKey, _Stream] = OrderedDict()
 
-    def reading(self, key: FlowKey, segment: int) -> Reading:
-        """Return what was read of a stream before a segment."""
-        return self._known[key][0] if key in self._known else (segment, b"")
+    def begin(self, key: FlowKey, first: int, cookie: int = 0, user: int = 0) -> bool:
+        """Note at which number a socket's stream begins; False: it has begun elsewhere.
+
+        The kernel may have taken either of two beginnings.
+        """
+        first &= _NUMBERS
+        known = self._known.get(key)
+        if known is not None and known.cookie == cookie:
+            return known.first == first
+        self._known[key] = _Stream(first, cookie, user, first)
+        self._known.move_to_end(key)
+        own = [each for each, stream in self._known.items() if stream.user == user]
+        for each in own[:-_MOST_STREAMS]:
+            del self._known[each]
+        return True
+
+    def reading(self, key: FlowKey) -> Reading | None:
+        """Return what was read of a stream; None: it is not known."""
+        stream = self._known.get(key)
+        return None if stream is None else (stream.cookie, stream.expected, stream.part)
 
     def restore(self, key: FlowKey, reading: Reading) -> None:
         """Forget what was read of a stream since `reading`; an earlier one may have been restored."""
-        (expected, _), kept = self._known.get(key) or (reading, b"")
-        since = (expected - reading[0]) & _NUMBERS
+        cookie, expected, part = reading
+        stream = self._known.get(key)
+        if stream is None or stream.cookie != cookie:
+            return
+        since = (stream.expected - expected) & _NUMBERS
         if since <= _NUMBERS // 2:
-            self._known[key] = reading, kept[: max(len(kept) - since, 0)]
+            stream.expected, stream.part = expected, part
+            stream.kept = stream.kept[: max(len(stream.kept) - since, 0)]
 
     def messages(self, key: FlowKey, segment: int, payload: bytes) -> list[bytes] | None:
         """Return the messages that end with a segment.
@@ -278,12 +318,13 @@ class AnswerStreams:
         None: an earlier one is missing, or it repeats other bytes than were read. Its receiver may not
         have taken those, and would take these.
         """
-        (expected, buffer), kept = self._known.get(key) or ((segment, b""), b"")
-        known = (expected - segment) & _NUMBERS
+        if (stream := self._known.get(key)) is None:
+            return None
+        kept = stream.kept
+        known = (stream.expected - segment) & _NUMBERS
         if known > len(kept) or not payload.startswith(kept[len(kept) - known :][: len(payload)]):
             return None
-        buffer += payload[known:]
-        kept = (kept + payload[known:])[-_KEPT_BYTES:]
+        buffer = stream.part + payload[known:]
         found, at = [], 0
         while len(buffer) >= at + _LENGTH.size:
             end = at + _LENGTH.size + _LENGTH.unpack_from(buffer, at)[0]
@@ -291,9 +332,8 @@ class AnswerStreams:
                 break
             found.append(buffer[at + _LENGTH.size : end])
             at = end
-        expected = (segment + max(len(payload), known)) & _NUMBERS
-        self._known[key] = (expected, buffer[at:]), kept
+        stream.kept = (kept + payload[known:])[-_KEPT_BYTES:]
+        stream.expected = (segment + max(len(payload), known)) & _NUMBERS
+        stream.part = buffer[at:]
         self._known.move_to_end(key)
-        while len(self._known) > _MOST_STREAMS:
-            self._known.popitem(last=False)
         return found

@@ -16,6 +16,7 @@ _OPTION_END, _OPTION_NOTHING, _OPTION_MPTCP = 0, 1, 30
 _MP_CAPABLE, _DATA_SEQUENCE_SIGNAL = 0, 2
 _WITH_BOTH_KEYS_BYTES = 20
 _NUMBERS = 0xFFFFFFFF
+_SYN = 0x02
 
 
 class CapturedPacket(NamedTuple):
@@ -23,7 +24,8 @@ class CapturedPacket(NamedTuple):
 
     `sequence` is the number of the payload's first byte modulo 2**32: TCP's, or MPTCP's data sequence
     number, which counts over all subflows, None where the packet does not tell it; `acknowledgement`
-    likewise. `segment` is TCP's own number in the connection or subflow.
+    likewise. `segment` is TCP's own number in the connection or subflow. `opens`: it has TCP's bit SYN,
+    whose number counts before the payload's.
     """
 
     key: FlowKey
@@ -34,10 +36,16 @@ class CapturedPacket(NamedTuple):
     mptcp: bool = False
     interface: str = ""
     segment: int = 0
+    opens: bool = False
 
 
-def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> CapturedPacket | None:
-    """Read a packet, perhaps cut, from its IP header on; None: it carries no TCP or UDP payload."""
+def parse_frame(
+    packet: bytes, *, outgoing: bool, interface: str = "", empty: bool = False
+) -> CapturedPacket | None:
+    """Read a packet, perhaps cut, from its IP header on; None: it carries no TCP or UDP payload.
+
+    `empty`: also one of TCP that carries none.
+    """
     if len(packet) < _SHORTEST:
         return None
     version = packet[0] >> 4
@@ -65,7 +73,7 @@ def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> Captur
         packet, start
     )
     data = start + (words >> 4) * 4
-    if not start + 20 <= data < end:
+    if not start + 20 <= data < end + empty:
         return None
     if outgoing:
         key = FlowKey(address(source), source_port, address(destination), destination_port)
@@ -76,8 +84,9 @@ def parse_frame(packet: bytes, *, outgoing: bool, interface: str = "") -> Captur
         numbers: tuple[int | None, int | None] = sequence, acknowledgement
     else:
         numbers = _data_numbers(option)
+    opens = bool(packet[start + 13] & _SYN)
     return CapturedPacket(
-        key, outgoing, packet[data:end], *numbers, option is not None, interface, sequence
+        key, outgoing, packet[data:end], *numbers, option is not None, interface, sequence, opens
     )
 
 

@@ -191,6 +191,37 @@ async def test_a_segment_that_says_something_else_than_before_is_dropped(watch):
     assert watch.passed == {1: True, 2: False, 3: False, 4: False, 5: True}
 
 
+async def test_a_stream_begins_only_behind_what_opens_it(watch, monkeypatch):
+    """A segment that began a byte before, which the kernel cuts off, made all its answers pass unread."""
+    content = answer(HOST, "203.0.113.1")
+    content = struct.pack("!H", len(content)) + content
+    opens = 0x12
+    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, 1000))
+    assert watch.comes_by_tcp(1, 99, b"", opens) == []
+    assert watch.comes_by_tcp(2, 99, b"\xff" + content) == []
+    assert watch.comes_by_tcp(3, 98, b"", opens) == [], "it opens the same connection elsewhere"
+    assert watch.comes_by_tcp(4, 99, b"x", opens) == [], "the kernel takes no payload of it"
+    assert watch.comes_by_tcp(5, 99, b"", opens) == [], "it is sent again"
+    assert watch.comes_by_tcp(6, 100, b"") == []
+    (told,) = watch.comes_by_tcp(7, 100, content)
+    watch.release(told.number, passes=True)
+    assert watch.passed == {1: True, 2: False, 3: False, 4: False, 5: True, 6: True, 7: True}
+    # The port is another connection's.
+    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(2, 1000))
+    assert watch.comes_by_tcp(8, 40, b"", opens) == []
+    assert len(watch.comes_by_tcp(9, 41, content)) == 1
+
+
+async def test_the_middle_of_a_stream_whose_beginning_was_not_seen_reaches_no_program(watch):
+    """Its next message's length may have come before: then the message passed unread.
+
+    The daemon was restarted meanwhile, or a user's 64 connections made it forget those of others.
+    """
+    watch._opened_by_tcp = True
+    assert watch.comes_by_tcp(1, 100, answer(HOST, "203.0.113.1")) == []
+    assert watch.passed == {1: False}
+
+
 async def test_a_verdict_on_an_earlier_queue_decides_nothing_in_a_later_one(watch):
     """Know the queue: each one counts its packets from 1.
 

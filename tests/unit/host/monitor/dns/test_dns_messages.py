@@ -2,6 +2,7 @@
 
 import asyncio
 import struct
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
@@ -211,6 +212,9 @@ def numbered(at):
 def test_messages_in_tcp_are_found_however_they_are_cut(messages, cuts, first):
     stream = b"".join(struct.pack("!H", len(each)) + each for each in messages)
     streams, found, at = AnswerStreams(), [], 0
+    assert streams.messages(KEY, first, stream) is None, "it may begin anywhere"
+    assert streams.begin(KEY, first)
+    assert streams.messages(KEY, numbered(first - 1), b"x" + stream) is None
     while at < len(stream):
         size = cuts[at % len(cuts)]
         part = stream[at : at + size]
@@ -224,6 +228,27 @@ def test_messages_in_tcp_are_found_however_they_are_cut(messages, cuts, first):
         assert streams.messages(KEY, numbered(first + at), part) == []  # it is sent again
         at += len(part)
     assert found == messages
+
+
+def test_of_two_beginnings_of_a_stream_the_kernel_may_have_taken_either():
+    streams = AnswerStreams()
+    assert [streams.begin(KEY, first, 1) for first in (7, 7, 8, 7)] == [True, True, False, True]
+    assert streams.messages(KEY, 7, b"\0\3a") == []
+    reading = streams.reading(KEY)
+    assert streams.begin(KEY, 9, 2), "another socket has the port by now"
+    streams.restore(KEY, reading)
+    assert streams.messages(KEY, 9, b"\0\1a") == [b"a"]
+
+
+def test_one_users_streams_push_out_none_of_anothers():
+    streams = AnswerStreams()
+    streams.begin(KEY, 7, 1, user=1000)
+    assert streams.messages(KEY, 7, b"\0\3a") == []
+    for port in range(65):
+        streams.begin(replace(KEY, local_port=port), 7, 2, user=1001)
+    assert streams.reading(replace(KEY, local_port=0)) is None
+    assert streams.messages(replace(KEY, local_port=0), 10, b"\0\1a") is None
+    assert streams.messages(KEY, 10, b"bc") == [b"abc"]
 
 
 GOOGLE, HOME, V6 = ip_address("8.8.8.8"), ip_address("10.0.1.1"), ip_address("fe80::1")
