@@ -6,6 +6,7 @@ Wi-Fi is unplugged, so that all but the ruled names goes over the phone.
 import socket
 import struct
 import threading
+import time
 from contextlib import suppress
 from ipaddress import ip_address
 
@@ -364,6 +365,28 @@ def test_an_answer_whose_question_the_kernel_has_forgotten_reaches_no_program(wo
         program.sendto(dns.question(9, HOST), (PHONE[4], 53))
         assert dns.parse(program.recv(1000)).addresses == (ip_address(ADDRESSES[1]),)
         assert not world.reaches(ADDRESSES[1])
+
+
+def test_an_answer_whose_connection_the_kernel_has_forgotten_reaches_no_program(world):
+    """Drop it: the packet filter took it for the first packet of a connection, which no one reads."""
+    world.rule()
+    world.laptop.sysctl("net.netfilter.nf_conntrack_tcp_timeout_established", 1)
+    with world.phones.entered():
+        resolver = socket.create_server((OTHER, 53))
+    with world.laptop.entered():
+        program = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    with resolver, program:
+        program.connect((OTHER, 53))
+        program.settimeout(3)
+        speaking, _ = resolver.accept()
+        with speaking:
+            question = dns.question(7, HOST)
+            program.sendall(struct.pack("!H", len(question)) + question)
+            content = answer(speaking.recv(1000)[2:], record(HOST, ADDRESSES[0]))
+            time.sleep(3)
+            speaking.sendall(struct.pack("!H", len(content)) + content)
+            with pytest.raises(TimeoutError):
+                program.recv(1000)
 
 
 def test_a_flood_of_forged_answers_hides_no_question(world):

@@ -7,7 +7,7 @@ user's own firewall is asked about answers afterwards, as always. A user's flood
 is sent, or it would push those of others out of what the daemon remembers. The packet filter knows no
 user of an answer, and a daemon with less than half a core cannot read 20,000 answers a second. What
 connection tracking finds invalid (a wrong checksum, a number of TCP out of the window) is no answer to a
-program, and is dropped, as is a datagram whose question it does not know.
+program, and is dropped, as is what it knows no question or connection of.
 
 Three chains bar networks, so that no program's packets go over them. A program that begins a connection
 is refused at once; one in the middle of it is reset by its next packet, and then the kernel itself
@@ -44,6 +44,10 @@ _HELD: Final = tuple(
         "--ctstate INVALID -j DROP",
         # Connection tracking has forgotten the question, as its table was full.
         *(("--ctstate NEW --dport 1024:65535 -j DROP",) if protocol == "udp" else ()),
+        # It has forgotten a connection, and takes what comes of it for the first packet.
+        *(("--ctstate NEW ! --syn -j DROP",) if protocol == "tcp" else ()),
+        # What opens a connection once more would tell another beginning of its stream.
+        *(("--ctstatus ASSURED --tcp-flags SYN SYN -j DROP",) if protocol == "tcp" else ()),
         # Programs do not read an urgent byte with the others.
         *(("! --ctstate NEW --tcp-flags URG URG -j DROP",) if protocol == "tcp" else ()),
         f"! --ctstate NEW -j NFQUEUE --queue-num {QUEUE} --queue-bypass",
