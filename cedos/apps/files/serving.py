@@ -69,9 +69,8 @@ class Uploads:
 
     def __init__(self, tree: Tree, limits: UploadLimits) -> None:
         self._tree, self._limits = tree, limits
-        self._of_host: dict[bytes, int] = {}
-        # By host: its running uploads, which bring yet what their parts have not.
-        self._running: dict[bytes, dict[Partial, PutRequest]] = {}
+        # By host: its running uploads, the oldest first, which bring yet what their parts have not.
+        self._running: dict[bytes, dict[Connection, tuple[Partial, PutRequest] | None]] = {}
         self._files, self._counted_s = limits.most_files, -_COUNTED_EVERY_S
         self._counting = asyncio.Lock()
 
@@ -84,13 +83,13 @@ class Uploads:
     @asynccontextmanager
     async def begun(
         self,
-        peer_key: bytes,
+        connection: "Connection",
         request: PutRequest,
         place: AbstractAsyncContextManager[Any] = NO_PLACE,
     ) -> AsyncIterator[Partial]:
         """Open the part of a file that a host sends, with the bytes of earlier sessions.
 
-        `place`: as of `when_free`.
+        `place`: as of `when_free`. A host's upload without a network makes way for its next one.
         TransferError: the name cannot be, there is such a file, or it does not fit.
         """
         parts = self._parts(request.path)
@@ -98,45 +97,50 @@ class Uploads:
             raise TransferError(
                 f"{request.size} bytes; {self._limits.largest_bytes} are the most for one file here"
             )
-        async with self._counted(parts), self._begun(peer_key, request, parts, place) as partial:
+        async with self._counted(parts), self._begun(connection, request, parts, place) as partial:
             yield partial
 
     @asynccontextmanager
     async def _begun(
         self,
-        peer_key: bytes,
+        connection: "Connection",
         request: PutRequest,
         parts: list[str],
         place: AbstractAsyncContextManager[Any],
     ) -> AsyncIterator[Partial]:
-        running = self._of_host.get(peer_key, 0)
-        if running >= _AT_ONCE:
-            raise TransferError(f"{_AT_ONCE} files at once are the most here; try again later")
+        peer_key = connection.peer_key
+        begun = self._running.get(peer_key, {})
+        if len(begun) >= _AT_ONCE:
+            away = next((each for each in begun if not each.paths()), None)
+            if away is None:
+                raise TransferError(f"{_AT_ONCE} files at once are the most here; try again later")
+            del begun[away]
+            away.abort("a newer upload of its host has its place")
         # Open the folder once: its path may lead elsewhere later.
         folder = self._tree.folder(parts[:-1], make=True)
-        self._of_host[peer_key] = running + 1
         partial, begun = None, self._running.setdefault(peer_key, {})
+        begun[connection] = None
         inside = f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
         try:
             source = f"{keys.to_text(peer_key)}/{request.version}"
             partial = await when_free(Path(inside) / parts[-1], source, place)
             # Reserve the disk space of the host's running uploads: from itself, for others may bring
-            # theirs, and this one nothing.
-            others_bytes = sum(starmap(_missing_bytes, begun.items()))
+            # theirs, and this one nothing. Whoever has no network may never bring them.
+            others = (each for other, each in begun.items() if each and other.paths())
+            others_bytes = sum(starmap(_missing_bytes, others))
             self._check_room(folder, others_bytes + _missing_bytes(partial, request))
-            begun[partial] = request
+            begun[connection] = partial, request
             yield partial
         except TransferError as error:
             why = str(error).replace(inside, "")
             raise TransferError(why.replace(inside[:-1], "/".join(parts[:-1]))) from error
         finally:
             if partial is not None:
-                begun.pop(partial, None)
                 partial.close()
             os.close(folder)
-            self._of_host[peer_key] -= 1
-            if not self._of_host[peer_key]:
-                del self._of_host[peer_key], self._running[peer_key]
+            begun.pop(connection, None)
+            if not begun and self._running.get(peer_key) is begun:
+                del self._running[peer_key]
 
     def write(self, partial: Partial, data: bytes | memoryview) -> None:
         """Write the next bytes of an upload. TransferError: no room is left for them."""
@@ -451,7 +455,7 @@ class Serving:
         async with AsyncExitStack() as taken:
             # A thread hashes what is here already.
             turn = self._turn(connection)
-            beginning = self._uploads.begun(connection.peer_key, request, turn)
+            beginning = self._uploads.begun(connection, request, turn)
             partial = await taken.enter_async_context(beginning)
             # Go on where an earlier session ended, if it was the same version.
             start = partial.have if partial.version == request.version else 0

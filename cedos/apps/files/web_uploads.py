@@ -465,7 +465,13 @@ class WebUploads:
         if upload.bringer is not None:
             upload.bringer.abort("the same upload goes on in another session")
         elif self._coming[client] >= _AT_ONCE:
-            raise TransferError(f"{_AT_ONCE} uploads at once are the most here; try again later")
+            # One without a network makes way: its client may have been killed.
+            bringers = [each.bringer for each in self.store.of(client) if each.bringer is not None]
+            away = next((each for each in bringers if not (each.ended or each.paths())), None)
+            if away is None:
+                why = f"{_AT_ONCE} uploads at once are the most here; try again later"
+                raise TransferError(why)
+            away.abort("a newer upload of its client has its place")
         upload.bringer = connection
         self._coming[client] += 1
         try:

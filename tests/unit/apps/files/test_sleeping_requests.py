@@ -10,6 +10,7 @@ import pytest
 from kit.waiting import until
 
 from cedos import session
+from cedos.apps.files import serving
 from cedos.apps.files.messages import (
     Answer,
     FileRequest,
@@ -303,3 +304,31 @@ async def test_a_record_is_withdrawn_before_a_byte_is_read_or_sent(tmp_path):
                     assert server.known_after_a_kill(near.flow_id)
                     await asyncio.sleep(0.01)
         near.abort("the test is over")
+
+
+async def test_clients_that_were_killed_leave_their_places_to_others(tmp_path, monkeypatch):
+    """Their sessions wait for them, a day long; nor is room of the disk kept for their uploads."""
+    monkeypatch.setattr(serving, "_AT_ONCE", 2)
+    rooms = []
+    monkeypatch.setattr(Uploads, "_check_room", lambda _self, _number, more: rooms.append(more))
+
+    async def begin(name, size):
+        near = await server.connect()
+        await near.write(pack(PutRequest(name, size, "v")) + b"x" * 100)
+        return near, await answered(PutAnswer, near)
+
+    async with serving_files(tmp_path) as server:
+        for number in range(4):
+            near, answer = await begin(f"{number}", 1_000 + number)
+            assert not answer.refused
+            await near.acknowledged(near.written_bytes)
+            near.flow.dialler.close()
+            await server.away(0.2)
+            server.back()
+        assert len(server.living) == 2
+        assert {1_000, 1_001, 1_002, 1_003} <= set(rooms)
+        for number in range(4, 7):
+            near, answer = await begin(f"{number}", 100_000)
+        assert "at once" in answer.refused, "clients that are there keep their places"
+        for each in server.living:
+            each.abort("the test is over")

@@ -699,3 +699,34 @@ async def test_a_crash_before_the_answer_is_noted_loses_no_upload(uploading, mon
     found.path.write_bytes(b"photo")
     await uploading.begin_anew()
     assert not found.path.exists()
+
+
+async def test_killed_clients_leave_their_places_to_others(uploading, monkeypatch):
+    """Their sessions wait for them, a day long."""
+    monkeypatch.setattr(web_uploads, "_AT_ONCE", 2)
+    left = []
+
+    async def begin():
+        putting, link = uploading.putting(uploading.file(os.urandom(100_000)))
+        left.append(connection := await link._connect())
+        body, asked = putting._body, putting._web
+        await connection.write(
+            pack(PutRequest(uploading.url, body.size, str(body.version), web=asked)) + b"x" * 1000
+        )
+        putting.close()
+        return connection, await read(PutAnswer, connection.read_exactly)
+
+    for _ in range(4):
+        connection, answer = await begin()
+        assert not answer.refused
+        await connection.acknowledged(connection.written_bytes)
+        connection.flow.dialler.close()
+        for path in list(connection.flow.paths.values()):
+            path.close("killed", reset=True)
+        await asyncio.sleep(0.1)
+    assert sum(each.bringer is not None for _, each in uploading.store.all()) == 2
+    for _ in range(3):
+        _, answer = await begin()
+    assert "at once" in answer.refused, "clients that are there keep their places"
+    for each in left:
+        each.abort("the test is over")
