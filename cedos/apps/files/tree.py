@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import os
 import stat
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +27,8 @@ from cedos.kernel.own_file import to_its_end
 _DIGESTS_KEPT: Final = 1000
 _READ_AT_ONCE: Final = 1 << 20
 _LISTED_AT_ONCE: Final = 1_000
+# After so long what was changed is on the disk in any case: the kernel waits for half a minute.
+_LATELY_S: Final = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,6 +259,10 @@ class FileHash:
 
     def go_on(self, wanted: Callable[[], bool]) -> bytes | None:
         """Return the digest; None: there is more, and a later call goes on, or it is not wanted."""
+        if not self._offset and time.time() - os.fstat(self.number).st_ctime < _LATELY_S:
+            # What programs change in memory (`mmap`) next has a time only once this is on the disk.
+            with suppress(OSError):
+                os.fdatasync(self.number)
         view = memoryview(bytearray(_READ_AT_ONCE))
         end = self._offset + HASHED_AT_ONCE
         while self._offset < self._size:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import hashlib
+import mmap
 import os
 import subprocess
 import time
@@ -27,7 +28,8 @@ from cedos.apps.files.messages import (
     unix_time,
 )
 from cedos.apps.files.partial import files_of
-from cedos.apps.files.tree import FileHash, Tree, Version
+from cedos.apps.files.putting import UploadBody
+from cedos.apps.files.tree import FileHash, Tree, Version, digest_of
 from cedos.commands.console import render
 from cedos.errors import TransferError
 
@@ -146,6 +148,53 @@ def test_a_digest_is_of_the_version_that_it_is_asked_for(root):
     assert str(second) != str(first)
     assert digest(second) == hashlib.sha256(b"two").digest()
     os.close(number)
+
+
+@pytest.mark.parametrize("whose", ["served", "sent"])
+def test_a_file_that_is_changed_in_memory_has_changed(root, monkeypatch, whose):
+    """A program's mapped file came as a mix of two versions: its times told nothing for half a minute."""
+    path, size, preadv = root / "mapped", 2 * tree_module._READ_AT_ONCE, os.preadv
+    path.write_bytes(bytes(size))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        times = []
+        for _ in range(2):
+            mapped[0] = mapped[-1] = 1
+            times.append(path.stat().st_mtime_ns)
+            os.fdatasync(file.fileno())
+        if times[0] == times[1]:
+            pytest.skip("this file system has no times for what is changed in memory")
+        mapped[0] = mapped[-1] = 1  # from now on the kernel does not know of changes there
+        tree, body = Tree(root), UploadBody(path)
+        number = tree.open("mapped")
+
+        def between(*given):
+            if given[2]:
+                mapped[0] = mapped[-1] = 2
+            return preadv(*given)
+
+        monkeypatch.setattr(os, "preadv", between)
+        try:
+            if whose == "served":
+                hashing = FileHash(number, size)
+                assert asyncio.run(tree.digest(hashing, body.version, lambda: True)) is None
+                assert not tree._digests
+            else:
+                with pytest.raises(TransferError, match="changed while it was sent"):
+                    asyncio.run(body.digest())
+        finally:
+            os.close(number)
+            body.close()
+
+
+@pytest.mark.parametrize("age_s", [0, 7200])
+def test_only_a_file_that_changed_lately_waits_for_the_disk(root, monkeypatch, age_s):
+    synced, now_s = [], time.time()
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    monkeypatch.setattr(time, "time", lambda: now_s + age_s)
+    number = Tree(root).open("music/old/song ü")
+    assert digest_of(number, 5) == hashlib.sha256(b"la la").digest()
+    os.close(number)
+    assert synced == ([] if age_s else [number])
 
 
 def test_messages_come_back_as_they_were():
