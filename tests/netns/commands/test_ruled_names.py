@@ -389,6 +389,42 @@ def test_an_answer_whose_connection_the_kernel_has_forgotten_reaches_no_program(
                 program.recv(1000)
 
 
+def test_what_opens_a_connection_once_more_tells_no_beginning_of_its_stream(world):
+    """Who sent it behind a message's length had the message pass unread."""
+    with world.phones.entered():
+        resolver = socket.create_server((OTHER, 53))
+        seen = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))
+        raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_TCP)
+    with world.laptop.entered():
+        program = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    with resolver, seen, raw, program:
+        program.connect((OTHER, 53))
+        program.settimeout(3)
+        speaking, (_, port) = resolver.accept()
+        with speaking:
+            content = answer(dns.question(0x9A51, HOST), record(HOST, ADDRESSES[0]))
+            speaking.sendall(struct.pack("!H", len(content)))
+            assert program.recv(1000) == struct.pack("!H", len(content))
+            world.rule()
+            ends = ip_address(LAPTOP).packed + ip_address(OTHER).packed
+            while (packet := seen.recv(2000))[12:20] != ends or packet[33] != 0x10:
+                pass
+            sent, first = struct.unpack_from("!2I", packet, 24)
+            # What comes behind the length has the next number but one.
+            numbers = (first + 1) & 0xFFFFFFFF, sent
+            head = struct.pack("!2H2I2B3H", 53, port, *numbers, 5 << 4, 0x12, 1000, 0, 0)
+            summed = ends[4:] + ends[:4] + struct.pack("!2H", 6, len(head)) + head
+            total = sum(struct.unpack(f"!{len(summed) // 2}H", summed))
+            total = (total & 0xFFFF) + (total >> 16)
+            total = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+            raw.bind((OTHER, 0))
+            raw.sendto(head[:16] + struct.pack("!H", total) + head[18:], (LAPTOP, 0))
+            time.sleep(0.3)
+            speaking.sendall(content)
+            with pytest.raises(TimeoutError):
+                program.recv(1000)
+
+
 def test_a_flood_of_forged_answers_hides_no_question(world):
     """Fill a queue with packets from port 53, as a router did: 15 of 16 look-ups got round the rule."""
     world.rule()
