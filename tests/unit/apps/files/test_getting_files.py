@@ -628,9 +628,7 @@ async def test_who_waits_for_an_earlier_session_takes_no_place(root):
     for number in range(THREADS_OF_ADDRESS):
         ask(PutRequest(f"new{number}", 1, "v"))
     try:
-        await until(
-            lambda: len(next(iter(serving._uploads._running.values()), ())) == THREADS_OF_ADDRESS
-        )
+        await until(lambda: len(serving._uploads._running) == THREADS_OF_ADDRESS)
         answer = await asyncio.wait_for(read(Listing, ask(ListRequest("")).read_exactly), 2)
         assert answer.size
     finally:

@@ -13,6 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from kit.waiting import until
@@ -402,12 +403,17 @@ def test_the_number_of_files_has_a_limit(programs):
     assert sorted(each.name for each in programs.inbox.iterdir()) == ["a", "b", "theirs"]
 
 
+def client(key):
+    """Return a session of a client that has a network."""
+    return Mock(peer_key=key, paths=lambda: ["a path"])
+
+
 async def test_what_is_there_already_is_not_counted_again(tmp_path):
     """A client that asked 488 times for one deep folder shut all clients out for a minute."""
     deep, new = "a/" * 40 + "b", PutRequest("new", 1, "v")
 
     async def broken(uploads):
-        async with uploads.begun(b"one", new) as partial:
+        async with uploads.begun(client(b"one"), new) as partial:
             partial.begin(0, "v", 1)
             raise SessionError("it broke off")
 
@@ -416,7 +422,7 @@ async def test_what_is_there_already_is_not_counted_again(tmp_path):
         await uploads.make_folder(deep)
         with pytest.raises(SessionError, match="broke off"):
             await broken(uploads)
-    async with uploads.begun(b"other", PutRequest("another", 1, "v")):
+    async with uploads.begun(client(b"other"), PutRequest("another", 1, "v")):
         pass
     with pytest.raises(TransferError, match="50 files"):
         await uploads.make_folder("c/" * 12)
@@ -449,13 +455,13 @@ async def test_what_a_client_announces_takes_no_room_from_others(tmp_path, monke
     room_of(monkeypatch, 2_500)
     uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=500))
     async with (
-        uploads.begun(b"one", PutRequest("a", 1_000, "v")),
-        uploads.begun(b"one", PutRequest("b", 1_000, "v")),
+        uploads.begun(client(b"one"), PutRequest("a", 1_000, "v")),
+        uploads.begun(client(b"one"), PutRequest("b", 1_000, "v")),
     ):
         with pytest.raises(TransferError, match="not enough room"):
-            async with uploads.begun(b"one", PutRequest("c", 1, "v")):
+            async with uploads.begun(client(b"one"), PutRequest("c", 1, "v")):
                 pass
-        async with uploads.begun(b"other", PutRequest("d", 2_000, "v")):
+        async with uploads.begun(client(b"other"), PutRequest("d", 2_000, "v")):
             pass
 
 
@@ -463,20 +469,20 @@ async def test_bytes_that_have_come_need_no_more_room(tmp_path, monkeypatch):
     """They were on the disk, and counted as what is to come as well."""
     free = room_of(monkeypatch, 2_500)
     uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=500))
-    async with uploads.begun(b"one", PutRequest("a", 1_000, "v")) as partial:
+    async with uploads.begun(client(b"one"), PutRequest("a", 1_000, "v")) as partial:
         partial.begin(0, "v", 1_000)
         uploads.write(partial, bytes(900))
         free[0] -= 900
-        async with uploads.begun(b"one", PutRequest("b", 1_000, "v")):
+        async with uploads.begun(client(b"one"), PutRequest("b", 1_000, "v")):
             with pytest.raises(TransferError, match="not enough room"):
-                async with uploads.begun(b"one", PutRequest("c", 1, "v")):
+                async with uploads.begun(client(b"one"), PutRequest("c", 1, "v")):
                     pass
 
 
 async def test_no_upload_takes_what_stays_free(tmp_path, monkeypatch):
     free = room_of(monkeypatch, 2_000)
     uploads = Uploads(Tree(tmp_path), UploadLimits(keep_free_bytes=500))
-    async with uploads.begun(b"one", PutRequest("a", 1_000, "v")) as partial:
+    async with uploads.begun(client(b"one"), PutRequest("a", 1_000, "v")) as partial:
         partial.begin(0, "v", 1_000)
         uploads.write(partial, bytes(400))
         free[0] = 1_000
@@ -500,7 +506,7 @@ async def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path):
 
     async def upload(uploads, number, end):
         try:
-            async with uploads.begun(b"one", PutRequest(f"{number}", 1, "v")):
+            async with uploads.begun(client(b"one"), PutRequest(f"{number}", 1, "v")):
                 begun.append(number)
                 await end.wait()
         except TransferError as error:
