@@ -193,7 +193,7 @@ async def _measure_idle(count: int, gateway: int) -> tuple[float, float, float]:
             JoinedGateway(
                 _HOST, _IDLE_GATEWAY_PORT, key("gateway").public, key(f"client {number % _KEYS}")
             ),
-            networks=lambda _interface, own=number: own not in gone,  # type: ignore[misc]
+            networks=lambda _interface, _address, own=number: own not in gone,  # type: ignore[misc]
             patience_s=_ANSWER_S,
         )
         for number in range(_BATCHES * count)

@@ -81,11 +81,11 @@ class Endpoints:
         chooser = DaemonChooser(directories().socket) if may_use is None else None
         given = self.networks
         server = self.server
-        ruled = RuledNetworks(directories().socket, (server.host, server.port))
+        ruled = RuledNetworks(directories().socket)
 
-        def usable(interface: str) -> bool:
+        def usable(interface: str, address: str) -> bool:
             allowed = not given or interface in given
-            if not allowed or not ruled.may_use(interface):
+            if not allowed or not ruled.may_use(interface, (server.host, server.port), address):
                 return False
             return may_use is None or may_use(interface)
 

@@ -2,19 +2,18 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from cedos.api.client import ControlClient
 from cedos.api.messages import RuleMessage
 from cedos.controller.decisions.named_addresses import is_below
 from cedos.controller.decisions.user_rules import UserRules
 from cedos.controller.outbox import Outbox
-from cedos.controller.rule import MOST_ADDRESSES, is_host_name
+from cedos.controller.rule import MOST_ADDRESSES, RuleRequest, is_host_name
 from cedos.errors import CedosError, ConfigError, NoDaemonError, NotFoundError
 from cedos.host.monitor.resolvers import spellings
 from cedos.limits import UsersTable
@@ -236,89 +235,63 @@ class RuledHosts(RuleBook):
         await changed()
 
 
-class _Found(NamedTuple):
-    """A rule that applies to a server, with the server's addresses."""
-
-    rule: RuleMessage
-    addresses: Sequence[str]
-
-
 class RuledNetworks:
     """The networks that rules allow for sessions. Without a daemon there are no rules."""
 
     def __init__(
         self,
         socket: Path,
-        # Hosts and ports of the sessions; a rule for any of them holds for all.
-        *servers: tuple[str, int],
-        looked_up: Callable[[str], Sequence[str]] = addresses,  # returns the addresses of a name
         # Returns the interfaces to an address, also those that the daemon does not know.
         egresses: Callable[[str], Iterable[Egress]] | None = None,
     ) -> None:
         self._client = ControlClient(socket)
-        self._servers = servers
-        self._looked_up = looked_up
         self._egresses = egresses or _egresses
-        self._found: Sequence[_Found] = ()
+        self._rules = index(())
         self._networks: dict[str, tuple[str, NetworkKind, bool]] = {}
+        self._applied: dict[int, RuleRequest] = {}
 
     def read(self) -> None:
-        """Read the rules again in a thread, which may wait for the daemon and for DNS.
+        """Read the rules again in a thread, which may wait for the daemon.
 
         While the daemon is too busy to answer, the last rules hold.
         """
         with suppress(CedosError):  # it is busy, of another version, or not ours to ask
             try:
-                rules = {one.number: one for one in self._client.rules()}
-                if rules and (found := list(self._applying(rules))):
+                rules = index(self._client.rules())
+                if rules.rules:
                     self._networks = {
                         each.egress: (each.name, each.kind, each.metered)
                         for each in self._client.networks()
                     }
-                self._found = found if rules else ()
             except NoDaemonError:
-                self._found = ()
+                rules = index(())
+            self._rules, self._applied = rules, {}
 
-    def may_use(self, interface: str) -> bool:
-        """Return whether the last rules allow an interface."""
-        if not self._found:
+    def may_use(self, interface: str, server: tuple[str, int], address: str) -> bool:
+        """Return whether the last rules allow an interface to a server, which has an address there."""
+        host, port = server
+        address = _plain(address.partition("%")[0])
+        number = self._rules.applies(_plain(host), port, lambda _host: (address,))
+        if number is None:
             return True
+        rule = self._applied[number] = self._rules.rules[number]
         if interface not in self._networks:
             # The interface came up after the request.
-            there = [
-                each
-                for found in self._found
-                for address in found.addresses
-                for each in self._egresses(address)
-                if each.interface == interface
-            ]
+            there = [each for each in self._egresses(address) if each.interface == interface]
             if not there:
                 return False
             metered = any(each.metered for each in there)
             self._networks[interface] = interface, there[0].kind, metered
         name, kind, metered = self._networks[interface]
-        return all(each.rule.rule.allows(name, kind, metered=metered) for each in self._found)
+        return rule.allows(name, kind, metered=metered)
 
     @property
     def why(self) -> str:
         """Return the reason why some networks are not used; "": no rule applies."""
-        rules = {each.rule.number: each.rule for each in self._found}
         return ", ".join(
-            f"your rule {number} for {each.rule.host}: {each.rule.words}"
-            for number, each in rules.items()
+            f"your rule {number} for {rule.host}: {rule.words}"
+            for number, rule in self._applied.items()
         )
-
-    def _applying(self, rules: Mapping[int, RuleMessage]) -> Iterator[_Found]:
-        indexed = index(rules.values())
-        for host, port in self._servers:
-            found = self._looked_up(host)
-            number = applies(indexed, host, port, partial(_same, found))
-            if number is not None:
-                yield _Found(rules[number], found)
-
-
-def _same(found: Sequence[str], _host: str) -> Sequence[str]:
-    return found
 
 
 def _egresses(address: str) -> Sequence[Egress]:

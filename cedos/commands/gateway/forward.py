@@ -290,7 +290,9 @@ async def _run(
     priced: bool,
 ) -> None:
     told = DaemonRoutes(directories().socket)
-    rules: list[RuledNetworks] = []
+    # Of all gateways, also those that are joined meanwhile: its rules are read before any is dialled.
+    ruled_networks = RuledNetworks(directories().socket)
+    await asyncio.to_thread(ruled_networks.read)
     tellers: list[CarriedTeller] = []
     telling: list[asyncio.Task[None]] = []
     loop = asyncio.get_running_loop()
@@ -299,12 +301,11 @@ async def _run(
 
     # Make each gateway's link, with the networks that it may use and a teller of what it carried.
     def made(gateway: JoinedGateway) -> GatewayLink:
-        ruled_networks = RuledNetworks(directories().socket, gateway.address)
         carried = CarriedConnections(loop.time, known.name_of)
-        rules.append(ruled_networks)
 
-        def usable(interface: str) -> bool:
-            return (not networks or interface in networks) and ruled_networks.may_use(interface)
+        def usable(interface: str, address: str) -> bool:
+            allowed = not networks or interface in networks
+            return allowed and ruled_networks.may_use(interface, gateway.address, address)
 
         made_link = GatewayLink(
             gateway, DaemonChooser(directories().socket), usable, carried=carried.watch, sizes=sizes
@@ -319,8 +320,7 @@ async def _run(
 
     # A rule that changes may forbid or allow networks to a gateway, too.
     async def changed() -> None:
-        for ruled_networks in rules:
-            await asyncio.to_thread(ruled_networks.read)
+        await asyncio.to_thread(ruled_networks.read)
         link.check_networks()
 
     ruled = RuledHosts(directories().socket, changed)

@@ -295,12 +295,12 @@ class UserRules:
         """Return the number of the rule for a host: an address or a name.
 
         A name's own rules count, and those of its addresses: the known ones, and what `looked_up` adds,
-        which is asked only if there are rules for addresses.
+        which is asked only if there are addresses under rules.
         """
         with suppress(ValueError):
             return self.of(ip_address(host), port)
         known = [*self._names.of(host)]
-        if self._prefixes:
+        if self._prefixes or self._by_address:
             known += looked_up(host)
         found = {self.of(ip_address(each), port) for each in known}
         found.add(self.named(host, port, any_port=False))

@@ -87,8 +87,8 @@ class GatewayLink:
         # Chooses networks for each label; without a choice, metered ones are used only if there are
         # no others.
         chooser: Chooser | None = None,
-        # Tells whether an interface may be used; None: all may.
-        networks: Callable[[str], bool] | None = None,
+        # Tells whether an interface may be used to an address of the gateway; None: all may.
+        networks: Callable[[str, str], bool] | None = None,
         patience_s: float = PATIENCE_S,  # how long a new connection waits for the gateway
         *,
         # Watches each stream, and each association that has sent something.

@@ -48,15 +48,15 @@ _NO_ANSWER: Final = "no answer to the handshake"
 class DialledServer:
     """A server that a session dials, and the key of this host.
 
-    `networks` returns whether an interface may be used. `resolve` looks names up again; None: there are
-    only addresses. `known` returns the daemon's knowledge of an interface.
+    `networks` returns whether an interface may be used to an address of the server. `resolve` looks names
+    up again; None: there are only addresses. `known` returns the daemon's knowledge of an interface.
     """
 
     endpoints: Sequence[Endpoint]
     key: bytes
     me: KeyPair
     ask: SetUpOptions
-    networks: Callable[[str], bool]
+    networks: Callable[[str, str], bool]
     resolve: Callable[[], Awaitable[Sequence[Endpoint]]] | None
     known: Callable[[str], KnownNetwork | None] = lambda _interface: None
 
@@ -119,7 +119,11 @@ class Dialler:
         for path in [*self._paths.values(), *self._in_handshake.values()]:
             if not self._stands(path, usable):
                 path.close("its network is gone", reset=True)
-        for waiting in [each for each in self._ready if each.egress.name not in usable]:
+        for waiting in [
+            each
+            for each in self._ready
+            if each.egress.name not in usable or not self._may_use(each)
+        ]:
             self._ready.remove(waiting)
             waiting.connection.close()
         # Send nothing new by helpers that leave, and dial none of them.
@@ -186,7 +190,7 @@ class Dialler:
         for endpoint in endpoints:
             for egress in self._egresses(endpoint):
                 if (metered_allowed or not egress.metered) and self._server.networks(
-                    egress.interface
+                    egress.interface, endpoint[0]
                 ):
                     found.setdefault(egress.name, (egress, []))[1].append(endpoint)
         return found
@@ -208,9 +212,13 @@ class Dialler:
             else:
                 yield replace(egress, kind=known.kind, metered=known.metered)
 
-    @staticmethod
-    def _stands(path: SessionPath, usable: dict[str, tuple[Egress, list[Endpoint]]]) -> bool:
-        if path.egress not in usable:
+    def _may_use(self, made: Connected) -> bool:
+        return self._server.networks(made.egress.interface, made.endpoint[0])
+
+    def _stands(self, path: SessionPath, usable: dict[str, tuple[Egress, list[Endpoint]]]) -> bool:
+        if path.egress not in usable or not self._server.networks(
+            usable[path.egress][0].interface, path.peer
+        ):
             return False
         addresses = usable[path.egress][0].addresses
         own = path.own_endpoint()[0].partition("%")[0]
@@ -225,6 +233,9 @@ class Dialler:
         ) and not any(each.egress.name == egress for each in self._ready)
 
     def connected(self, made: Connected) -> None:
+        if not self._may_use(made):  # not any more
+            made.connection.close()
+            return
         self._ready.append(made)
         self._advance()
 

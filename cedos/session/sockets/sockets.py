@@ -45,7 +45,7 @@ async def connect(
     clear: bool = False,
     scheduler: str | Scheduler = schedulers.DEFAULT,
     timeout_s: float | None = FIRST_PATH_S,
-    networks: Callable[[str], bool] | None = None,
+    networks: Callable[[str, str], bool] | None = None,
     chooser: Chooser | None = None,
     thrifty: bool = False,
     limits: SessionLimits | None = None,
@@ -63,7 +63,7 @@ async def connect(
         clear: without protecting records, if the server allows it too. For measurements.
         scheduler: the name of a path scheduler, or one.
         timeout_s: for the first connection; None waits as long as it takes.
-        networks: which interfaces may be used; all without.
+        networks: which interfaces may be used, each to which address of the server; all without.
         chooser: chooses among them for each label; the scheduler alone without. Programs of a host
             pass its daemon (`cedos.api.asking`).
         thrifty: with a chooser: labels without a decision use metered networks only without others.
@@ -96,7 +96,7 @@ async def connect(
                 server_key,
                 me,
                 SetUpOptions(int(seconds), driver.hardware_aes, clear),
-                networks or (lambda _interface: True),
+                networks or (lambda *_: True),
                 _lookup(wanted),
                 (lambda _interface: None) if chooser is None else chooser.network,
             )

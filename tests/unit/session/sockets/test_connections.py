@@ -521,7 +521,7 @@ async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connec
 
 async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_later(joined):
     allowed = ["lo"]
-    near, far = await joined(networks=lambda interface: interface in allowed)
+    near, far = await joined(networks=lambda interface, _address: interface in allowed)
     await near.write(b"x")
     assert await far.read_exactly(1) == b"x"
     allowed.clear()
@@ -532,6 +532,25 @@ async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_l
     assert near.paths() == []
     allowed.append("lo")
     near.check_networks()
+    assert await asyncio.wait_for(far.read_exactly(1), 5) == b"y"
+
+
+async def test_a_network_is_left_that_may_not_be_used_to_the_peers_address(joined, monkeypatch):
+    """Leave it also where it may be used to another address of the server."""
+    monkeypatch.setattr(dialler.Dialler, "unanswered", lambda _self: None)
+    allowed = ["127.0.0.1"]
+    near, far = await joined(networks=lambda _interface, address: address in allowed)
+    ((_, port),) = near.flow.dialler.endpoints
+    near.flow.dialler.endpoints.append(("127.0.0.2", port))
+    await near.write(b"x")
+    assert await far.read_exactly(1) == b"x"
+    allowed[:] = ["127.0.0.2"]
+    near.check_networks()
+    await asyncio.sleep(0.1)
+    assert near.paths() == []
+    allowed.append("127.0.0.1")
+    near.check_networks()
+    await near.write(b"y")
     assert await asyncio.wait_for(far.read_exactly(1), 5) == b"y"
 
 
