@@ -184,7 +184,7 @@ def hops_of(number: int, objects: NexthopObjects) -> Iterator[tuple[int, Address
 _ROUTE: Final = struct.Struct("=BBBBBBBBI")
 _NEXT_HOP: Final = struct.Struct("=HBBi")  # length, flags, weight, index
 _RTA_DST, _RTA_SRC, _RTA_OIF, _RTA_GATEWAY, _RTA_PRIORITY = 1, 2, 4, 5, 6
-_RTA_PREFSRC, _RTA_EXPIRES = 7, 23
+_RTA_PREFSRC = 7
 _RTA_METRICS, _RTA_MULTIPATH, _RTA_TABLE, _RTA_VIA, _RTA_PREF = 8, 9, 15, 18, 20
 _RTA_NH_ID: Final = 30
 _NO_OBJECTS: Final[NexthopObjects] = {}
@@ -332,22 +332,20 @@ def route_type(to: Address) -> int:
     return int(_ROUTE.unpack_from(answer.payload)[7])
 
 
-def own_prefix_request(within: IPv6Network, seconds: int = 0) -> bytes:
+def own_prefix_request(within: IPv6Network) -> bytes:
     """Return the request for a route that makes all addresses of an IPv6 prefix this host's own.
 
     The same message deletes it (RTM_DELROUTE). Packets to these addresses have the source ::1.
     """
-    parts = [
-        _ROUTE.pack(
-            socket.AF_INET6, within.prefixlen, 0, 0, _LOCAL_TABLE, _STATIC, 0, RTN_LOCAL, 0
-        ),
-        attribute(_RTA_DST, within.network_address.packed),
-        attribute(_RTA_OIF, _U32.pack(LOOPBACK_INDEX)),
-    ]
-    if seconds:
-        parts.append(attribute(_RTA_PREFSRC, IPv6Address("::1").packed))
-        parts.append(attribute(_RTA_EXPIRES, _U32.pack(seconds)))
-    return b"".join(parts)
+    header = _ROUTE.pack(
+        socket.AF_INET6, within.prefixlen, 0, 0, _LOCAL_TABLE, _STATIC, 0, RTN_LOCAL, 0
+    )
+    return (
+        header
+        + attribute(_RTA_DST, within.network_address.packed)
+        + attribute(_RTA_OIF, _U32.pack(LOOPBACK_INDEX))
+        + attribute(_RTA_PREFSRC, IPv6Address("::1").packed)
+    )
 
 
 def parse_route(

@@ -47,8 +47,6 @@ from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, Re
 _MOST_USERS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
-# The lifetime of the route that makes stand-in IPv6 addresses local. If the proxy is killed, it expires.
-_HOLD_S: Final = 60
 
 _SO_ATTACH_REUSEPORT_EBPF: Final = 52
 _PRESENT: Final = b"\1\0\0\0"
@@ -251,13 +249,17 @@ class Redirection:
         return SentTo(str(programs.address_of(address)), programs.port_of(port), user, cookie)
 
     def hold_addresses(self) -> bool:
-        """Make the stand-in IPv6 addresses local for a minute; return whether that succeeded."""
+        """Make the stand-in IPv6 addresses local; return whether that succeeded.
+
+        If this process is killed, they stay local until the next one ends: sockets that are connected to
+        them go on to send, and must not send into a network.
+        """
         if self._routes is None:
             self._routes = Requester(NETLINK_ROUTE)
         try:
             self._routes.ask(
                 RTM_NEWROUTE,
-                own_prefix_request(programs.PLACES6, _HOLD_S),
+                own_prefix_request(programs.PLACES6),
                 NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE,
             )
         except OSError as error:

@@ -189,6 +189,8 @@ print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))[0]))
     forward.kill()
     forward.wait()
     assert asked(laptop, ask) == own
+    # Connected sockets go on to send to such addresses: they must not leave this host later either.
+    assert "expires" not in own_prefix(laptop) != ""
 
 
 @pytest.mark.usefixtures("echo")
