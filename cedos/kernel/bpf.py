@@ -59,11 +59,12 @@ class AttachType(IntEnum):
 
 
 class MapType(IntEnum):
-    """BPF_MAP_TYPE_*: one that is full refuses, or forgets what was used longest ago; by prefix."""
+    """BPF_MAP_TYPE_*: one that is full refuses, or forgets what was used longest ago; by prefix; maps."""
 
     HASH = 1
     LRU_HASH = 9
     LPM_TRIE = 11
+    ARRAY_OF_MAPS = 12
 
 
 # The hooks at which a socket learns its peer.
@@ -150,15 +151,23 @@ def netns_cookie() -> int:
 
 
 class BpfMap:
-    """A table that programs and this process share; errors as for `load`."""
+    """A table that programs and this process share; errors as for `load`.
+
+    `like`: the open file of a map like those that are the values (ARRAY_OF_MAPS).
+    """
 
     def __init__(
-        self, key_bytes: int, value_bytes: int, entries: int, kind: MapType = MapType.HASH
+        self,
+        key_bytes: int,
+        value_bytes: int,
+        entries: int,
+        kind: MapType = MapType.HASH,
+        like: int = 0,
     ) -> None:
         self._value_bytes = value_bytes
         flags = _NO_PREALLOC if kind is MapType.LPM_TRIE else 0
         self.file = _bpf(
-            _MAP_CREATE, struct.pack("=IIIII", kind, key_bytes, value_bytes, entries, flags)
+            _MAP_CREATE, struct.pack("=IIIIII", kind, key_bytes, value_bytes, entries, flags, like)
         )
 
     def __getitem__(self, key: bytes) -> bytes:
@@ -209,11 +218,13 @@ STACK: Final = 10
 
 
 class Opcode(IntEnum):
-    """The instructions used here: loads and stores of 4 and 8 bytes, moves, jumps."""
+    """The instructions used here: loads and stores of 1, 4 and 8 bytes, moves, jumps."""
 
     LOAD = 0x61
+    LOAD_BYTE = 0x71
     LOAD_WIDE = 0x79
     STORE = 0x63
+    STORE_BYTE = 0x73
     STORE_WIDE = 0x7B
     STORE_NUMBER = 0x62
     COPY = 0xBF
@@ -221,6 +232,7 @@ class Opcode(IntEnum):
     ADD = 0x07
     AND = 0x57
     OR = 0x47
+    OR_REGISTER = 0x4F
     SHIFT_RIGHT = 0x77
     JUMP = 0x05
     IF_EQUAL = 0x15
@@ -294,6 +306,14 @@ class Assembly:
     def look_up(self, file: int, key_offset: int, otherwise: str = EXIT) -> None:
         """Load the address of a map's value into register 0; jump if there is none."""
         self.set_map(1, file)
+        self._look_up(key_offset, otherwise)
+
+    def look_up_within(self, key_offset: int, otherwise: str = EXIT) -> None:
+        """Do the same with the map whose address is in register 0."""
+        self.put(Opcode.COPY, 1, 0)
+        self._look_up(key_offset, otherwise)
+
+    def _look_up(self, key_offset: int, otherwise: str) -> None:
         self.set_stack(2, key_offset)
         self.call(Helper.MAP_LOOKUP)
         self.jump(Opcode.IF_EQUAL, otherwise, 0)

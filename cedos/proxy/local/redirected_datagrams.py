@@ -32,6 +32,7 @@ _AT_ONCE: Final = 64
 _LARGEST: Final = 65_535
 _RECEIVE_BYTES: Final = 1 << 18
 _CHECK_S: Final = 15.0
+_STRANGERS_S: Final = 0.5
 _CHECKED_S: Final = 0.1
 _PORTS: Final = 8  # so many ports are tried: one has to be free for both families
 _LOOPBACK_INDEX: Final = 1
@@ -138,6 +139,7 @@ class RedirectedDatagrams:
             self._redirection.divide(sockets)
             for one in sockets[:STRANGERS]:
                 self._loop.add_reader(one, self._readable, one)
+            self._hear_strangers(sockets[STRANGERS])
         self._check_later()
         return LedDatagrams(self._port, six)
 
@@ -167,11 +169,20 @@ class RedirectedDatagrams:
             if address is not None:
                 self._take(one, address, sender, data)
 
+    def _hear_strangers(self, one: socket.socket) -> None:
+        """Take a few datagrams that were sent to no place, and later more.
+
+        So a connected socket learns that its place was forgotten: its user had too many.
+        """
+        if self._families:  # not closed
+            self._readable(one)
+            self._loop.call_later(_STRANGERS_S, self._hear_strangers, one)
+
     def _take(self, one: socket.socket, address: str, sender: Any, data: bytes) -> None:
         known, now_s = self._known.get(address), self._loop.time()
         # Fast path: the same socket sent to the same address here a moment ago.
         if known is None or known.here.sender != sender or now_s > known.checked_s + _CHECKED_S:
-            known = self._checked(known, _Here(address, sender, one), now_s)
+            known = self._checked(_Here(address, sender, one), now_s)
             if known is None:
                 self._refused(_Here(address, sender, one))
                 return
@@ -189,17 +200,17 @@ class RedirectedDatagrams:
         self._senders.move_to_end(to.cookie)
         program.send(to, here, data)
 
-    def _checked(self, known: _Known | None, here: _Here, now_s: float) -> _Known | None:
+    def _checked(self, here: _Here, now_s: float) -> _Known | None:
         """Return a datagram's destination if its sender is the socket that the address was made for.
 
         None: it is another one. Any program could find the address and send to it, and the sender's port
         may belong to another program by now.
         """
-        again = known is not None and known.here.sender == here.sender
-        to = known.to if known is not None and again else self._redirection.place(here.address)
-        if to is None:
-            return None
+        to = self._redirection.place(here.address)
         receiver = here.address, self._port
+        if to is None:
+            self._redirection.end(here.sender[:2], receiver)
+            return None
         owner = self._owners.find(socket.IPPROTO_UDP, here.sender[:2], receiver)
         if owner is None and to.cookie not in self._senders:
             # The program sent a datagram and has ended: send it, but remember nothing for answers.

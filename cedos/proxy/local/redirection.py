@@ -6,8 +6,8 @@ They write the real destination into tables, where the proxy finds it.
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
@@ -39,7 +39,8 @@ from cedos.kernel.netlink import (
 )
 from cedos.kernel.policy_routing import own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
-from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
+from cedos.kernel.socket_owners import UNKNOWN, Endpoint, SocketOwners
+from cedos.model import FlowKey
 from cedos.proxy.local import redirection_programs as programs
 from cedos.proxy.local.direct import NEAR
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
@@ -47,6 +48,7 @@ from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, Re
 _MOST_USERS: Final = 1024
 _MOST_DIRECT: Final = 4096
 _MOST_CONNECTIONS: Final = 16_384
+MOST_PLACES: Final = 65_536  # of all users together
 
 _SO_ATTACH_REUSEPORT_EBPF: Final = 52
 _PRESENT: Final = b"\1\0\0\0"
@@ -143,25 +145,38 @@ class Redirection:
                     made[programs.direct_key(network)] = _PRESENT
                 return made.file
 
-            def numbers(of: Collection[int], most: int) -> int:
+            def numbers(of: Mapping[int, int], most: int) -> int:
                 made = table(4, 4, most, MapType.HASH)
-                for number in of:
-                    made[programs.NUMBER.pack(number)] = _PRESENT
+                for number, value in of.items():
+                    made[programs.NUMBER.pack(number)] = programs.NUMBER.pack(value)
                 return made.file
 
             def ports(of: Collection[int]) -> int:
-                return numbers(list(map(programs.kernel_port, of)), _MOST_DIRECT)
+                return numbers(dict.fromkeys(map(programs.kernel_port, of), 1), _MOST_DIRECT)
+
+            # Each user has a share alone, unless there are more users than shares.
+            shares = 1 << min(len(chosen.users) - 1, programs.STRANGERS - 1).bit_length()
+            self._places = [
+                table(programs.ADDRESS_BYTES, programs.PLACE.size, MOST_PLACES // shares)
+                for _ in range(shares)
+            ]
+            by_share = BpfMap(4, 4, shares, MapType.ARRAY_OF_MAPS, self._places[0].file)
+            stack.callback(by_share.close)
+            for share, places in enumerate(self._places):
+                by_share[programs.NUMBER.pack(share)] = programs.NUMBER.pack(places.file)
 
             only = bool(chosen.only or chosen.only_ports)
             self._asked = table(8, programs.ASKED.size)
             self._arrived = table(programs.ARRIVED_KEY.size, programs.ARRIVED.size)
-            self._places = table(programs.ADDRESS_BYTES, programs.PLACE.size)
             self._tables = RedirectTables(
-                users=numbers(chosen.users, _MOST_USERS),
+                users=numbers(
+                    {user: n % shares for n, user in enumerate(chosen.users)}, _MOST_USERS
+                ),
                 direct=networks(NEAR),
                 asked=self._asked.file,
                 arrived=self._arrived.file,
-                places=self._places.file,
+                places=by_share.file,
+                shares=shares,
                 sent_to=table(programs.PLACE.size, programs.ADDRESS_BYTES).file,
                 heard=table(programs.PLACE.size, 4).file,
                 only=networks(chosen.only) if only else None,
@@ -210,7 +225,7 @@ class Redirection:
                 os.close(cgroup)
 
     def divide(self, sockets: Sequence[socket.socket]) -> None:
-        """Give each user's datagrams to one of the sockets that share a port, by the user's number."""
+        """Give each user's datagrams to one of the sockets that share a port, by the user's share."""
         version = 4 if sockets[0].family is socket.AF_INET else 6
         with _refusals():
             program = load(
@@ -242,7 +257,8 @@ class Redirection:
     def place(self, here: str) -> SentTo | None:
         """Return the destination of datagrams that are sent to a stand-in address; None: it is none."""
         try:
-            found = self._places[programs.address_bytes(ip_address(here))]
+            packed = programs.address_bytes(ip_address(here))
+            found = self._places[programs.share_of(packed, len(self._places))][packed]
         except OSError:
             return None
         address, port, user, cookie = programs.PLACE.unpack(found)
@@ -281,6 +297,17 @@ class Redirection:
         port, self._port = self._port, 0
         if port:
             self._end_led_to(port.__eq__)
+
+    @staticmethod
+    def end(program: Endpoint, here: Endpoint) -> None:
+        """End a program's datagram socket (CAP_NET_ADMIN) if it is connected to `here`."""
+        ends = ip_address(program[0]), program[1], ip_address(here[0]), here[1]
+        with suppress(OSError, HostError), closing(Requester(NETLINK_SOCK_DIAG)) as asking:
+            request = sock_diag.sender_request(socket.IPPROTO_UDP, FlowKey(*ends))
+            for each in asking.ask(sock_diag.SOCK_DIAG_BY_FAMILY, request, 0):
+                if sock_diag.remote_end(each) == ends[2:]:
+                    ending = sock_diag.destroy_request(each, socket.IPPROTO_UDP)
+                    asking.ask(sock_diag.SOCK_DESTROY, ending)
 
     @staticmethod
     def _end_led_to(wanted: Callable[[int], bool]) -> None:

@@ -12,7 +12,8 @@ which the proxy knows of the connection that it accepts.
 
 One socket sends datagrams to many destinations. So each destination (a *place*) gets a stand-in address
 within this host, drawn at random, to which the datagram is sent instead; a table (`places`) has the
-place of each address.
+place of each address. Each user has a *share*: a table, which the address's last bits name, and a buffer
+of the proxy. So one user's datagrams push out none of another's.
 
 Addresses are those of IPv6, and IPv4's are ::ffff:a.b.c.d. Ports are in network order, in four bytes, as
 the kernel has them.
@@ -75,12 +76,12 @@ _ARRIVED_KEY_AT: Final = -24
 _PLACE_AT: Final = _ASKED_AT
 _WHOSE_AT: Final = _PLACE_AT + ADDRESS_BYTES + 4
 _PLACE_COOKIE_AT: Final = _WHOSE_AT + 4
+_SHARE_AT: Final = _PLACE_AT - 4
 _HERE_AT: Final = _PLACE_AT - ADDRESS_BYTES - 8
-# Users' datagrams wait in so many buffers, by the last bits of the user's number; these are read. What
-# no redirected program has sent goes to one behind them, which is not.
+# There are so many shares at most. What belongs to no place goes to the buffer behind theirs.
 STRANGERS: Final = 16
 _NETWORK_HEADER: Final = 1  # BPF_HDR_START_NET
-_DRAWS: Final = 3  # attempts to draw a free address: of four million, a few thousand are taken
+_DRAWS: Final = 4  # attempts to draw a free address: at most one of sixty is taken
 _ONLY_NEW: Final = 1  # BPF_NOEXIST
 
 
@@ -88,11 +89,12 @@ _ONLY_NEW: Final = 1  # BPF_NOEXIST
 class RedirectTables:
     """Open BPF maps, by file number; None: not asked for."""
 
-    users: int  # redirected users, by number
+    users: int  # the shares of redirected users, by the user's number
     direct: int  # networks that are left alone
     asked: int  # destinations of connections, by the socket's cookie (`ASKED`)
     arrived: int  # the same by ports (`ARRIVED`)
-    places: int  # places, by their stand-in address (`PLACE`)
+    places: int  # tables of places, by share; in these by stand-in address (`PLACE`)
+    shares: int  # their number, a power of two
     sent_to: int  # stand-in addresses, by their place with the socket's cookie and no user
     # Places that sent to a user's port before it sent to them; they are answered directly.
     heard: int
@@ -148,7 +150,7 @@ def connect_program(
     code.unless(_USER_PORT, kernel_port(datagrams.port), "no_stand_in")
     _put_cookie(code)
     _put_destination(code, version)
-    code.look_up(tables.places, _ASKED_AT, "no_stand_in")
+    _look_up_place(code, tables, _ASKED_AT, "no_stand_in")
     _unless_own(code, _REFUSED)
     code.label("no_stand_in")
     _unless_chosen(code, here, tables)
@@ -241,7 +243,7 @@ def sender_program(
 
 
 def buffer_program(version: int, tables: RedirectTables) -> bytes:
-    """Return the program that chooses the receiving socket of a datagram, by number, by the sending user.
+    """Return the program that chooses the receiving socket of a datagram, by number: its share.
 
     A datagram to an address that stands for no place, from a neighbour say, goes to `STRANGERS`.
     """
@@ -257,9 +259,8 @@ def buffer_program(version: int, tables: RedirectTables) -> bytes:
     code.put(Opcode.SET, 5, immediate=_NETWORK_HEADER)
     code.call(Helper.LOAD_FROM_HEADER)
     code.jump(Opcode.IF_NOT, EXIT, 0)
-    code.look_up(tables.places, _HERE_AT)
-    code.put(Opcode.LOAD, 0, 0, ADDRESS_BYTES + 4)
-    code.put(Opcode.AND, 0, immediate=STRANGERS - 1)
+    _look_up_place(code, tables, _HERE_AT)
+    code.put(Opcode.LOAD, 0, STACK, _SHARE_AT)
     code.put(Opcode.RETURN)
     return code.code(at_exit=STRANGERS)
 
@@ -301,6 +302,11 @@ def address_of(packed: bytes) -> Address:
     return ip_address(packed[12:] if packed.startswith(_MAPPED) else packed)
 
 
+def share_of(address: bytes, shares: int) -> int:
+    """Return the share that a stand-in address lies in."""
+    return address[-1] & (shares - 1)
+
+
 def direct_key(network: IPv4Network | IPv6Network) -> bytes:
     """Return a network as the key of the table of direct destinations."""
     more = 8 * len(_MAPPED) if network.version == 4 else 0
@@ -340,9 +346,20 @@ def _show_place(
     """Replace a stand-in address in the context by its place, if it was made for this socket."""
     code.unless(_USER_PORT, kernel_port(datagrams.port), otherwise)
     _put_destination(code, version)
-    code.look_up(tables.places, _ASKED_AT, otherwise)
+    _look_up_place(code, tables, _ASKED_AT, otherwise)
     _unless_own(code, otherwise)
     _show(code, version)
+
+
+def _look_up_place(
+    code: Assembly, tables: RedirectTables, address_at: int, otherwise: str = EXIT
+) -> None:
+    """Load the address of a place into register 0, and put its share onto the stack."""
+    code.put(Opcode.LOAD_BYTE, 2, STACK, address_at + ADDRESS_BYTES - 1)
+    code.put(Opcode.AND, 2, immediate=tables.shares - 1)
+    code.put(Opcode.STORE, STACK, 2, _SHARE_AT)
+    code.look_up(tables.places, _SHARE_AT, otherwise)
+    code.look_up_within(address_at, otherwise)
 
 
 def _unless_own(code: Assembly, otherwise: str) -> None:
@@ -369,7 +386,7 @@ def _lead_datagram(
     code: Assembly, version: int, tables: RedirectTables, datagrams: LedDatagrams, otherwise: str
 ) -> None:
     """Send the datagram to the stand-in address that its place has, or gets now."""
-    # 1. The place may have an address already: take it if it is still in both tables.
+    # 1. The place may have an address already: take it if that still stands for it.
     _put_cookie(code)
     code.put(Opcode.STORE_WIDE, STACK, 0, _PLACE_COOKIE_AT)
     code.put(Opcode.STORE_NUMBER, STACK, offset=_WHOSE_AT, immediate=0)
@@ -377,7 +394,12 @@ def _lead_datagram(
     for word in range(0, ADDRESS_BYTES, 4):
         code.put(Opcode.LOAD, 2, 0, word)
         code.put(Opcode.STORE, STACK, 2, _HERE_AT + word)
-    code.look_up(tables.places, _HERE_AT, "new")
+    _look_up_place(code, tables, _HERE_AT, "new")
+    _unless_own(code, "new")
+    for word in range(0, ADDRESS_BYTES + 4, 4):
+        code.put(Opcode.LOAD, 2, 0, word)
+        code.put(Opcode.LOAD, 3, STACK, _PLACE_AT + word)
+        code.jump(Opcode.IF_NOT_REGISTER, "new", 2, 3)
     code.jump(Opcode.JUMP, "has_address")
     code.label("new")
     # 2. A host that has spoken first gets its datagrams directly.
@@ -385,11 +407,14 @@ def _lead_datagram(
     code.look_up(tables.heard, _PLACE_AT, "not_heard")
     code.jump(Opcode.JUMP, EXIT)
     code.label("not_heard")
-    # 3. Draw an address of the place's family, and enter it into both tables.
+    # 3. Draw an address of the place's family and the user's share, and enter it into both tables.
     _put_cookie(code)
     code.put(Opcode.STORE_WIDE, STACK, 0, _PLACE_COOKIE_AT)
     code.call(Helper.CURRENT_USER)
     code.put(Opcode.STORE, STACK, 0, _WHOSE_AT)
+    code.look_up(tables.users, _WHOSE_AT, otherwise)
+    code.put(Opcode.LOAD, 2, 0)
+    code.put(Opcode.STORE, STACK, 2, _SHARE_AT)
     if version == 6:
         for word, number in enumerate((0, 0, _MAPPED_WORD)):
             code.put(Opcode.LOAD, 2, STACK, _PLACE_AT + 4 * word)
@@ -421,14 +446,16 @@ def _put_in_places(
 ) -> None:
     """Give the place on the stack a free address and go on at `drawn`; if none, at `otherwise`."""
     for _ in range(draws):
-        _draw(code, within)
-        _put_in(code, tables.places, _HERE_AT, _PLACE_AT, _ONLY_NEW)
+        _draw(code, within, tables.shares)
+        code.look_up(tables.places, _SHARE_AT, otherwise)
+        code.put(Opcode.COPY, 1, 0)
+        _put(code, _HERE_AT, _PLACE_AT, _ONLY_NEW)
         code.jump(Opcode.IF_EQUAL, "drawn", 0)
     code.jump(Opcode.JUMP, otherwise)
 
 
-def _draw(code: Assembly, within: IPv4Network | IPv6Network) -> None:
-    """Put a random address of a network onto the stack."""
+def _draw(code: Assembly, within: IPv4Network | IPv6Network, shares: int) -> None:
+    """Put a random address of a network, within the share on the stack, onto the stack."""
     first, mask = address_bytes(within.network_address), within.hostmask.packed.rjust(16, b"\0")
     for word in range(0, ADDRESS_BYTES, 4):
         fixed, drawn = (
@@ -441,6 +468,12 @@ def _draw(code: Assembly, within: IPv4Network | IPv6Network) -> None:
             code.put(Opcode.STORE, STACK, 0, _HERE_AT + word)
         else:
             code.put(Opcode.STORE_NUMBER, STACK, offset=_HERE_AT + word, immediate=_signed(fixed))
+    last = _HERE_AT + ADDRESS_BYTES - 1
+    code.put(Opcode.LOAD_BYTE, 2, STACK, last)
+    code.put(Opcode.AND, 2, immediate=256 - shares)
+    code.put(Opcode.LOAD, 3, STACK, _SHARE_AT)
+    code.put(Opcode.OR_REGISTER, 2, 3)
+    code.put(Opcode.STORE_BYTE, STACK, 2, last)
 
 
 def _show(code: Assembly, version: int) -> None:
@@ -517,8 +550,13 @@ def _lead_to(
         code.put(Opcode.STORE, CONTEXT, 2, field)
 
 
-def _put_in(code: Assembly, file: int, key_at: int, value_at: int, how: int = 0) -> None:
+def _put_in(code: Assembly, file: int, key_at: int, value_at: int) -> None:
     code.set_map(1, file)
+    _put(code, key_at, value_at)
+
+
+def _put(code: Assembly, key_at: int, value_at: int, how: int = 0) -> None:
+    """Put a value into the map in register 1."""
     code.set_stack(2, key_at)
     code.set_stack(3, value_at)
     code.put(Opcode.SET, 4, immediate=how)

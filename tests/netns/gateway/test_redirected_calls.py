@@ -283,6 +283,52 @@ def test_another_users_flood_pushes_out_no_datagram(redirected, to, laptop):
     assert sum(waits > 0 and not dropped for waits, dropped in buffers(laptop, port)) == 2
 
 
+# The kernel may keep what another processor entered.
+ONE_PROCESSOR = """
+import os
+os.sched_setaffinity(0, {0})
+"""
+
+CONNECTED = f"""
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+one.connect(("{ORIGIN}", 9001))
+ask(one, b"x")
+"""
+
+AGAIN = """
+print("ready", flush=True)
+sys.stdin.readline()
+for _ in range(3):
+    try:
+        print(ask(one, b"y")[2:])
+    except OSError as error:
+        print(type(error).__name__)
+"""
+
+
+@pytest.mark.usefixtures("echo")
+def test_a_burst_of_one_user_ends_no_socket_of_another(laptop):
+    """Their connected sockets sent to nobody from then on, and noticed nothing."""
+    laptop.forward("--redirect", str(USER), "--redirect", str(OTHER), "--fail", "closed")
+    script = ASK + ONE_PROCESSOR + CONNECTED + AGAIN
+    waiting = [
+        as_user(laptop, PYTHON, "-c", script, user=user, stdin=subprocess.PIPE)
+        for user in (USER, OTHER)
+    ]
+    for each in waiting:
+        assert each.stdout.readline() == b"ready\n"
+    burst = """
+one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+for number in range(100_000):
+    one.sendto(b"x", (f"203.0.113.{10 + number % 100}", 20_000 + number // 100))
+print("{}")
+"""
+    asked(laptop, ONE_PROCESSOR + burst)
+    own, others = (each.communicate(b"\n", timeout=30)[0].decode().splitlines() for each in waiting)
+    assert str([ORIGIN, 9001]) in others
+    assert "ConnectionAbortedError" in own
+
+
 @pytest.mark.usefixtures("echo")
 def test_a_stranger_sends_nothing_to_a_place(laptop):
     """Send as another socket to a stand-in address, which the kernel shows to all users."""

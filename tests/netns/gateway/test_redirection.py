@@ -36,9 +36,10 @@ with socket.create_server(("{ORIGIN}", 9000)) as server:
 PYTHON = "/usr/bin/python3"  # the other users may not see ours
 
 
-def as_user(laptop, *words, user=USER):
+def as_user(laptop, *words, user=USER, stdin=None):
     process = laptop.near.popen(
         *("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *words),
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

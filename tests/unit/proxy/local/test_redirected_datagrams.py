@@ -28,10 +28,13 @@ class Places:
     """The tables as the BPF programs would have filled them; senders are looked up in the kernel."""
 
     def __init__(self):
-        self.places = {}
+        self.places, self.ended = {}, []
 
     def place(self, here):
         return self.places.get(here)
+
+    def end(self, program, here):
+        self.ended.append((program, here))
 
     def divide(self, sockets):
         """Let the first socket receive all (SO_ATTACH_REUSEPORT_CBPF: `return 0`)."""
@@ -136,6 +139,7 @@ async def test_who_was_not_led_here_is_not_served(hosts, programs):
     host, one, other = hosts(), programs(), programs()
     host.places.places = {FIRST: SentTo("203.0.113.9", 4000, ALICE, cookie(one))}
     assert await host.says(one, SECOND, b"x") is None
+    assert host.places.ended == [(("127.0.0.1", one.getsockname()[1]), (SECOND, host.port))]
     assert await host.says(one, FIRST, b"x") is not None
     assert await host.says(other, FIRST, b"in another one's name") is None
     assert len(host.made[0].sent) == 1
