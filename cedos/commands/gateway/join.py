@@ -9,6 +9,8 @@ import click
 
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.render import echo
+from cedos.commands.console.user_rules import RuledNetworks
+from cedos.config.directories import directories
 from cedos.errors import CedosError, SessionError
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.local import joined_gateway
@@ -88,6 +90,8 @@ def _leave(file: Path, host: str | None) -> None:
 
 
 async def _try(joined: JoinedGateway) -> tuple[float, str]:
+    ruled = RuledNetworks(directories().socket)
+    await asyncio.to_thread(ruled.read)
     began_s = time.monotonic()
     try:
         connection = await connect(
@@ -95,11 +99,13 @@ async def _try(joined: JoinedGateway) -> tuple[float, str]:
             server_key=joined.server_key,
             key=joined.client,
             timeout_s=_PATIENCE_S,
+            networks=lambda interface, address: ruled.may_use(interface, joined.address, address),
             limits=LIMITS,
         )
     except SessionError as error:
+        why = f" ({ruled.why})" if ruled.why else ""
         raise CedosError(
-            f"{joined} is not joined: {error}. Is `cedos gateway` running there, may"
+            f"{joined} is not joined: {error}{why}. Is `cedos gateway` running there, may"
             f" {joined} be reached, and is the line a new one?"
         ) from error
     took_s = time.monotonic() - began_s

@@ -11,8 +11,12 @@ import pytest
 from kit.waiting import until
 from structlog.testing import capture_logs
 
+from cedos.api.messages import NetworkMessage, RuleMessage
+from cedos.commands.console import user_rules
 from cedos.commands.gateway import forward, gateway, join
-from cedos.errors import DaemonUnreachableError, PrivilegeError
+from cedos.controller.rule import RuleRequest
+from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError, SessionError
+from cedos.model import NetworkKind
 from cedos.proxy.gateway.gateway import InvitedClients
 from cedos.proxy.local import joined_gateway
 from cedos.session import keys
@@ -335,3 +339,70 @@ def test_a_person_is_told_who_chooses(monkeypatch, error, level, said):
     assert entry["log_level"] == level
     assert entry["event"].startswith(said)
     assert entry.get("why") == (str(error) if level == "warning" else None)
+
+
+class RuleOfGateways:
+    """A daemon with a rule for gateways."""
+
+    def __init__(self, _socket):
+        pass
+
+    def rules(self):
+        rule = RuleRequest(host="192.0.2.0/24", never=("wlan0",))
+        return [RuleMessage(number=1, rule=rule, network=None, why="")]
+
+    def rules_digest(self):
+        return "1"
+
+    def networks(self):
+        return [
+            NetworkMessage(name=each, interface=each, kind=NetworkKind.WIFI, metered=False, up=True)
+            for each in ("wlan0", "lte0")
+        ]
+
+
+@pytest.fixture
+def ruled_gateways(monkeypatch):
+    monkeypatch.setattr(user_rules, "ControlClient", RuleOfGateways)
+
+
+@pytest.mark.usefixtures("ruled_gateways")
+async def test_a_gateway_that_is_joined_meanwhile_is_under_the_rules_at_once(monkeypatch, tmp_path):
+    """It was so after a minute at most."""
+    made_links = {}
+
+    class Link(forward.GatewayLink):
+        def __init__(self, joined, chooser, networks, **options):
+            super().__init__(joined, chooser, networks, **options)
+            made_links[joined.host] = networks
+
+    async def listen(*_arguments, **_options):
+        assert not made_links["192.0.2.1"]("wlan0", "192.0.2.1")
+        await asyncio.sleep(0.2)
+
+    async def follow_joined(_file, link, made):
+        await asyncio.sleep(0.1)
+        link.follow([other], made)
+        assert not made_links["192.0.2.2"]("wlan0", "192.0.2.2")
+        assert made_links["192.0.2.2"]("lte0", "192.0.2.2")
+        followed.append(True)
+
+    followed = []
+    first, other = (joined_gateway.parse(other_gateway(f"192.0.2.{each}:7000")) for each in (1, 2))
+    monkeypatch.setattr(forward, "GatewayLink", Link)
+    monkeypatch.setattr(forward, "_listen", listen)
+    monkeypatch.setattr(forward, "_follow_joined", follow_joined)
+    await forward._run([first], tmp_path, [], None, forward.Fail.OPEN, (), [], (), priced=False)
+    assert followed == [True]
+
+
+@pytest.mark.usefixtures("ruled_gateways")
+async def test_joining_keeps_to_the_rules(monkeypatch):
+    async def connect(_address, *, networks=lambda *_: True, **_options):
+        allowed = {each: networks(each, "192.0.2.1") for each in ("wlan0", "lte0")}
+        assert allowed == {"wlan0": False, "lte0": True}
+        raise SessionError("that is all")
+
+    monkeypatch.setattr(join, "connect", connect)
+    with pytest.raises(CedosError, match="that is all"):
+        await join._try(joined_gateway.parse(other_gateway("192.0.2.1:7000")))
