@@ -22,6 +22,8 @@ from cedos.proxy.local.direct import LookUp, RuleBook
 from cedos.session.io.links import Egress, EgressReader
 
 _ASK_S: Final = 2.0
+# The pause between two questions about this instant, so that the daemon has time for others.
+_PAUSE_S: Final = 0.003
 # The longest wait for a look-up. Without its addresses, no rule for a prefix applies to a name.
 _PATIENCE_S: Final = 1.0
 _NAME_S: Final = 60.0
@@ -95,7 +97,7 @@ class RuledHosts(RuleBook):
         self._index = index(())
         self._reading = asyncio.Lock()
         self._next: asyncio.Task[None] | None = None
-        self._told_s = float("-inf")
+        self._told_s = self._read_at_s = float("-inf")
         self._due = False
         self._telling: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -200,9 +202,12 @@ class RuledHosts(RuleBook):
         return self._next
 
     async def _read_next(self) -> None:
+        loop = asyncio.get_running_loop()
         async with self._reading:
+            await asyncio.sleep(self._read_at_s + _PAUSE_S - loop.time())
             self._next = None  # what is asked from here on may have another answer
             await self._read()
+            self._read_at_s = loop.time()
 
     def _told(self) -> tuple[str | None, Sequence[RuleMessage]]:
         digest = None

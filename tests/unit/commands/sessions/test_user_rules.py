@@ -161,6 +161,16 @@ async def test_many_connections_ask_once(daemon, ruled, resolver):
     assert daemon.read == read, "they are as they were"
 
 
+async def test_a_program_that_connects_without_end_leaves_the_daemon_time(daemon, ruled, resolver):
+    made = await ruled(NAMED)
+    loop = asyncio.get_running_loop()
+    asked, began_s = daemon.asked, loop.time()
+    for number in range(100):
+        await made.find(f"203.0.113.{number}", 443, USER, resolver)
+    assert daemon.asked >= asked + 100
+    assert loop.time() - began_s >= 99 * user_rules._PAUSE_S
+
+
 @pytest.mark.parametrize("rules", [(), (PREFIX,), (msgspec.structs.replace(NAMED, port=22),)])
 async def test_no_connection_asks_where_no_rule_for_a_name_is_about_it(
     daemon, ruled, resolver, rules
