@@ -1,5 +1,6 @@
 """Helpers that commands share: words of help pages, files of others or to write, missing extras."""
 
+import errno
 import os
 import re
 import resource
@@ -48,18 +49,33 @@ def make_folder(folder: Path, option: str) -> None:
 def _of_others(path: Path) -> str:
     """Return which user beside root may change a folder or a link, in words; "": none may.
 
-    Who called sudo, or owns `/` or the code that root runs, has root anyway. A sticky folder keeps what
-    root made in it.
+    Who called sudo, owns `/`, or may change the code that root runs, has root anyway. A sticky folder
+    keeps what root made in it.
     """
-    found, owners = path.lstat(), {0, Path("/").stat().st_uid, ROOT.stat().st_uid}
+    found, code = path.lstat(), ROOT.stat()
+    changed_by = 0 if code.st_mode & stat.S_ISVTX else code.st_mode
+    if changed_by & stat.S_IWOTH:
+        return ""
+    owners = {0, Path("/").stat().st_uid, code.st_uid}
     if found.st_uid not in owners and str(found.st_uid) != os.environ.get("SUDO_UID"):
         return f"belongs to user {found.st_uid}"
     if stat.S_ISLNK(found.st_mode) or found.st_mode & stat.S_ISVTX:
         return ""
     # (Many users have a group of their own; with an access list its bits stand for others, too.)
-    own = found.st_gid == found.st_uid and "system.posix_acl_access" not in os.listxattr(path)
+    codes = found.st_gid == code.st_gid and changed_by & stat.S_IWGRP and not _has_list(ROOT)
+    own = (found.st_gid == found.st_uid or codes) and not _has_list(path)
     shared = found.st_mode & (stat.S_IWOTH if own else stat.S_IWOTH | stat.S_IWGRP)
     return "may be changed by users beside root" if shared else ""
+
+
+def _has_list(path: Path) -> bool:
+    """Return whether a folder has an access list."""
+    try:
+        return "system.posix_acl_access" in os.listxattr(path)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        return False  # its file system has none
 
 
 def make_room(file: Path, option: str) -> None:

@@ -1,11 +1,13 @@
 """Run folders: where they can be made, and the messages where they cannot."""
 
+import errno
 import os
 import resource
 import shutil
 import struct
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -46,6 +48,12 @@ ALICE, BOB = 51_234, 51_235
 ACCESS = struct.pack(
     "<I" + 5 * "HHI", 2, 1, 7, NONE, 2, 7, ALICE, 4, 5, NONE, 16, 7, NONE, 32, 5, NONE
 )
+
+
+@pytest.fixture(autouse=True)
+def code_of_roots_own(monkeypatch):
+    """Whoever may change this clone: many tests are about users who may not."""
+    monkeypatch.setattr(console, "ROOT", Path("/usr"))
 
 
 def finished(directory, wanted=WANTED):
@@ -417,6 +425,43 @@ def test_root_writes_where_who_became_root_or_owns_the_code_may(tmp_path, monkey
     monkeypatch.setattr(os, "geteuid", lambda: BOB)
     with claimed(alice / "run"):
         pass
+
+
+@AS_ROOT
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o1777], ids=["all", "a group", "sticky"])
+def test_who_may_change_the_code_may_lead_root(tmp_path, monkeypatch, mode):
+    """A clone that a virtual machine shares, or a group has: root could not run the emulator there."""
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    code, team, other = (tmp_path / name for name in ("code", "team", "other"))
+    for folder, of in ((code, ALICE), (team, ALICE), (other, BOB)):
+        folder.mkdir()
+        os.chown(folder, 0, of)
+        folder.chmod(0o775)
+    code.chmod(mode)
+    monkeypatch.setattr(console, "ROOT", code)
+    allowed = {0o777: (code, team, other), 0o775: (code, team), 0o1777: (code,)}[mode]
+    for folder in (code, team, other):
+        with (
+            nullcontext() if folder in allowed else pytest.raises(DataSetError, match="beside root")
+        ):
+            console.make_folder(folder / "runs", "--out")
+    if mode == 0o775:
+        for listed in (team, code):
+            os.setxattr(listed, "system.posix_acl_access", ACCESS)
+            with pytest.raises(DataSetError, match="beside root"):
+                console.make_folder(team / "runs", "--out")
+            os.removexattr(listed, "system.posix_acl_access")
+
+
+@AS_ROOT
+def test_root_writes_where_a_file_system_knows_no_access_lists(tmp_path, monkeypatch):
+    """Many of FUSE refuse to list them: nothing could be written there."""
+
+    def refuse(_path):
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "listxattr", refuse)
+    console.make_folder(tmp_path / "runs", "--out")
 
 
 @pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout", "/dev/made-up", "pipe"])
