@@ -233,6 +233,7 @@ class IdleFile:
         `counts`: whether records count at all.
         """
         stride, record_bytes = self._stride, self._record_bytes
+        nothing = bytes(stride)
         # The tables begin with room for an even share of all slots.
         each = _table((self._slots >> _PART_BITS) + 1)
         self._tables = [each[:] for _ in range(1 << _PART_BITS)]
@@ -250,9 +251,9 @@ class IdleFile:
                     self._insert(block[body : body + KEY_BYTES], first + at + 1)
                     self._used += 1
                 else:
-                    if any(block[start : start + stride]):
+                    if block[start : start + stride] != nothing:
                         begin = _HEADER.size + (first + at) * stride
-                        self._map[begin : begin + stride] = bytes(stride)
+                        self._map[begin : begin + stride] = nothing
                     self._free.append(first + at + 1)
         # Slots are taken from the end of the list: the lowest one first.
         self._free.reverse()

@@ -80,11 +80,7 @@ class UploadTaker(Protocol):
 
 
 class ObjectServing:
-    """The gateway's end of a stream of requests; `admitted` tells whether the client is still served.
-
-    Attributes:
-        busy: something was asked for: the session cannot go on without this.
-    """
+    """The gateway's end of a stream of requests; `admitted` tells whether the client is still served."""
 
     def __init__(
         self,
