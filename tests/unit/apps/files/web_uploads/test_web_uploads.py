@@ -481,7 +481,8 @@ async def test_records_reach_the_disk_in_threads(uploading, monkeypatch):
         monkeypatch.setattr(os, name, noted)
     uploading.origin.answers = [CREATED]
     assert (await uploading.put(uploading.file(b"x"))).answer.status == 201
-    await until(lambda: len(waited_in) == 9)  # the body, and four records with their folder
+    # The file that is sent, the body, and four records with their folder.
+    await until(lambda: len(waited_in) == 10)
     assert threading.main_thread() not in waited_in
     ((_, upload),) = uploading.store.all()
     assert upload.record.told
