@@ -148,29 +148,36 @@ class ProgramPackets:
     def _way(self, host: str, port: int, now: float) -> _Way | None:
         """Return a destination's way; choose one if it is new, or has not answered for a while.
 
-        None: it is being chosen, or too many are.
+        What is sent all the time does not wait: half the time before a way ends, the next one is chosen.
+        None: the first one is being chosen, or too many are.
         """
         way = self._ways.get((host, port))
-        if way is None or way.until_s < now:
-            if (host, port) in self._choosing or len(self._choosing) >= _MOST_WAITING:
-                return None
+        ends = way is None or way.until_s < now + _TRIED_S / 2
+        if ends and (host, port) not in self._choosing and len(self._choosing) < _MOST_WAITING:
             direct = self._goes_direct(host, port)
             if isinstance(direct, Awaitable):
                 choice = asyncio.ensure_future(direct)
                 self._choosing[host, port] = choice, []
                 choice.add_done_callback(partial(self._chosen, host, port))
-                return None
-            way = self._ways[host, port] = _Way(direct, now + _TRIED_S)
+            else:
+                way = self._ways[host, port] = _Way(direct, now + _TRIED_S)
+        if way is None or way.until_s < now:
+            return None
         self._ways.move_to_end((host, port))
         while len(self._ways) > MOST_DESTINATIONS:
             self._ways.popitem(last=False)
         return way
 
     def _chosen(self, host: str, port: int, choice: asyncio.Future[bool]) -> None:
-        """Take the way that was chosen, and send the packets that waited for it."""
+        """Take the way that was chosen, and send the packets that waited for it.
+
+        A host that has answered meanwhile keeps its way.
+        """
         _, packets = self._choosing.pop((host, port))
         if not choice.cancelled():
-            self._ways[host, port] = _Way(choice.result(), self._loop.time() + _TRIED_S)
+            now, way = self._loop.time(), self._ways.get((host, port))
+            if way is None or way.until_s < now + _TRIED_S / 2:
+                self._ways[host, port] = _Way(choice.result(), now + _TRIED_S)
             for data in packets:
                 self.send(host, port, data)
 

@@ -182,3 +182,49 @@ async def test_what_a_rule_may_be_about_waits_until_that_is_known(programs, monk
     assert program.link.sent == [b"c"], "its rule may be another one by now"
     program.link.received(ProgramPacket(1, OTHER, 4000, b"answer"))
     assert program.came == [(OTHER, b"answer")]
+
+
+async def test_what_is_sent_without_a_pause_waits_only_once(programs, monkeypatch):
+    """Each five seconds a call stood still until the daemon had answered, and lost what was too much."""
+    program, asked = programs(), []
+    monkeypatch.setattr(program_packets, "_TRIED_S", 0.4)
+
+    async def goes_direct(*place):
+        asked.append(place)
+        await asyncio.sleep(0.03)
+        return False
+
+    program.packets._goes_direct = goes_direct
+    await program.says(b"first")
+    await asyncio.sleep(0.1)
+    sent = [b"first"]
+    for number in range(70):
+        assert program.link.sent == sent
+        sent.append(b"%d" % number)
+        await program.says(sent[-1])
+    assert len(asked) > 2
+
+
+async def test_a_host_that_answers_while_its_way_is_chosen_keeps_it(programs, monkeypatch):
+    program, may = programs(), asyncio.Event()
+    monkeypatch.setattr(program_packets, "_TRIED_S", 0.4)
+
+    async def goes_direct(*_place):
+        direct = not asked
+        asked.append(direct)
+        await may.wait()
+        return direct
+
+    asked = []
+    program.packets._goes_direct = goes_direct
+    may.set()
+    await program.says(b"a")
+    may.clear()
+    await asyncio.sleep(0.25)
+    await program.says(b"b")
+    assert asked == [True, False]
+    program.packets._answered(HOST, 4000, b"answer")
+    may.set()
+    await asyncio.sleep(0.3)
+    await program.says(b"c")
+    assert (program.direct, program.link.sent) == ([b"a", b"b", b"c"], [])
