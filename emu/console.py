@@ -49,9 +49,11 @@ def make_folder(folder: Path, option: str) -> None:
 def _of_others(path: Path) -> str:
     """Return which user beside root may change a folder or a link, in words; "": none may.
 
-    Who called sudo, owns `/`, or may change the code that root runs, has root anyway. A sticky folder
-    keeps what root made in it.
+    Who called sudo, owns `/`, or may change or replace the code that root runs, has root anyway. A sticky
+    folder keeps what root made in it.
     """
+    if path in (ROOT, *ROOT.parents):
+        return ""
     found, code = path.lstat(), ROOT.stat()
     changed_by = 0 if code.st_mode & stat.S_ISVTX else code.st_mode
     if changed_by & stat.S_IWOTH:

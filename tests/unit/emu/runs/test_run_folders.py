@@ -454,6 +454,27 @@ def test_who_may_change_the_code_may_lead_root(tmp_path, monkeypatch, mode):
 
 
 @AS_ROOT
+@pytest.mark.parametrize("of", ["all", "another user"])
+def test_who_may_replace_the_code_may_lead_root(tmp_path, monkeypatch, of):
+    """A clone below a folder of another user, or of all (`/data`): root could not run the emulator."""
+    monkeypatch.delenv("SUDO_UID", raising=False)
+    data = tmp_path / "data"
+    code = data / "code"
+    code.mkdir(parents=True)
+    os.chown(code, ALICE, ALICE)
+    os.chown(data, BOB if of == "another user" else 0, 0)
+    data.chmod(0o777 if of == "all" else 0o755)
+    with pytest.raises(DataSetError, match="beside root" if of == "all" else "belongs to user"):
+        console.make_folder(code / "runs", "--out")
+    monkeypatch.setattr(console, "ROOT", code)
+    console.make_folder(code / "runs", "--out")
+    (code / "bobs").mkdir()
+    os.chown(code / "bobs", BOB, BOB)
+    with pytest.raises(DataSetError, match="belongs to user"):
+        console.make_folder(code / "bobs" / "runs", "--out")
+
+
+@AS_ROOT
 def test_root_writes_where_a_file_system_knows_no_access_lists(tmp_path, monkeypatch):
     """Many of FUSE refuse to list them: nothing could be written there."""
 
