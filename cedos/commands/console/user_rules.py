@@ -276,18 +276,20 @@ class RuledNetworks:
         """Return whether the last rules allow an interface to a server, which has an address there."""
         host, port = server
         address = _plain(address.partition("%")[0])
-        number = self._rules.applies(_plain(host), port, lambda _host: (address,))
+        # (A thread may read others meanwhile.)
+        rules, networks, applied = self._rules, self._networks, self._applied
+        number = rules.applies(_plain(host), port, lambda _host: (address,))
         if number is None:
             return True
-        rule = self._applied[number] = self._rules.rules[number]
-        if interface not in self._networks:
+        rule = applied[number] = rules.rules[number]
+        if interface not in networks:
             # The interface came up after the request.
             there = [each for each in self._egresses(address) if each.interface == interface]
             if not there:
                 return False
             metered = any(each.metered for each in there)
-            self._networks[interface] = interface, there[0].kind, metered
-        name, kind, metered = self._networks[interface]
+            networks[interface] = interface, there[0].kind, metered
+        name, kind, metered = networks[interface]
         return rule.allows(name, kind, metered=metered)
 
     @property

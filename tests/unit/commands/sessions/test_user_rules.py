@@ -412,6 +412,23 @@ def test_other_rules_leave_all(monkeypatch, rule):
     assert ruled.why == ""
 
 
+def test_rules_that_are_read_meanwhile_end_no_session(monkeypatch):
+    """A thread reads them: a rule that it took back was looked for in vain, within the event loop."""
+    played = Daemon(RuleRequest(host="home.example", never=("metered",)))
+    ruled, applies = read(monkeypatch, played), user_rules.UserRules.applies
+
+    def meanwhile(*given):
+        number = applies(*given)
+        played.known = []
+        ruled.read()
+        return number
+
+    monkeypatch.setattr(user_rules.UserRules, "applies", meanwhile)
+    assert not ruled.may_use("usb0", HOME, PLACE)
+    assert ruled.may_use("usb0", HOME, PLACE)
+    assert ruled.why == ""
+
+
 def test_without_a_daemon_there_are_no_rules(monkeypatch):
     played = Daemon(RuleRequest(host="home.example", never=("metered",)))
     ruled = read(monkeypatch, played)
