@@ -30,7 +30,7 @@ def accounts(**roots: object) -> dict[str, float]:
 
 def _add(found: dict[str, float], seen: set[int], name: str, one: Any, depth: int) -> None:
     if isinstance(one, asyncio.Semaphore):
-        # One that is free, and for which nobody waits, is like one that was not made yet.
+        # One that is free, and for which no task waits, is like one that was not made yet.
         found[f"{name}.waiters"] = len(one._waiters or ())
         one = 0 if one._value in (1, 2, 4, 8, 16, 32, 64) else one._value
     if isinstance(one, int | float) and not isinstance(one, bool) and one:

@@ -244,7 +244,7 @@ def serving(daemon, path):
 
 @pytest.fixture(autouse=True)
 def no_call_blocks_an_event_loop():
-    """Fail a test in which our code had an event loop wait, for whoever it serves."""
+    """Fail a test in which our code had an event loop, and all that it serves, wait."""
     yield
     assert loop_watch.unknown() == {}
 

@@ -250,7 +250,7 @@ class ClientStore(Generic[Kept]):
                 f"the file is larger than the {half.disk} bytes that this gateway stores for a client"
             )
         own, total = self._accounts[client], self._total
-        # Lasting bodies make room for nobody: as much as their client has stays free for another one.
+        # Lasting bodies make no room for others: as much as their client has stays free for another one.
         count = [total, own] if self._lasting else [total]
 
         def fits() -> bool:

@@ -125,7 +125,7 @@ class Uploads:
             source = f"{keys.to_text(peer_key)}/{request.version}"
             partial = await when_free(Path(inside) / parts[-1], source, place)
             # Reserve the disk space of the host's running uploads: from itself, for others may bring
-            # theirs, and this one nothing. Whoever has no network may never bring them.
+            # theirs, and this one nothing. A client without a network may never bring them.
             others = (each for other, each in begun.items() if each and other.paths())
             others_bytes = sum(starmap(_missing_bytes, others))
             self._check_room(folder, others_bytes + _missing_bytes(partial, request))

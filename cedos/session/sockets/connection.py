@@ -366,7 +366,7 @@ class Connection:
     async def first_byte(self) -> bytes:
         """Return the first byte of the peer's next request; empty: the peer has finished the stream.
 
-        Until it comes the application rests: it owes nothing, and whoever takes its place begins here.
+        Until it comes the application rests: it owes nothing, and its successor begins here.
         SessionError: as of `read`.
         """
         self.rests = True

@@ -271,7 +271,7 @@ def test_what_was_looked_up_before_the_rule_is_under_it(world):
 
 
 def test_a_name_that_leads_to_the_networks_resolver_ends_no_look_ups(world):
-    """Who had a name below a ruled one, or answered for it, ended all look-ups over the phone."""
+    """An owner of a name below a ruled one ended all look-ups over the phone, by its address."""
     world.rule()
     world.zone[HOST, dns.A] = (record(HOST, PHONE[4]),)
     world.zone["other.example", dns.A] = (record("other.example", OTHER),)
@@ -282,7 +282,7 @@ def test_a_name_that_leads_to_the_networks_resolver_ends_no_look_ups(world):
 
 
 def test_what_is_looked_up_while_the_packet_filter_is_flushed_is_under_the_rule(world):
-    """A firewall that reloads does it: until the daemon had its rules back, no answer was read."""
+    """A firewall that reloads flushes the rules: until they were back, no answer was read."""
     world.rule()
     for address in ADDRESSES[1:4]:
         world.zone[HOST, dns.A] = (record(HOST, address),)
@@ -390,7 +390,7 @@ def test_an_answer_whose_connection_the_kernel_has_forgotten_reaches_no_program(
 
 
 def test_what_opens_a_connection_once_more_tells_no_beginning_of_its_stream(world):
-    """Who sent it behind a message's length had the message pass unread."""
+    """A second SYN-ACK, sent behind a message's length, had the message pass unread."""
     with world.phones.entered():
         resolver = socket.create_server((OTHER, 53))
         seen = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(0x0800))

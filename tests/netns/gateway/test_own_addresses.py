@@ -47,7 +47,7 @@ _OWN = {
     "IPv4, all local": "8.8.9.77",
 }
 _OTHERS = ["2a00:1:2:3::6", "8.8.4.6", "8.8.8.8", "2a00:7::1", "2001:4860::1"]
-_REFUSED = ["8.8.4.255", "8.8.4.0"]  # IPv4's subnet-wide addresses are nobody's
+_REFUSED = ["8.8.4.255", "8.8.4.0"]  # IPv4's subnet-wide addresses are no host's
 
 
 def test_what_the_kernel_delivers_here_is_the_hosts_own(make_namespace):

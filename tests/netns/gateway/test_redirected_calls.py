@@ -308,7 +308,7 @@ for _ in range(3):
 
 @pytest.mark.usefixtures("echo")
 def test_a_burst_of_one_user_ends_no_socket_of_another(laptop):
-    """Their connected sockets sent to nobody from then on, and noticed nothing."""
+    """Others' connected sockets led nowhere from then on, and their programs noticed nothing."""
     laptop.forward("--redirect", str(USER), "--redirect", str(OTHER), "--fail", "closed")
     script = ASK + ONE_PROCESSOR + CONNECTED + AGAIN
     waiting = [

@@ -150,7 +150,7 @@ def test_an_answer_passes_once_its_route_stands(script):
 
 
 def test_an_answer_with_more_addresses_than_its_rule_has_room_for_is_dropped(script):
-    """It passed, though the first ones had no route."""
+    """The answer passed, though its first addresses had no route."""
     for number in range(2, 41):
         script.happens(RuleSet(number, RuleRequest(host=f"{number}.example", never=("lte0",))))
     few, many = ([f"203.0.113.{n}" for n in range(most)] for most in (25, 26))
@@ -165,7 +165,7 @@ def test_an_answer_with_more_addresses_than_its_rule_has_room_for_is_dropped(scr
 
 @pytest.mark.parametrize("early", [True, False])
 def test_what_a_stub_remembers_of_an_alias_is_under_the_rule(script, early):
-    """It told by no packet what it had from a look-up of the alias, before that was known as one."""
+    """A stub told by no packet what it had from a look-up of the alias, before that was known as one."""
     script.happens(AnswersRead(1, (answer("cdn.example", "203.0.113.1"),)))
     script.happens(*([] if early else [RuleSet(1, None)]))
     script.happens(AnswersRead(2, (answer(HOST, kind=28, aliases=("cdn.example",)),)))
@@ -201,7 +201,7 @@ def test_a_name_that_leads_to_a_networks_resolver_ends_no_look_ups(script):
 
 
 def test_a_claim_of_an_alias_is_confirmed_by_a_look_up(script):
-    """It passed after any answer: what a stub then asked of that alias was under no rule."""
+    """A claim passed after any answer: what a stub then asked of that alias was under no rule."""
     script.zone[HOST] = "203.0.113.7"
     script.happens(AnswersRead(1, (), (answer(HOST, aliases=("evil.example",)),)))
     script.happens(AnswersRead(2, (), (answer(HOST, "203.0.113.7", aliases=("evil.example",)),)))

@@ -1,4 +1,4 @@
-"""Programs' datagrams through the gateway: there and back, and nobody else's."""
+"""Programs' datagrams through the gateway: there and back, and no other program's."""
 
 import asyncio
 from contextlib import suppress

@@ -457,7 +457,9 @@ async def test_names_that_no_server_answers_for_keep_only_their_user_waiting(end
     writer.transport.abort()
 
 
-async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting(monkeypatch):
+@pytest.fixture
+def answer(monkeypatch):
+    """Return what lets the resolver answer for names that begin with "stalls"."""
     answer = threading.Event()
 
     def resolve(host, *_, **__):
@@ -466,6 +468,11 @@ async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting
         return [(2, 1, 6, "", ("1.1.1.1", 0))]
 
     monkeypatch.setattr(origin.socket, "getaddrinfo", resolve)
+    yield answer
+    answer.set()
+
+
+async def test_names_that_no_resolver_answers_keep_only_who_asks_for_them_waiting(answer):
     origins = Origins(DestinationRules(()))
     floods = [
         asyncio.create_task(origins.addresses(f"stalls{number}.test", 80, b"one"))
@@ -483,15 +490,7 @@ async def test_names_that_nobody_answers_for_keep_only_who_asks_for_them_waiting
         await asyncio.gather(*floods, return_exceptions=True)
 
 
-async def test_names_that_nobody_answers_for_leave_look_ups_to_one_asker_more(monkeypatch):
-    answer = threading.Event()
-
-    def resolve(host, *_, **__):
-        if host.startswith("stalls"):
-            answer.wait(10)
-        return [(2, 1, 6, "", ("1.1.1.1", 0))]
-
-    monkeypatch.setattr(origin.socket, "getaddrinfo", resolve)
+async def test_names_that_no_resolver_answers_leave_look_ups_to_one_asker_more(answer):
     origins = Origins(DestinationRules(()))
     askers = (b"one", b"two", b"three", b"four", b"five", b"six")
     floods = [

@@ -641,7 +641,7 @@ async def _carried_by_a_gateway_that_is_gone(ends):
 
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_a_gateway_that_is_gone_lets_go_of_what_it_carried(ends, monkeypatch):
-    """It was killed: nobody says anything. What went direct since then shows that networks work."""
+    """A killed gateway says nothing. What went direct since then shows that networks work."""
     monkeypatch.setattr(gateway_link, "GONE_S", 0.5)
     reader, writer, port = await _carried_by_a_gateway_that_is_gone(ends)
     writer.write(b"y")  # nothing went direct yet: there may be no network at all

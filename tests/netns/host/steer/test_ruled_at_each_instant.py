@@ -316,7 +316,7 @@ class Walk:
     def own_subnets(self, remote, within):
         """The networks whose own private subnet goes first, as the rule is about more than that.
 
-        A subnet that overlaps with another network's is nobody's own.
+        A subnet that overlaps with another network's is no network's own.
         """
         return {
             network.name
@@ -448,7 +448,7 @@ def test_a_network_in_one_prefix_with_another_loses_its_address(make_namespace):
 
 @pytest.mark.parametrize("version", [4, 6])
 def test_a_network_never_seen_takes_the_hosts_default(make_namespace, version):
-    """It counted as no network of cedos, and all rules were withdrawn until the monitor told of it."""
+    """An unknown default had all rules withdrawn until the monitor told of its network."""
     with walking(make_namespace, 1) as walk:
         walk.goes("wlan0")
         walk.follow()

@@ -89,7 +89,7 @@ def test_elsewhere_nothing_is_undone_and_the_journal_stays(host):
 
 
 def test_a_daemon_elsewhere_keeps_the_way_back_of_this_namespace(host):
-    """It put the journal aside, and the sysctls' values of before were lost here."""
+    """A daemon elsewhere put the journal aside, and the sysctls' values of before were lost here."""
     before = host.state()
     killed_daemon(host)
 

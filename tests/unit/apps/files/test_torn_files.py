@@ -171,7 +171,7 @@ def test_whatever_fails_the_next_run_has_the_file_and_leaves_nothing(
     def run(folder, at):
         torn = Torn(at, fault)
         status = torn.run(program, folder)
-        assert status in (0, KILLED, REFUSED), f"nobody put the error of call {at} in words"
+        assert status in (0, KILLED, REFUSED), f"no words tell of the error of call {at}"
         return status, torn.count
 
     def prepared(at):

@@ -368,7 +368,7 @@ def ruled_gateways(monkeypatch):
 
 @pytest.mark.usefixtures("ruled_gateways")
 async def test_a_gateway_that_is_joined_meanwhile_is_under_the_rules_at_once(monkeypatch, tmp_path):
-    """It was so after a minute at most."""
+    """The rule counted after a minute at most."""
     made_links = {}
 
     class Link(forward.GatewayLink):

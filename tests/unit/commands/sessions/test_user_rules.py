@@ -193,7 +193,7 @@ async def test_a_daemon_that_does_not_answer_keeps_no_connection(daemon, ruled, 
 
 
 async def test_a_name_is_looked_up_where_a_name_has_a_rule(daemon, ruled):
-    """It may be an alias of the ruled one, which only the daemon hears."""
+    """The name may be an alias of the ruled one, which only the daemon hears."""
     made = await ruled(NAMED)
 
     async def look_up(_host, _port, _user):

@@ -155,7 +155,7 @@ def test_a_scenarios_name_leads_nowhere(tmp_path, name):
 @pytest.mark.parametrize("name", ["$(id > /root/owned)", "a\nb", "../x", "", "W" * 1000])
 @pytest.mark.parametrize("kind", ["load", "page", "video"])
 def test_a_loads_name_is_plain_words(tmp_path, kind, name):
-    """It is free text in a file that root writes: a stranger had it read by a shell."""
+    """A load's name is free text in a file that root writes: a stranger had a shell read it."""
     text = LOAD.replace('"small"', json.dumps(name)) if kind == "load" else None
     with pytest.raises(
         ConfigError, match=r"s\.toml:\d+: .*name must be a short name of letters, dig"

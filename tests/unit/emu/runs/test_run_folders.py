@@ -52,7 +52,7 @@ ACCESS = struct.pack(
 
 @pytest.fixture(autouse=True)
 def code_of_roots_own(monkeypatch):
-    """Whoever may change this clone: many tests are about users who may not."""
+    """Have the code lie where root alone may write: many tests are about users who may not."""
     monkeypatch.setattr(console, "ROOT", Path("/usr"))
 
 

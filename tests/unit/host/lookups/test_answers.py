@@ -268,7 +268,7 @@ def test_an_answer_on_its_way_is_told_if_it_was_asked_for(watch, protocol):
     watch.on_captured(CapturedPacket(key, False, content))
     assert watch.posted == []
     watch.asks(key=key)
-    # Whoever has hit the port has not hit the number by that, nor what it is for.
+    # An answer that hit the port has not hit the number by that, nor the question.
     at = content.index(b"\7updates") - 12
     other = content.replace(b"updates", b"Updated")
     for forged in (content[:at] + b"\0\x08" + content[at + 2 :], other):

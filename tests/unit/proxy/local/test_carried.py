@@ -301,7 +301,7 @@ async def test_a_report_is_no_larger_than_a_daemon_takes(daemon):
 
 
 async def test_the_last_second_is_told_at_the_end(ends, daemon):
-    """Tell of a connection that was over before anybody had looked."""
+    """Tell of a connection that was over before the daemon had looked."""
     await ends.start()
     teller = CarriedTeller(Path("/nowhere"), ends.carried, "gw")
     await teller.last()

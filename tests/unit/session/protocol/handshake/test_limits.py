@@ -285,7 +285,7 @@ def test_who_is_there_is_not_held_to_the_bytes_of_the_absent():
     async def scenario(listener, connect):
         near = await connect(KeyPair(os.urandom(32)))
         far = await listener.accept()
-        await far.write(bytes(500_000))  # nobody reads it
+        await far.write(bytes(500_000))  # no program reads it
         await asyncio.sleep(2.2)
         assert not far.ended
         assert len(await near.read_exactly(500_000)) == 500_000
@@ -301,7 +301,7 @@ def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows():
         for who, size in ((one, 240_000), (one, 200_000), (one, 190_000), (other, 250_000)):
             near = await connect(who)
             flows.append(await listener.accept())
-            await near.write(bytes(size))  # nobody reads it
+            await near.write(bytes(size))  # no program reads it
         await until(lambda: flows[0].ended)
         assert "more than 500000 bytes that are not read" in str(flows[0].failure)
         await asyncio.sleep(2.2)
@@ -316,7 +316,7 @@ def test_unread_bytes_of_all_hosts_together_have_a_limit():
         for size in (240_000, 200_000, 190_000):
             near = await connect(KeyPair(os.urandom(32)))
             flows.append(await listener.accept())
-            await near.write(bytes(size))  # nobody reads it
+            await near.write(bytes(size))  # no program reads it
         await until(lambda: flows[0].ended)
         assert "more than 500000 bytes of all hosts" in str(flows[0].failure)
         await asyncio.sleep(2.2)
@@ -334,7 +334,7 @@ def test_what_is_ended_for_its_own_host_counts_no_more_among_all_hosts():
         for who, size in ((one, 201_000), (one, 190_000), (one, 180_000), (other, 240_000)):
             near = await connect(who)
             flows.append(await listener.accept())
-            await near.write(bytes(size))  # nobody reads it
+            await near.write(bytes(size))  # no program reads it
         await until(lambda: flows[0].ended)
         assert "its host has sent" in str(flows[0].failure)
         await asyncio.sleep(2.2)
