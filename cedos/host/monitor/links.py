@@ -13,11 +13,19 @@ address's metric is the helper's price, in millionths for 10^9 bytes.
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import structlog
 
@@ -58,6 +66,7 @@ from cedos.model import Address, Network, NetworkKind, NetworkOverride, NextHop,
 
 _log = structlog.get_logger(__name__)
 _PRICE_MB: Final = 1e9
+_T = TypeVar("_T")
 
 
 def is_of_helper(address: LinkAddress) -> bool:
@@ -120,6 +129,8 @@ _SETTLE_S = 0.005
 
 
 _TRIES = 5
+# Services usually answer within this time.
+_PATIENCE_S = 0.05
 # Hardware that could not be read is looked at again after this time.
 _AGAIN_S = 1.0
 # The interfaces that are remembered, as the end of one may be told after the tables lack it.
@@ -225,7 +236,7 @@ def assemble(
     resolvers: Resolvers,
     hardware: HardwareSource,
     overrides: Mapping[str, NetworkOverride],
-    metered: Mapping[str, MeteredWord] | None = None,
+    metered: Mapping[str, MeteredWord | None] | None = None,
 ) -> list[tuple[Network, int | None]]:
     """Return the networks with their metrics, best metric first, those without a default route last.
 
@@ -389,6 +400,43 @@ def changes_networks(message: NetlinkMessage) -> bool:
     )
 
 
+class _Service(Generic[_T]):
+    """What a service says. It may take seconds: what it said last counts meanwhile.
+
+    `changed` is called where the service says something else later than was returned.
+    """
+
+    def __init__(self, ask: Callable[[], Awaitable[_T]], changed: Callable[[], None]) -> None:
+        self._ask = ask
+        self._changed = changed
+        self._asking: asyncio.Task[_T] | None = None
+        self._stale = False
+        self._said: _T | None = None
+
+    async def read(self) -> _T:
+        """Ask anew. Only the first answer is waited for, however long it takes."""
+        self._stale = True
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._until_fresh())
+        if self._said is None:
+            return await self._asking
+        told = self._said
+        if (await asyncio.wait({self._asking}, timeout=_PATIENCE_S))[0]:
+            return self._asking.result()
+        self._asking.add_done_callback(lambda _: self._said == told or self._changed())
+        return told
+
+    async def _until_fresh(self) -> _T:
+        while self._stale:
+            self._stale = False
+            said = self._said = await self._ask()
+        return said
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+
 class LinkMonitor:
     """The present networks and their changes, as an asynchronous context manager.
 
@@ -412,6 +460,7 @@ class LinkMonitor:
         self._hardware = hardware or Sysfs()
         self._resolvers = resolvers or HostResolvers(None)
         self._metered = metered or NobodysWord()
+        self._interfaces: Mapping[str, int] = {}
         self._networks: dict[str, Network] = {}
         self._helpers: dict[str, Network] = {}
         self._metrics: dict[str, int] = {}
@@ -420,6 +469,8 @@ class LinkMonitor:
         self._gone: dict[int, Counters] = {}
         self._mailbox: Mailbox[NetworkEvent] = Mailbox()
         self._changed = asyncio.Event()
+        self._servers = _Service(self._resolvers.read, self._changed.set)
+        self._words = _Service(self._ask_metered, self._changed.set)
         self._again: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> "LinkMonitor":
@@ -450,6 +501,8 @@ class LinkMonitor:
 
     async def _close(self) -> None:
         self._tables.close()
+        self._servers.close()
+        self._words.close()
         await self._resolvers.close()
         self._mailbox.close()
 
@@ -477,11 +530,15 @@ class LinkMonitor:
         self._changed.clear()
         tables = await self._tables.read()
         self._gone |= tables.gone
-        resolvers = await self._resolvers.read()
-        interfaces = {link.name: link.index for link in tables.links.values()}
-        metered = await self._metered.read(interfaces)
+        self._interfaces = {link.name: link.index for link in tables.links.values()}
+        resolvers, metered = await asyncio.gather(self._servers.read(), self._words.read())
         hardware = _LookedUp(self._hardware)
-        found = assemble(tables, resolvers, hardware, self._overrides, metered)
+        # An interface of which nothing has been said yet may cost something: a wall is to stand at once.
+        words = {
+            link.name: metered.get((link.name, link.index), MeteredWord.GUESSED_YES)
+            for link in tables.links.values()
+        }
+        found = assemble(tables, resolvers, hardware, self._overrides, words)
         loop = asyncio.get_running_loop()
         if not hardware.known and (self._again is None or self._again.when() <= loop.time()):
             self._again = loop.call_later(_AGAIN_S, self._changed.set)
@@ -494,6 +551,11 @@ class LinkMonitor:
         self._addresses = {a.ip for network in now.values() for a in network.addresses}
         at_s = time.monotonic()
         return [*self._counted(at_s), *compare(before, now, at_s)]
+
+    async def _ask_metered(self) -> Mapping[tuple[str, int], MeteredWord | None]:
+        interfaces = self._interfaces
+        words = await self._metered.read(interfaces)
+        return {each: words.get(each[0]) for each in interfaces.items()}
 
     def _counted(self, at_s: float) -> list[NetworkEvent]:
         """Return what networks carried whose interfaces are gone, by their last counters."""

@@ -6,7 +6,7 @@ By NetworkManager; else by ModemManager, the DHCP server, or the access point.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from cedos.errors import HostError
 from cedos.host.monitor.bus import BusError, SystemBus
@@ -27,6 +27,7 @@ _WORDS: Final = {
     3: MeteredWord.GUESSED_YES,
     4: MeteredWord.GUESSED_NO,
 }
+_T = TypeVar("_T")
 # An interface: its name and its index, which a later one of that name does not have.
 _Interface = tuple[str, int]
 
@@ -45,7 +46,8 @@ class HostMetered:
     NetworkManager's last word holds while the interface is there: a service that is busy, or starts
     again, opens no wall. So does ModemManager's, that a modem is behind an interface. That a network is
     not metered is said of this network alone: it ends where NetworkManager says nothing of the interface,
-    and while it does not answer, the others count.
+    and while it does not answer, the others count. While one of both is silent, an interface that comes
+    counts as metered; not at the first reading.
 
     `scanned`: what the radio behind an interface has heard (`access_points.read`, or a test's).
     """
@@ -64,6 +66,7 @@ class HostMetered:
         # Of what was asked about (`_judged`), those that leases and access points tell.
         self._told: set[_Interface] = set()
         self._judged: set[_Interface] = set()
+        self._silent = False
         self._again: asyncio.TimerHandle | None = None
 
     async def start(self, changed: Callable[[], None]) -> None:
@@ -82,6 +85,7 @@ class HostMetered:
             # A lease may be written a moment after its address is there.
             asyncio.get_running_loop().call_later(_LEASE_S, self._changed)
         answered: Collection[_Interface] = ()
+        self._silent = False
         if self._bus is not None:
             answered, _ = await asyncio.gather(
                 self._ask_manager(self._bus), self._ask_modems(self._bus)
@@ -98,11 +102,12 @@ class HostMetered:
             for each, word in self._words.items()
             if word is not MeteredWord.NO or each in answered
         }
+        unknown = self._seen - self._judged if self._silent and self._judged else set()
         told = self._modems.copy()
         for each in self._seen - told - certain.keys():
-            if await self._is_told(each):
+            if each in unknown or await self._is_told(each):
                 told.add(each)
-        self._told, self._judged = told, self._seen.copy()
+        self._told, self._judged = told, self._seen - unknown
         words = {**self._words, **dict.fromkeys(told, MeteredWord.GUESSED_YES), **certain}
         return {name: word for (name, _), word in words.items()}
 
@@ -121,22 +126,20 @@ class HostMetered:
 
     async def _ask_modems(self, bus: SystemBus) -> None:
         """Note the interfaces that ModemManager has modems behind, whatever they are called."""
-        with contextlib.suppress(BusError):
-            body = await bus.call(cellular.SERVICE, cellular.ROOT, _OBJECTS, "GetManagedObjects")
-            modems = cellular.parse_modems(body[0] if body else None).by_interface
+        asked = bus.call(cellular.SERVICE, cellular.ROOT, _OBJECTS, "GetManagedObjects")
+        if body := await self._unless_silent(asked):
+            modems = cellular.parse_modems(body[0]).by_interface
             self._modems |= {each for each in self._seen if each[0] in modems}
 
     async def _ask_manager(self, bus: SystemBus) -> Collection[_Interface]:
-        """Note NetworkManager's words; return of which interfaces it spoke.
-
-        Where it takes too long, ask once more a moment later.
-        """
-        manager = await _properties(bus, PATH, SERVICE)
+        """Note NetworkManager's words; return of which interfaces it spoke."""
+        manager = await self._unless_silent(bus.properties(SERVICE, PATH, SERVICE))
         devices = manager.get("Devices") if manager else None
         found = devices if isinstance(devices, list) else []
         paths = [each for each in found if isinstance(each, str)][:_MOST_DEVICES]
         # All at once: each takes its time, and a network may just have been lost.
-        answers = await asyncio.gather(*(_properties(bus, path, DEVICE) for path in paths))
+        asked = (self._unless_silent(bus.properties(SERVICE, path, DEVICE)) for path in paths)
+        answers = await asyncio.gather(*asked)
         indices = dict(self._seen)
         answered = set()
         for name, word in map(parse_device, filter(None, answers)):
@@ -147,9 +150,17 @@ class HostMetered:
                 self._words[interface] = word
             elif self._words.get(interface) is MeteredWord.NO:
                 del self._words[interface]
-        if None in (manager, *answers):
-            self._ask_later()
         return answered
+
+    async def _unless_silent(self, asked: Awaitable[_T]) -> _T | None:
+        """Return an answer, None where there is none. Ask a service once more that takes too long."""
+        try:
+            return await asked
+        except BusError as error:
+            if isinstance(error.__cause__, TimeoutError):
+                self._silent = True
+                self._ask_later()
+            return None
 
     def _ask_later(self) -> None:
         if self._again is None:
@@ -158,11 +169,3 @@ class HostMetered:
     def _ask_again(self) -> None:
         self._again = None
         self._changed()
-
-
-async def _properties(bus: SystemBus, path: str, interface: str) -> Mapping[str, Any] | None:
-    """Return what NetworkManager says of an object: nothing of one that is gone; None: it is too slow."""
-    try:
-        return await bus.properties(SERVICE, path, interface)
-    except BusError as error:
-        return None if isinstance(error.__cause__, TimeoutError) else {}

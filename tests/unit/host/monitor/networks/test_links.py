@@ -13,7 +13,7 @@ from cedos.host.monitor import links
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.links import LinkMonitor, Tables, assemble, helpers
 from cedos.host.monitor.resolvers import Resolvers
-from cedos.kernel.interface_kind import Hardware
+from cedos.kernel.interface_kind import Hardware, MeteredWord
 from cedos.kernel.policy_routing import (
     HELPER_TABLES,
     REQUESTOR_TABLES,
@@ -159,6 +159,53 @@ async def test_the_monitor_tells_changes_in_order():
         assert {(await anext(events)).change for _ in range(2)} == {Change.LOST}
     assert source.closed
     assert [event async for event in events] == []
+
+
+class SlowWords:
+    """NetworkManager, which answers when a test lets it."""
+
+    def __init__(self):
+        self.answers = asyncio.Event()
+        self.answers.set()
+
+    async def start(self, changed):
+        pass
+
+    async def read(self, interfaces):
+        await self.answers.wait()
+        return {"lte0": MeteredWord.NO}
+
+
+class SlowResolvers(NoResolvers, SlowWords):
+    async def read(self):
+        await self.answers.wait()
+        return Resolvers()
+
+
+@pytest.mark.parametrize("slow", ["metered", "resolvers"])
+async def test_no_service_keeps_a_change_of_networks_waiting(slow):
+    """Keep NetworkManager busy: a new metered network had no wall for up to 2 s."""
+    source, services = PlayedTables(tables("wlan0")), {
+        "metered": SlowWords(), "resolvers": SlowResolvers(),
+    }  # fmt: skip
+    async with LinkMonitor(tables=source, hardware=Genuine(), **services) as monitor:
+        events = monitor.events()
+        services[slow].answers.clear()
+        for name in ("eth0", "lte0"):
+            source.play(tables("wlan0", name))
+            async with asyncio.timeout(1):
+                while (event := await anext(events)).change is not Change.APPEARED:
+                    pass
+            if slow == "metered":
+                assert event.network.metered, "nobody has said otherwise yet"
+        services[slow].answers.set()
+        if slow == "metered":
+            changed = await asyncio.wait_for(anext(events), 1)
+            assert (changed.change, changed.network.metered) == (Change.CHANGED, False)
+            source.play(tables("wlan0"))
+            assert (await anext(events)).change is Change.LOST
+            source.play(tables("wlan0", "lte0"))
+            assert not (await anext(events)).network.metered, "it is the same interface"
 
 
 async def test_the_last_counters_of_what_is_gone_are_told_even_late():

@@ -8,7 +8,7 @@ from dbus_fast import Variant
 from kit.bus import PlayedBus
 
 from cedos.controller.events import BatteryRead
-from cedos.host.monitor.bus import SystemBus
+from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.host.monitor.providers import access_points, metered
 from cedos.host.monitor.providers import networkmanager as nm
 from cedos.host.monitor.providers.battery import BatteryReader
@@ -99,6 +99,29 @@ async def test_a_word_that_something_is_free_counts_for_less_while_nobody_says_i
         bus.answers = {} if silent else {PATH: [{"Devices": [*devices]}], **devices}
         leases["wlan0"] = announced
         assert await source.read(interfaces) == words
+
+
+@pytest.mark.parametrize("silent", [PATH, "GetManagedObjects"])
+async def test_a_new_network_counts_as_metered_while_a_service_is_silent(silent):
+    """A user who keeps NetworkManager busy had each new network count as free: no wall barred it."""
+
+    class Busy(PlayedBus):
+        silent = True
+
+        async def call(self, service, path, interface, member, *more):
+            if self.silent and silent in (path, member):
+                raise BusError("no answer") from TimeoutError()
+            return await super().call(service, path, interface, member, *more)
+
+    bus = Busy({PATH: [{"Devices": []}], "GetManagedObjects": [{}]})
+    source, new = HostMetered(bus), {"eth1": MeteredWord.GUESSED_YES}
+    assert await source.read({"eth0": 2}) == {}, "nothing is known when the daemon starts"
+    for _ in range(2):
+        assert await source.read({"eth0": 2, "eth1": 3}) == new
+    bus.silent = False
+    assert await source.read({"eth0": 2, "eth1": 3}) == {}
+    bus.silent = True
+    assert await source.read({"eth0": 2, "eth1": 3}) == {}
 
 
 async def test_a_modem_stays_behind_its_interface():
