@@ -123,13 +123,11 @@ NO_DEFAULT_ROUTE: Final = "no default route"
 class NextHop:
     """The next hop of a network's default route of an IP version; no `gateway`: the link itself.
 
-    The gateway of an IPv4 route may have an IPv6 address (RFC 9229). `source`: the address to use there,
-    as the kernel would take another network's (RFC 6724, 5, rule 3); None: the kernel's choice.
+    The gateway of an IPv4 route may have an IPv6 address (RFC 9229).
     """
 
     version: int
     gateway: Address | None = None
-    source: Address | None = None
 
 
 @dataclass(frozen=True, slots=True)

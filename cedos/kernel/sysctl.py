@@ -1,4 +1,7 @@
-"""Sysctls of the calling thread's network namespace, and the names of those that several rooms know."""
+"""Sysctls of the calling thread's network namespace, and the names of those that several rooms know.
+
+In a sysctl's name `/` stands for a dot of an interface's name, as sysctl(8) writes it.
+"""
 
 import errno
 import os
@@ -12,13 +15,14 @@ MPTCP_PATH_MANAGER: Final = "net.mptcp.path_manager"
 MPTCP_PM_TYPE: Final = "net.mptcp.pm_type"
 
 _ROOT: Final = Path("/proc/sys")
-_NAME: Final = re.compile(r"[a-z0-9_-]+(\.[a-z0-9_-]+)+")
+_NAME: Final = re.compile(r"[a-z0-9_-]+([./][A-Za-z0-9_-]+)+")
+_AS_PATH: Final = str.maketrans("./", "/.")
 
 
 def read(name: str) -> str | None:
     """Return a sysctl's value without its line's end; None if this kernel does not have it."""
     try:
-        return (_ROOT / name.replace(".", "/")).read_text().rstrip("\n")
+        return (_ROOT / name.translate(_AS_PATH)).read_text().rstrip("\n")
     except FileNotFoundError:
         return None
 
@@ -28,7 +32,7 @@ def write(name: str, value: str) -> None:
     if not _NAME.fullmatch(name):
         raise FileNotFoundError(errno.ENOENT, "no such sysctl", name)
     flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(_ROOT / name.replace(".", "/"), flags)
+    file = os.open(_ROOT / name.translate(_AS_PATH), flags)
     try:
         os.write(file, f"{value}\n".encode())
     finally:

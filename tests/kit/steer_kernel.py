@@ -110,6 +110,8 @@ class MemoryKernel:
             "net.ipv4.tcp_syn_retries": "6",
             "net.ipv4.tcp_orphan_retries": "0",
             "net.netfilter.nf_conntrack_acct": "0",
+            "net.ipv6.conf.wlan0.use_oif_addrs_only": "0",
+            "net.ipv6.conf.lte0.use_oif_addrs_only": "0",
         }
         self.kernels_own: set[int] = set()
         self.steered: list[PathManagerCommand] = []

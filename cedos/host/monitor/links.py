@@ -13,15 +13,7 @@ address's metric is the helper's price, in millionths for 10^9 bytes.
 import asyncio
 import sys
 import time
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -162,11 +154,10 @@ _OF_LINKS = (
 class Tables:
     """Links, addresses and default routes at one instant.
 
-    `named`: the addresses that their networks' routes named an instant ago. `sources`: those that they
-    name now, by interface. `gone`: the last counters of interfaces that are gone since the last tables.
+    `gone`: the last counters of interfaces that are gone since the last tables.
     """
 
-    def __init__(self, answers: Iterable[NetlinkMessage], named: Collection[Address]) -> None:
+    def __init__(self, answers: Iterable[NetlinkMessage]) -> None:
         self.links: dict[int, Link] = {}
         self.addresses: dict[int, list[LinkAddress]] = {}
         self.routes: dict[int, list[DefaultRoute]] = {}
@@ -190,20 +181,6 @@ class Tables:
             else:
                 for route in policy_routing.parse_default_routes(answer, objects):
                     self.routes.setdefault(route.index, []).append(route)
-        self._name_sources(named)
-
-    def _name_sources(self, named: Collection[Address]) -> None:
-        """Name an address of IPv6 for each interface that has, or had, deprecated ones alone.
-
-        Any neighbour can announce that they are. The kernel then takes another interface's address for
-        what is to leave here. Once named, one stays so: else announcements in turns left gaps.
-        """
-        self.sources: dict[int, Address] = {}
-        for index, known in self.addresses.items():
-            own = [each for each in known if each.interface.version == 6]
-            before = [each for each in own if each.interface.ip in named]
-            if own and (before or not any(each.preferred for each in own)):
-                self.sources[index] = (before or own)[0].interface.ip
 
     def metric(self, index: int) -> int | None:
         """Return the lowest metric of the interface's default routes; None: it has none."""
@@ -213,8 +190,7 @@ class Tables:
         """Return the next hop of the best default route of each IP version, IPv4 first."""
         chosen: dict[int, NextHop] = {}
         for route in sorted(self.routes.get(index, ()), key=lambda r: (r.version, r.rank)):
-            source = self.sources.get(index) if route.version == 6 else None
-            chosen.setdefault(route.version, NextHop(route.version, route.gateway, source))
+            chosen.setdefault(route.version, NextHop(route.version, route.gateway))
         return tuple(chosen.values())
 
 
@@ -344,7 +320,6 @@ class KernelTables:
         self._requester = AsyncRequester(NETLINK_ROUTE)
         self._listener: NetlinkListener | None = None
         self._routes: dict[int, list[NetlinkMessage]] = {}  # by IP version, as last read
-        self._named: Collection[Address] = ()
         self._gone: dict[int, Counters] = {}
 
     def start(self, changed: "asyncio.Event") -> None:
@@ -380,8 +355,7 @@ class KernelTables:
             request = policy_routing.routes_request(4, protocol=SHARING_PROTOCOL)
             shared = await dump(rtnetlink.RTM_GETROUTE, request, keeps=policy_routing.is_of_sharing)
             answers += shared
-        tables = Tables(answers, self._named)
-        self._named = tables.sources.values()
+        tables = Tables(answers)
         tables.gone, self._gone = self._gone, {}
         return tables
 

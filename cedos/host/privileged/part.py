@@ -20,7 +20,6 @@ from cedos.host.lookups.watch import AnswerDelivery, links_of
 from cedos.host.profiler import capture
 from cedos.host.steer.journal import Journal
 from cedos.host.steer.journal_records import (
-    CHANGED,
     FILTER,
     RESCUE,
     ROUTING,
@@ -28,6 +27,7 @@ from cedos.host.steer.journal_records import (
     JournalReading,
     Record,
     SysctlRecord,
+    changed,
     is_interface_name,
     journal_line,
     of_here,
@@ -114,8 +114,9 @@ class PrivilegedPart:
             journal = self._open()
             if len(journal.appended) >= _MOST_RECORDS:
                 raise SteeringError("the journal has more records than a daemon writes")
+            recorded = [*map(_before, self._recorded())]
             for key, before in _before(record).items():
-                had = [_before(each).get(key, "").split() for each in self._recorded()]
+                had = [each.get(key, "").split() for each in recorded]
                 if before.split() not in (self._now(key), *had):
                     raise PermissionError(errno.EPERM, "the host never had it so", key)
             journal.append(record)
@@ -179,7 +180,7 @@ class PrivilegedPart:
     def write_sysctl(self, key: str, value: str) -> None:
         """Write a value that a record of the journal gives or restores, or the kernel's own choice."""
         if not any(_tells(record, key, value) for record in self._recorded()):
-            known = CHANGED.get(key)
+            known = changed(key)
             if known is None or known.usual != value:
                 raise PermissionError(errno.EPERM, "the journal does not know of it", key)
         self._kernel.write_sysctl(key, value)

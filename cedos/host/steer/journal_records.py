@@ -11,7 +11,7 @@ A journal may say anything. Only these keys, with values of their kind, are ever
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -22,6 +22,7 @@ import structlog
 
 from cedos.errors import SteeringError
 from cedos.kernel.bpf import netns_cookie
+from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
 
 _log = structlog.get_logger(__name__)
@@ -107,9 +108,31 @@ CHANGED: Final[Mapping[str, ChangedSysctl]] = {
 }
 
 
+_OWN_SOURCES: Final = re.compile(
+    r"net\.ipv6\.conf\.(?!(all|default)\.)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*\.use_oif_addrs_only"
+)
+_OF_INTERFACES: Final = ChangedSysctl(_up_to(1), "1".__eq__, "0")
+
+
+def own_sources(interface: str) -> str:
+    """Return the sysctl with which what leaves an interface has an address of it (IPv6)."""
+    return f"net.ipv6.conf.{interface.replace('.', '/')}.use_oif_addrs_only"
+
+
+def changed(key: str) -> ChangedSysctl | None:
+    """Return what is known of a sysctl that cedos changes; None: it changes no such one."""
+    return _OF_INTERFACES if _OWN_SOURCES.fullmatch(key) else CHANGED.get(key)
+
+
+def changed_sysctls(interfaces: Iterable[str]) -> list[str]:
+    """Return all sysctls that cedos may change, those of these interfaces included."""
+    return [*CHANGED, *filter(_OWN_SOURCES.fullmatch, map(own_sources, interfaces))]
+
+
 def valid(key: str, value: str) -> bool:
     """Return whether cedos changes this sysctl, and a host can have this value of it."""
-    return key in CHANGED and CHANGED[key].valid(value)
+    known = changed(key)
+    return known is not None and known.valid(value)
 
 
 def is_interface_name(name: str) -> bool:
@@ -253,6 +276,8 @@ def _must_be_valid(key: str, value: str) -> None:
 class Sysctls(Protocol):
     """A kernel, as far as its sysctls are concerned (`SteeringKernel`)."""
 
+    def links(self) -> Sequence[Link]: ...
+
     def read_sysctl(self, key: str) -> str | None: ...
 
     def write_sysctl(self, key: str, value: str) -> None: ...
@@ -260,7 +285,10 @@ class Sysctls(Protocol):
 
 def host_record(kernel: Sysctls) -> HostRecord:
     """Return what the host has now."""
-    now = {key: kernel.read_sysctl(key) for key in CHANGED}
+    now = {
+        key: kernel.read_sysctl(key)
+        for key in changed_sysctls(each.name for each in kernel.links())
+    }
     return HostRecord(
         {key: value for key, value in now.items() if value is not None and valid(key, value)},
         here(),

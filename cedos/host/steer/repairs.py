@@ -147,10 +147,17 @@ class HeldSysctls:
         self._repaired: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=_OFTEN))
 
     def note(self, record: Record) -> None:
-        """Journal a record, and hold its sysctl at the value that it is about to be given."""
-        self._append(record)
+        """Journal a record, and hold its sysctl at the value that it is about to be given.
+
+        An interface that comes again has its sysctls anew: their record stands.
+        """
         if isinstance(record, SysctlRecord) and record.key not in _OTHERS:
+            if self._held.get(record.key) == record.after:
+                return
+            self._append(record)
             self._held[record.key] = record.after
+        else:
+            self._append(record)
 
     def release(self, key: str) -> None:
         """Give the sysctl back to the host."""

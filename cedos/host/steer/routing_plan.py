@@ -61,7 +61,6 @@ _LAST_STEP: Final = 15
 # The most of a network's own addresses in the rules of each ruled destination. (Of more than two, the
 # nearest ones have at least their first bit in common.)
 _MOST_SOURCES: Final = 4
-_HALVES: Final = (IPv6Network("::/1"), IPv6Network("8000::/1"))
 
 
 class Preference(IntEnum):
@@ -241,7 +240,7 @@ def plan(
             rules.add(Rule(6, Preference.REFUSED, REFUSING_TABLE, source=refused, local=True))
         there = [each for each in destinations or () if each.prefix.version == version]
         leading = networks if version == 6 and ruled else ()
-        sources = {each.name: _sources(each, holders) for each in leading}
+        sources = {each.name: _sources(each) for each in leading}
         # Hints of many lengths do not make rules share a preference.
         steps_by = {
             ruled: steps_of(each.prefix for each in there if each.ruled is ruled)
@@ -303,16 +302,9 @@ def _default_route(
     again.
     """
     hop = next((each for each in network.next_hops if each.version == version), NextHop(version))
-    source = named_source(network) if version == 6 else None
-    if version == 4 and ruled:
-        source = own_source(network, hop.gateway)
+    source = own_source(network, hop.gateway) if version == 4 and ruled else None
     where = table_of(network), EVERYWHERE[version], network.index
     return Route(*where, hop.gateway, metrics.get((version, network.index), b""), source)
-
-
-def named_source(network: Network) -> Address | None:
-    """Return the address of IPv6 that routes over a network are to name, if they are."""
-    return next((hop.source for hop in network.next_hops if hop.version == 6), None)
 
 
 def own_source(network: Network, gateway: Address | None) -> Address | None:
@@ -410,7 +402,7 @@ def _leading_rules(
 ) -> set[Rule]:
     """Return the rules that lead a destination to a network.
 
-    Where a network has lost its addresses of IPv6, the kernel would give a socket another network's, and
+    Where a network has lost its addresses of IPv6, the kernel could give a socket another network's, and
     send what it repeats over that one. So a user's rule holds for these sources alone, and the next rule
     refuses all others.
     """
@@ -420,26 +412,17 @@ def _leading_rules(
     return {replace(rule, source=source, finds_source=True) for source in sources}
 
 
-def _sources(network: Network, holders: Mapping[Address, Collection[str]]) -> list[IPv6Network]:
+def _sources(network: Network) -> list[IPv6Network]:
     """Return a network's own addresses of IPv6; of many, the nearest ones as one prefix.
 
     A router may announce 16 prefixes, and the kernel goes through the rules of all destinations for each
-    connection. In a prefix another network may have an address, too: the kernel gives it to a socket
-    once the own ones are lost. So those are taken together first between which no other network has, or
-    had, one.
-
-    An address that the route names is not looked at by the kernel: then any one will do.
+    connection. (An interface gives a socket no address of another one: `own_sources`.)
     """
-    if named_source(network) is not None:
-        # (One without a source could not stand beside the others: the kernel takes them for equal.)
-        return [*_HALVES]
     own = {each for each in own_addresses(network) if isinstance(each, IPv6Address)}
-    others = [each for each in holders if each.version == 6 and each not in own]
     found = [IPv6Network(each) for each in sorted(own)]
     while len(found) > _MOST_SOURCES:
         joined = list(map(_common, found, found[1:]))
-        free = [each for each in joined if not any(other in each for other in others)]
-        nearest = max(free or joined, key=lambda each: each.prefixlen)
+        nearest = max(joined, key=lambda each: each.prefixlen)
         at = joined.index(nearest)
         found[at : at + 2] = [nearest]
     return found

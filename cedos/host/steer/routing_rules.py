@@ -19,12 +19,18 @@ default route, whatever is ruled; those into a VPN do.
 
 import errno
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Final
 
 from cedos.host.steer.default_route import Foreign, examine
-from cedos.host.steer.journal_records import is_interface_name
+from cedos.host.steer.journal_records import (
+    Append,
+    change_sysctl,
+    is_interface_name,
+    own_sources,
+    valid,
+)
 from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.routing_plan import (
     BEHIND_MAIN,
@@ -35,7 +41,6 @@ from cedos.host.steer.routing_plan import (
     RoutingPlan,
     default_rules,
     is_ours,
-    named_source,
     own_addresses,
     own_source,
     plan,
@@ -200,9 +205,9 @@ def copied(
             continue
         network = by_name.get(names.get(seen.index, ""))
         if network is not None:
-            # (One with a source that is not known to be the network's would lead to another one.)
-            source = named_source(network)
+            source = None
             if seen.version == 4:
+                # (One that is not known to be the network's would lead to another one.)
                 known = any(each.ip == seen.source for each in network.addresses)
                 source = seen.source if known else own_source(network, seen.gateway)
             at = table_of(network), seen.destination
@@ -233,8 +238,9 @@ class Routing:
     `stale`: routes were announced faster than they could be read, so that what was read before counts.
     """
 
-    def __init__(self, kernel: SteeringKernel) -> None:
+    def __init__(self, kernel: SteeringKernel, append: Append = lambda _: None) -> None:
         self._kernel = kernel
+        self._append = append
         self._networks: tuple[Network, ...] = ()
         self._interfaces: set[str] = set()  # of networks, those that are gone included
         self._told: frozenset[int] | None = (
@@ -257,6 +263,7 @@ class Routing:
 
     def networks_changed(self, networks: Sequence[Network]) -> None:
         self._networks = tuple(networks)
+        self._keep_own_sources()
         self._interfaces |= {network.interface for network in networks}
         self._told = None
         both = [(version, network) for version in (4, 6) for network in networks]
@@ -271,6 +278,18 @@ class Routing:
         for address in [*self._holders][: -len(there) - _MOST_GONE]:
             del self._holders[address]
         self.reconcile()
+
+    def _keep_own_sources(self) -> None:
+        """Have the kernel give what leaves a network an address of it (IPv6).
+
+        Else it gives another network's once the own ones are lost, or called deprecated, as any
+        neighbour can (RFC 6724, 5, rule 3 comes before rule 5); and the rule for that one leads there.
+        """
+        for network in self._networks:
+            key = own_sources(network.interface)
+            if network.carries(6) and valid(key, "1"):
+                with suppress(OSError):  # its interface has gone, or /proc is read-only
+                    change_sysctl(self._kernel, self._append, key, "1")
 
     def set_default(self, name: str | None, others: Mapping[int, str] | None = None) -> None:
         """Lead new connections to a network: the new rules are there before the old ones go.

@@ -122,7 +122,7 @@ class Steering:
         self._repairs = Repairs(self._filter, self._sysctls, self._look, self._problem)
         self._repairing: asyncio.Task[None] | None = None
         self._unsettled = False
-        self._routing = Routing(self._kernel)
+        self._routing = Routing(self._kernel, self._sysctls.note)
         self._told_defaults: Mapping[int, HostDefault] = {}
         self._left_alone: Callable[[], None] = lambda: None
         self._window = ReceiveWindow(self._kernel, self._append)

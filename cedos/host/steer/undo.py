@@ -16,12 +16,13 @@ from typing import Final
 from cedos.errors import CedosError, HostError
 from cedos.host.steer.journal import Journal, JournalKeeper
 from cedos.host.steer.journal_records import (
-    CHANGED,
     CONNECTIONS,
     ELSEWHERE,
     HostRecord,
     JournalReading,
     SysctlRecord,
+    changed,
+    changed_sysctls,
     of_here,
 )
 from cedos.host.steer.kernel.dry import DryKernel
@@ -148,7 +149,8 @@ def undo_all(kernel: SteeringKernel, journal: JournalReading, *, wall: bool = Tr
     # Leftovers without a journal: it is lost.
     lost = not journal.records and (bool(done) or _stands(kernel))
     doubtful = journal.damaged or bool(journal.foreign) or lost
-    for key in CHANGED:
+    names = attempt("the sysctls of interfaces", lambda: [each.name for each in kernel.links()])
+    for key in changed_sysctls(names):
         if key == MPTCP_PM_TYPE and kernel.read_sysctl(MPTCP_PATH_MANAGER) is not None:
             continue  # a kernel that has both keeps them in step
         done += attempt(f"sysctl {key}", partial(_sysctl, kernel, key, journal, doubtful, left))
@@ -198,10 +200,10 @@ def _sysctl(
     kernel: SteeringKernel, key: str, journal: JournalReading, doubtful: bool, left: list[str]
 ) -> list[str]:
     """Put one sysctl back; add to `left` what cannot be known any more."""
-    now = kernel.read_sysctl(key)
-    if now is None:
+    now, known = kernel.read_sysctl(key), changed(key)
+    if now is None or known is None:
         return []
-    known, before, given = CHANGED[key], _before(key, journal), _given(key, journal)
+    before, given = _before(key, journal), _given(key, journal)
     ours = now.split() in given
     if doubtful or not given:
         # What a lost line gave it is told by its value.

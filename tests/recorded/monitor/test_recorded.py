@@ -124,7 +124,7 @@ def test_both_sources_of_a_flow_agree_on_its_key():
 
 def test_tables_become_networks():
     answers = recorded("rtnl-links", "rtnl-addresses", "rtnl-routes4", "rtnl-routes6")
-    tables = Tables(answers, named=())
+    tables = Tables(answers)
     networks = [network for network, _ in assemble(tables, Resolvers(), NoHardware(), {})]
     wifi, cellular = networks
     assert (wifi.name, wifi.kind, wifi.metered, wifi.up) == ("wlan0", NetworkKind.WIFI, False, True)

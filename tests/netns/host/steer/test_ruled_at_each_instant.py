@@ -94,7 +94,7 @@ class Walk:
         self.done = []
         self.networks, self.told = [], []
         self.rules, self.in_force, self.led = {}, [{}], {}
-        self.named, self.living = (), []
+        self.living = []
         self.serial, self.between = 0, 0.0
         self.busy = True
         self.tunnel = contextlib.ExitStack()
@@ -196,15 +196,11 @@ class Walk:
                 self.address("add", name, choose(GIVEN[version]))
             case "d":
                 for own in self.addresses(name, version)[: choose((1, 1, 9))]:
-                    # (One that was deprecated first: "Not promised" of docs/security.md.)
-                    if ip_interface(own).ip not in self.named:
-                        self.address("del", name, own)
+                    self.address("del", name, own)
             case "l" if self.index(name) is not None:
                 self.change("link", "set", index=self.index(name), state=choose(("up", "down")))
             case "p":  # a neighbour announces that all addresses are deprecated, or no more
-                times = {"preferred_lft": choose((0, 0xFFFFFFFF)), "valid_lft": 0xFFFFFFFF}
-                for own in self.addresses(name, 6):
-                    self.address("replace", name, own, **times)
+                self.announce(name, preferred_s=choose((0, 0xFFFFFFFF)))
             case "r":
                 metric = 50 + [*NETWORKS].index(name)
                 self.route(
@@ -218,6 +214,11 @@ class Walk:
                 self.goes(name)
         self.busy = False
         self.look("an event")
+
+    def announce(self, name, *, preferred_s):
+        times = {"preferred_lft": preferred_s, "valid_lft": 0xFFFFFFFF}
+        for own in self.addresses(name, 6):
+            self.address("replace", name, own, **times)
 
     def wait_until_links_run(self):
         def states():
@@ -235,8 +236,7 @@ class Walk:
         for version in (4, 6):
             request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
             answers += dump(rtnetlink.RTM_GETROUTE, request, policy_routing.DefaultRoutesFilter())
-        tables = Tables(answers, self.named)
-        self.named = tables.sources.values()
+        tables = Tables(answers)
         found = [each for each, _ in assemble(tables, Resolvers(), Sysfs(), KINDS)]
         self.networks = [each for each in found if each.name in NETWORKS]
         self.told.append(self.networks)
@@ -442,6 +442,24 @@ def test_a_network_in_one_prefix_with_another_loses_its_address(make_namespace):
         walk.address("del", "eth0", "2001:db8:45::2/64")
         walk.random.random = lambda: 0.01  # each connected socket lives on
         walk.look("an address is lost")
+        walk.follow()
+        walk.look("the daemon has followed")
+
+
+def test_a_network_loses_an_address_after_all_were_deprecated(make_namespace):
+    """The kernel gave a socket another network's, as its route named the lost one no more."""
+    with walking(make_namespace, 1) as walk:
+        walk.address("add", "eth0", "2001:db8:46::2/64")
+        walk.announce("eth0", preferred_s=0)
+        walk.follow()
+        held_to(walk, "2001:db8:100::1", "eth0")
+        walk.random.random = lambda: 0.01  # each connected socket lives on
+        walk.look("all are deprecated")
+        assert walk.living
+        walk.address("del", "eth0", "2001:db8:45::2/64")
+        walk.look("an address is lost")
+        walk.address("del", "eth0", "2001:db8:46::2/64")
+        walk.look("all are lost")
         walk.follow()
         walk.look("the daemon has followed")
 

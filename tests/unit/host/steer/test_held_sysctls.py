@@ -42,6 +42,12 @@ def test_what_somebody_sets_is_put_back(held):
     assert held.journal == [SysctlRecord(MPTCP_CLOSE_TIMEOUT, "60", "1")]
 
 
+def test_what_is_held_is_journaled_once(held):
+    """An interface that comes again has its sysctls anew."""
+    held.sysctls.note(SysctlRecord(MPTCP_CLOSE_TIMEOUT, "60", "1"))
+    assert len(held.journal) == 1
+
+
 def test_somebody_who_goes_on_is_told_of_and_forgotten_later(held):
     for _ in range(3):
         held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"

@@ -32,7 +32,7 @@ class Genuine:
 
 def tables(*names, running=True, base=1):
     """Interfaces with an address, a router and a metric each, the first with the best metric."""
-    made = Tables((), ())
+    made = Tables(())
     for index, name in enumerate(names, base):
         made.links[index] = Link(index, name, "", 1, 0x10041 if running else 0)
         made.addresses[index] = [LinkAddress(index, ip_interface(f"10.0.{index}.2/24"))]
@@ -94,28 +94,6 @@ def test_up_needs_carrier_address_and_route():
         assert not any(n.up for n, _ in assemble(made, Resolvers(), Genuine(), {}))
 
 
-def test_deprecated_addresses_are_named_and_stay_so():
-    """Name them: else a neighbour can have the kernel take another interface's address."""
-    made = tables("wlan0")
-    made.routes[1].append(DefaultRoute(1, 6, ip_address("fe80::1"), 100))
-    first, second = (LinkAddress(1, ip_interface(f"2001:db8::{last}/64")) for last in (1, 2))
-
-    def source(*addresses):
-        made.addresses[1] = [LinkAddress(1, ip_interface("10.0.1.2/24")), *addresses]
-        made._name_sources(made.sources.values())
-        four, six = made.next_hops(1)
-        assert four.source is None
-        return six.source
-
-    old = replace(first, preferred=False)
-    assert source(first, second) is None
-    assert source(old, second) is None
-    assert source(old, replace(second, preferred=False)) == first.interface.ip
-    assert source(first, second) == first.interface.ip
-    assert source(second) is None, "it has gone"
-    assert not made.sources
-
-
 async def test_hardware_that_could_not_be_read_is_read_again(monkeypatch):
     """Without descriptors a new interface kept the daemon from noticing that others were lost."""
     monkeypatch.setattr(links, "_AGAIN_S", 0.01)
@@ -155,7 +133,7 @@ async def test_the_monitor_tells_changes_in_order():
             event = await anext(events)
             assert (event.change, event.network.name) == (Change.CHANGED, name)
             assert (event.before.up, event.network.up) == (True, False)
-        source.play(Tables((), ()))
+        source.play(Tables(()))
         assert {(await anext(events)).change for _ in range(2)} == {Change.LOST}
     assert source.closed
     assert [event async for event in events] == []
@@ -381,7 +359,7 @@ def test_what_is_no_helpers_is_left_out():
 
 
 async def test_the_monitor_keeps_them_apart_from_this_hosts_own_networks():
-    tables = PlayedTables(Tables((), ()))
+    tables = PlayedTables(Tables(()))
     tables.now.links[2] = WLAN
     tables.now.addresses[2] = [LinkAddress(2, ip_interface("192.168.77.100/24"))]
     async with LinkMonitor(tables=tables, hardware=Genuine()) as monitor:

@@ -150,6 +150,11 @@ ATTACKS = [
     b'{"undo":"sysctl","key":"net.mptcp.close_timeout","before":60,"after":1}',
     b'{"undo":"sysctl","key":"net.mptcp.close_timeout","before":"60","after":"1","also":"x"}',
     b'{"undo":"sysctl","key":"net.mptcp.close_timeout"}',
+    *(
+        b'{"undo":"sysctl","key":"net.ipv6.conf.%s.use_oif_addrs_only","before":"0","after":"1"}'
+        % name
+        for name in (b"all", b"default", b"", b"/", b"a//b", b"a/../b", b"../a")
+    ),
     b'{"undo":"host","before":{"kernel.modprobe":"/tmp/x"}}',
     b'{"undo":"routing","table":254}',
     b'{"undo":"packet-filter","chain":"INPUT"}',

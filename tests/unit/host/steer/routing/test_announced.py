@@ -179,37 +179,6 @@ def test_of_a_prefix_that_two_networks_may_share_the_own_addresses_are_led(world
     assert sources(world, addresses=tuple(map(ip_interface, own))) == found
 
 
-def test_of_many_addresses_those_are_taken_together_that_leave_out_another_networks(world):
-    own = [ip_interface(f"2001:db8:45::{last:x}/64") for last in (2, 4, 5, 0x90, 0xA0, 0xB0)]
-    other = tuple(map(ip_interface, ("2001:db8:45::3/64", "2001:db8:45::91/64")))
-    routing = Routing(world.kernel)
-    wlan0 = replace(world.wlan0, addresses=other)
-    routing.networks_changed([wlan0, replace(world.lte0, addresses=tuple(own))])
-    rule(routing, "2001:db8:100::1/128", "lte0")
-    led = [each.source for each in world.kernel.own if each.finds_source]
-    assert len(led) == 4
-    assert all(any(each.ip in source for source in led) for each in own)
-    assert not any(each.ip in source for source in led for each in other)
-
-
-def test_where_the_route_names_an_address_any_one_is_led(world):
-    """Deprecate all of a network's addresses: the kernel looks at another network's."""
-    hop = replace(world.lte0.next_hops[1], source=ip_address("2001:db8:44::2"))
-    assert sources(world, next_hops=(world.lte0.next_hops[0], hop)) == {"::/1", "8000::/1"}
-
-
-def test_where_the_default_route_names_an_address_all_routes_of_the_network_do(world, routing):
-    """By a closer route the kernel gave a socket another network's address, which any one fitted."""
-    named = ip_address("2001:db8:44::2")
-    hop = replace(world.lte0.next_hops[1], source=named)
-    lte0 = replace(world.lte0, next_hops=(world.lte0.next_hops[0], hop))
-    routing.networks_changed([world.wlan0, lte0])
-    world.kernel.add_main_route("2001:db8:100::/64", lte0.index)
-    rule(routing, "2001:db8:100::1/128", "lte0")
-    way = world.kernel.way(ip_address("2001:db8:100::1"))
-    assert (way.destination.prefixlen, way.source) == (64, named)
-
-
 def test_the_routes_of_an_interface_never_seen_wait_until_the_daemon_is_told(world, routing):
     """They counted as a VPN's or containers'. If it is told of as no network, cedos is to ignore it."""
     networks = [world.wlan0, world.lte0]
