@@ -61,12 +61,13 @@ class HostDefault:
     """The host's own default of an IP version, which stays.
 
     `interface` is empty where the host refuses everything; `vpn`: it is a tunnel; `what` says what leads
-    there, in words.
+    there, in words; `first`: another program's rule, which the kernel asks before all of cedos.
     """
 
     interface: str
     vpn: bool
     what: str
+    first: bool = False
 
     @property
     def overrules(self) -> bool:

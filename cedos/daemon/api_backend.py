@@ -450,7 +450,7 @@ def rule_messages(
         left_to = {
             version: default
             for version, default in host_defaults.items()
-            if version in by_version and addressed and default.overrules
+            if version in by_version and addressed and (default.overrules or default.first)
         }
         found.append(
             RuleMessage(

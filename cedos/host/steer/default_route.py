@@ -11,7 +11,7 @@ of yet, or that has no address, looks like an interface that is no network.
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from typing import Final
 
@@ -130,13 +130,13 @@ def _host_default(
         best = next(_in_order(parts or whole, links), None)
         if best is None:
             continue
-        found = _named(best, links, ours)
-        if found is not None:
-            return found
-        name = links[best.index].name if best.index in links else "?"
-        if rule.preference < FIRST_PREFERENCE:
-            return HostDefault(name, vpn=False, what=f"by another program's rule {rule.preference}")
-        return None
+        found, first = _named(best, links, ours), rule.preference < FIRST_PREFERENCE
+        if found is None and first:
+            name = links[best.index].name if best.index in links else "?"
+            found = HostDefault(
+                name, vpn=False, what=f"by another program's rule {rule.preference}"
+            )
+        return found and replace(found, first=first)
     return None
 
 

@@ -158,6 +158,10 @@ async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script):
     script.tell(HostDefaultsChanged({4: bridge, 6: refuses}))
     four, six = await backend.rules()
     assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": ""}, {})
+    others = HostDefault("wlan0", vpn=False, what="by another program's rule 5000", first=True)
+    script.tell(HostDefaultsChanged({4: others}))
+    four, six = await backend.rules()
+    assert (four.host_defaults, six.host_defaults) == ({"4": "wlan0"}, {})
 
 
 async def test_flows_without_a_socket_are_over():

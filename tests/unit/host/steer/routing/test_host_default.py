@@ -140,6 +140,16 @@ def test_what_a_rule_before_ours_leads_over_a_network_stays():
     assert stays(table, rules=(rule(32200, 100),)) == {}
 
 
+@pytest.mark.parametrize("index", [4, 7])
+def test_what_is_asked_before_our_rules_keeps_an_ip_version_to_itself(index):
+    """`cedos rule` said nothing of it, though a user's rule cannot hold there."""
+    table = route(100, "0.0.0.0/0", index)
+    found = examine([rule(5000, 100)], [*OWN, table], LINKS, NETWORKS)
+    assert found.defaults[4].first
+    late = examine([], [*OWN, route(254, "0.0.0.0/0", 7, 50)], LINKS, NETWORKS)
+    assert not late.defaults[4].first
+
+
 def test_rules_that_ours_would_overtake_are_noted():
     found = examine([rule(32500, 88, general=False)], OWN, [WIFI], NETWORKS)
     assert "32500" in found.notes[0]
