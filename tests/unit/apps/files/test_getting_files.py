@@ -178,14 +178,57 @@ class End:
         return []
 
 
-class Listening:
-    def __init__(self):
-        self.queue = asyncio.Queue()
+class PlacedEnd(End):
+    """A session from an address, with a key of its own."""
+
+    def __init__(self, address):
+        super().__init__()
+        self.peer_key, self._address = os.urandom(32), address
+
+    def paths(self):
+        return [SimpleNamespace(peer=self._address)]
+
+
+def joined(client=None, server=None):
+    """Return both ends of a session."""
+    client, server = client or End(), server or End()
+    client.other, server.other = server, client
+    return client, server
+
+
+class FileServer:
+    """A server of a tree, to sessions in memory."""
+
+    def __init__(self, tree, *, uploads=True):
+        taken = Uploads(tree, UploadLimits(keep_free_bytes=0)) if uploads else None
+        self._come = asyncio.Queue()
+        self.serving = Serving(tree, self, {}, taken)
 
     async def accept(self):
-        return await self.queue.get()
+        return await self._come.get()
 
     async def close(self): ...
+
+    async def __aenter__(self):
+        self._running = asyncio.create_task(self.serving.run())
+        return self
+
+    async def __aexit__(self, *_):
+        self._running.cancel()
+        await asyncio.gather(self._running, return_exceptions=True)
+        await self.serving.close()
+
+    def session(self, client=None, server=None):
+        """Begin one between these ends; return the client's."""
+        client, server = joined(client, server)
+        self._come.put_nowait(server)
+        return client
+
+    def ask(self, address, *requests, end=PlacedEnd):
+        """Return the client of a new session that has asked this."""
+        client = self.session(server=end(address))
+        client.other.inbox.put_nowait(b"".join(map(pack, requests)))
+        return client
 
 
 class World:
@@ -199,9 +242,7 @@ class World:
         self.server_ends = []
 
     async def fetch(self, target, path="file", patience_s=60.0, *, ask_first=False):
-        listening = Listening()
-        serving = Serving(Tree(self.root), listening, {})
-        running = asyncio.create_task(serving.run())
+        server = FileServer(Tree(self.root), uploads=False)
 
         async def connect():
             if self.before:
@@ -209,28 +250,24 @@ class World:
             left = self.breaks.pop(0) if self.breaks else None
             if left == -1:
                 raise SessionError("no connection")
-            client, server = End(left), End()
-            self.server_ends.append(server)
-            client.other, server.other = server, client
-            listening.queue.put_nowait(server)
+            client = server.session(End(left))
+            self.server_ends.append(client.other)
             return client
 
         partial = Partial(target, "s")
         link = ServerLink(connect)
         one = Getting(path, partial, link, patience_s)
-        try:
-            if ask_first:
-                await one.ask()
-                self.told_bytes = sum(end.written_bytes for end in self.server_ends)
-            await one.run()
-        finally:
-            await link.close()
-            await asyncio.sleep(0.01)  # the server hears of it
-            partial.close()
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await serving.close()
-            self.served = serving.served
+        async with server:
+            try:
+                if ask_first:
+                    await one.ask()
+                    self.told_bytes = sum(end.written_bytes for end in self.server_ends)
+                await one.run()
+            finally:
+                await link.close()
+                await asyncio.sleep(0.01)  # the server hears of it
+                partial.close()
+        self.served = server.serving.served
         return one
 
 
@@ -338,8 +375,7 @@ def test_a_server_cannot_have_a_file_sent_without_end(root, monkeypatch, acknowl
 
     async def put():
         async def connect():
-            client, server = End(), End()
-            client.other, server.other = server, client
+            client, server = joined()
             ends.append((server, asyncio.create_task(take(server))))
             return client
 
@@ -356,8 +392,7 @@ def test_a_server_cannot_have_a_file_sent_without_end(root, monkeypatch, acknowl
 
 async def test_a_session_cannot_have_a_file_sent_without_end(root):
     """An attacker on the way held back what the server said, and reset: 710 MB of 5 were sent in 30 s."""
-    client, server = End(), End()
-    client.other, server.other = server, client
+    client, server = joined()
 
     async def connect():
         return client
@@ -376,8 +411,7 @@ async def test_a_session_cannot_have_a_file_sent_without_end(root):
 async def test_a_server_cannot_send_without_end_what_is_no_file(tmp_path, monkeypatch, text):
     """Padded Pings within a session came without end: 179 MB in 8 s for a file of 10 MB."""
     monkeypatch.setattr(getting, "_LOOK_S", 0.01)
-    client, server = End(), End()
-    client.other, server.other = server, client
+    client, server = joined()
 
     async def connect():
         return client
@@ -397,8 +431,7 @@ async def test_a_server_cannot_send_without_end_what_is_no_file(tmp_path, monkey
 
 async def test_a_file_is_open_until_the_server_has_it_whatever_that_says(root):
     """The session read on by a closed file's number: bytes of the next file took its place."""
-    client, server = End(), End()
-    client.other, server.other = server, client
+    client, server = joined()
     client.acknowledged_bytes = 0
 
     async def acknowledged(up_to_bytes):
@@ -532,8 +565,7 @@ def test_a_refusal_is_final(root, tmp_path):
 )
 async def test_a_server_that_answers_absurdly(tmp_path, answer):
     async def connect():
-        client, server = End(), End()
-        client.other, server.other = server, client
+        client, server = joined()
         await server.write(pack(answer))
         server.finish()
         return client
@@ -563,80 +595,42 @@ class SlowTree(Tree):
         yield from super().pieces("")
 
 
-class PlacedEnd(End):
-    """A session from an address, with a key of its own."""
-
-    def __init__(self, address):
-        super().__init__()
-        self.peer_key, self._address = os.urandom(32), address
-
-    def paths(self):
-        return [SimpleNamespace(peer=self._address)]
-
-    async def connected(self):
-        """There is a path."""
-
-
 @pytest.mark.parametrize("request_of", [ListRequest, lambda path: PutRequest(path, 1, "v")])
 async def test_one_address_leaves_threads_to_others(root, monkeypatch, request_of):
     """Twenty sessions that had a large folder listed kept others waiting for 4 s of a processor."""
-    listening, tree = Listening(), SlowTree(root)
+    tree = SlowTree(root)
 
     def hashed(target, source):
         tree.go_on.wait(10)
         return Partial(target, source)
 
     monkeypatch.setattr(partial, "Partial", hashed)
-    serving = Serving(tree, listening, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
-    running = asyncio.create_task(serving.run())
-
-    def ask(address, request):
-        client, server = End(), PlacedEnd(address)
-        client.other, server.other = server, client
-        listening.queue.put_nowait(server)
-        server.inbox.put_nowait(pack(request))
-        return client
-
-    for number in range(100):
-        ask(f"2001:db8::{number:x}", request_of("large"))
-    try:
-        await until(lambda: any(turns.locked() for turns in serving._turns.values()))
-        other = ask("192.0.2.2", ListRequest(""))
-        answer = await asyncio.wait_for(read(Listing, other.read_exactly), 5)
-        assert answer.size
-    finally:
-        tree.go_on.set()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await serving.close()
+    async with FileServer(tree) as server:
+        for number in range(100):
+            server.ask(f"2001:db8::{number:x}", request_of("large"))
+        try:
+            await until(lambda: any(each.locked() for each in server.serving._turns.values()))
+            other = server.ask("192.0.2.2", ListRequest(""))
+            answer = await asyncio.wait_for(read(Listing, other.read_exactly), 5)
+            assert answer.size
+        finally:
+            tree.go_on.set()
 
 
 async def test_who_waits_for_an_earlier_session_takes_no_place(root):
     """Uploads whose parts were in use had all places of their address for 5 s, and did nothing."""
-    listening, tree = Listening(), Tree(root)
-    serving = Serving(tree, listening, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
-    running = asyncio.create_task(serving.run())
     held = [Partial(root / f"new{number}", "s") for number in range(THREADS_OF_ADDRESS)]
-
-    def ask(request):
-        client, server = End(), PlacedEnd("192.0.2.1")
-        client.other, server.other = server, client
-        server.inbox.put_nowait(pack(request))
-        listening.queue.put_nowait(server)
-        return client
-
-    for number in range(THREADS_OF_ADDRESS):
-        ask(PutRequest(f"new{number}", 1, "v"))
-    try:
-        await until(lambda: len(serving._uploads._running) == THREADS_OF_ADDRESS)
-        answer = await asyncio.wait_for(read(Listing, ask(ListRequest("")).read_exactly), 2)
-        assert answer.size
-    finally:
-        for each in held:
-            each.close()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await serving.close()
+    async with FileServer(Tree(root)) as server:
+        for number in range(THREADS_OF_ADDRESS):
+            server.ask("192.0.2.1", PutRequest(f"new{number}", 1, "v"))
+        try:
+            await until(lambda: len(server.serving._uploads._running) == THREADS_OF_ADDRESS)
+            other = server.ask("192.0.2.1", ListRequest(""))
+            answer = await asyncio.wait_for(read(Listing, other.read_exactly), 2)
+            assert answer.size
+        finally:
+            for each in held:
+                each.close()
 
 
 async def test_a_large_file_is_hashed_beside_others_work(root):
@@ -644,96 +638,64 @@ async def test_a_large_file_is_hashed_beside_others_work(root):
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
     with (root / "large").open("wb") as large:
         large.truncate(1 << 35)
-    listening = Listening()
-    serving = Serving(Tree(root), listening, {})
-    running = asyncio.create_task(serving.run())
-
-    def ask(address, request):
-        client, server = End(), PlacedEnd(address)
-        server.flow = SimpleNamespace(paths={1: None})
-        client.other, server.other = server, client
-        server.inbox.put_nowait(pack(request))
-        listening.queue.put_nowait(server)
-        return client
-
     version = str(Version.of((root / "large").stat()))
-    hashed = ask("192.0.2.1", FileRequest("large", 1 << 35, version))
-    try:
-        assert (await read(Answer, hashed.read_exactly)).start == 1 << 35
-        (turns,) = serving._turns.values()
-        await until(lambda: turns._value < THREADS_OF_ADDRESS)
-        other = ask("192.0.2.2", ListRequest(""))
-        answer = await asyncio.wait_for(read(Listing, other.read_exactly), 5)
-        assert answer.size
-    finally:
-        hashed.other.flow.paths.clear()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await serving.close()
+    async with FileServer(Tree(root)) as server:
+        hashed = server.ask("192.0.2.1", FileRequest("large", 1 << 35, version))
+        hashed.other.flow = SimpleNamespace(paths={1: None})
+        try:
+            assert (await read(Answer, hashed.read_exactly)).start == 1 << 35
+            (turns,) = server.serving._turns.values()
+            await until(lambda: turns._value < THREADS_OF_ADDRESS)
+            other = server.ask("192.0.2.2", ListRequest(""))
+            answer = await asyncio.wait_for(read(Listing, other.read_exactly), 5)
+            assert answer.size
+        finally:
+            hashed.other.flow.paths.clear()
 
 
 async def test_files_that_wait_for_the_disk_leave_threads_to_others(root, monkeypatch):
     """Uploads that end together waited in all threads for a slow disk, and others for them."""
-    listening, tree, go_on = Listening(), Tree(root), threading.Event()
-    ending = []
+    go_on, ending = threading.Event(), []
 
     def finish(self, _modified_unix_s):
         ending.append(self)
         go_on.wait(10)
 
     monkeypatch.setattr(Partial, "finish", finish)
-    serving = Serving(tree, listening, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
-    running = asyncio.create_task(serving.run())
-    for number in range(60):
-        client, server = End(), PlacedEnd("192.0.2.1")
-        client.other, server.other = server, client
-        server.inbox.put_nowait(pack(PutRequest(f"new{number}", 1, "v")))
-        server.inbox.put_nowait(b"x" + hashlib.sha256(b"x").digest())
-        listening.queue.put_nowait(server)
-    try:
-        await until(lambda: serving._turns)
-        (turns,) = serving._turns.values()
-        await until(
-            lambda: len(turns._waiters or ()) == 60 - THREADS_OF_ADDRESS and len(ending) > 1
-        )
-        assert len(ending) == THREADS_OF_ADDRESS
-    finally:
-        go_on.set()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await serving.close()
+    async with FileServer(Tree(root)) as server:
+        for number in range(60):
+            client = server.ask("192.0.2.1", PutRequest(f"new{number}", 1, "v"))
+            await client.write(b"x" + hashlib.sha256(b"x").digest())
+        try:
+            await until(lambda: server.serving._turns)
+            (turns,) = server.serving._turns.values()
+            await until(
+                lambda: len(turns._waiters or ()) == 60 - THREADS_OF_ADDRESS and len(ending) > 1
+            )
+            assert len(ending) == THREADS_OF_ADDRESS
+        finally:
+            go_on.set()
 
 
 async def test_a_part_that_is_of_no_use_is_emptied_in_a_thread(root, monkeypatch):
     """A GB of it kept all others waiting for 0.3 s."""
-    listening, tree, emptied_in, ftruncate = Listening(), Tree(root), [], os.ftruncate
+    emptied_in, ftruncate = [], os.ftruncate
 
     def noted(*args):
         emptied_in.append(threading.current_thread())
         ftruncate(*args)
 
     monkeypatch.setattr(os, "ftruncate", noted)
-    serving = Serving(tree, listening, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
-    running = asyncio.create_task(serving.run())
-    client, server = End(), PlacedEnd("192.0.2.1")
-    client.other, server.other = server, client
-    server.inbox.put_nowait(pack(PutRequest("new", 1, "v")))
-    server.inbox.put_nowait(b"x" + hashlib.sha256(b"y").digest())
-    listening.queue.put_nowait(server)
-    try:
+    async with FileServer(Tree(root)) as server:
+        client = server.ask("192.0.2.1", PutRequest("new", 1, "v"))
+        await client.write(b"x" + hashlib.sha256(b"y").digest())
         assert (await read(PutAnswer, client.read_exactly)).start == 0
         await until(lambda: len(emptied_in) == 2)
         assert threading.main_thread() not in emptied_in
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await serving.close()
 
 
 async def test_requests_that_wait_leave_the_event_loop_to_others(root, monkeypatch):
     """Send 33,000 a second without waiting for answers: others waited for 3.7 s."""
-    listening = Listening()
-    server_of_files = Serving(Tree(root), listening, {})
     most_at_once = begun = seen = 0
     open_file = Tree.open
 
@@ -743,21 +705,13 @@ async def test_requests_that_wait_leave_the_event_loop_to_others(root, monkeypat
         return open_file(tree, path)
 
     monkeypatch.setattr(Tree, "open", opened)
-    running = asyncio.create_task(server_of_files.run())
-    try:
+    async with FileServer(Tree(root)) as server:
         for _ in range(20):
-            client, server = End(), PlacedEnd("192.0.2.1")
-            client.other, server.other = server, client
-            server.inbox.put_nowait(100 * pack(FileRequest("missing")))
-            listening.queue.put_nowait(server)
+            server.ask("192.0.2.1", *(100 * [FileRequest("missing")]))
         while begun < 2_000:
             await asyncio.sleep(0)
             most_at_once, seen = max(most_at_once, begun - seen), begun
         assert most_at_once == 1
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await server_of_files.close()
 
 
 async def test_no_file_is_hashed_for_a_client_that_is_away(root, monkeypatch):
@@ -765,8 +719,8 @@ async def test_no_file_is_hashed_for_a_client_that_is_away(root, monkeypatch):
     left, back, go_on, asked = asyncio.Event(), asyncio.Event(), threading.Event(), 0
 
     class Leaving(PlacedEnd):
-        def __init__(self):
-            super().__init__("192.0.2.1")
+        def __init__(self, address):
+            super().__init__(address)
             self.flow = SimpleNamespace(paths={1: "a path"})
 
         async def connected(self):
@@ -784,51 +738,30 @@ async def test_no_file_is_hashed_for_a_client_that_is_away(root, monkeypatch):
     (root / "large").write_bytes(bytes(20 << 20))
     digest = hashlib.sha256(bytes(20 << 20)).digest()
     monkeypatch.setattr(tree_module, "os", SimpleNamespace(**{**vars(os), "preadv": slow}))
-    listening = Listening()
-    server_of_files = Serving(Tree(root), listening, {})
-    running = asyncio.create_task(server_of_files.run())
-    client, server = End(), Leaving()
-    client.other, server.other = server, client
-    listening.queue.put_nowait(server)
-    server.inbox.put_nowait(pack(FileRequest("large")))
-    try:
+    async with FileServer(Tree(root)) as server:
+        client = server.ask("192.0.2.1", FileRequest("large"), end=Leaving)
         answer = await asyncio.wait_for(read(Answer, client.read_exactly), 5)
         await client.read_exactly(answer.size)
         await until(lambda: asked)
-        server.flow.paths.clear()
+        client.other.flow.paths.clear()
         go_on.set()
         await asyncio.wait_for(left.wait(), 5)  # nothing is hashed until it is back
         assert asked == 1
         back.set()
         assert await asyncio.wait_for(client.read_exactly(32), 5) == digest
         assert asked == 20
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await server_of_files.close()
 
 
 async def test_a_refusal_may_name_what_is_no_text(root):
     """Send another file under a name that is not UTF-8: the server failed at the words of its refusal."""
     (root / os.fsdecode(b"\xff")).write_bytes(b"here")
-    listening = Listening()
-    uploads = Uploads(Tree(root), UploadLimits(keep_free_bytes=0))
-    server_of_files = Serving(Tree(root), listening, {}, uploads)
-    running = asyncio.create_task(server_of_files.run())
-    client, server = End(), PlacedEnd("192.0.2.1")
-    client.other, server.other = server, client
-    server.inbox.put_nowait(pack(PutRequest("\0ff", 1, "v")))
-    listening.queue.put_nowait(server)
-    try:
+    async with FileServer(Tree(root)) as server:
+        client = server.ask("192.0.2.1", PutRequest("\0ff", 1, "v"))
         answer = await asyncio.wait_for(read(PutAnswer, client.read_exactly), 5)
         assert (
             answer.refused
             == "\\udcff is there already; it is not overwritten; another name would be right"
         )
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await server_of_files.close()
 
 
 @pytest.mark.jumping
@@ -847,31 +780,17 @@ async def test_a_client_that_acknowledges_nothing_costs_no_time(root):
             assert up_to_bytes > 0
             await asyncio.Event().wait()
 
-    listening = Listening()
-    server_of_files = Serving(Tree(root), listening, {})
-    running = asyncio.create_task(server_of_files.run())
-    client, server = End(), Silent("192.0.2.1")
-    client.other, server.other = server, client
-    server.inbox.put_nowait(20 * pack(FileRequest("file", head=True)))
-    listening.queue.put_nowait(server)
-    try:
+    async with FileServer(Tree(root)) as server:
+        client = server.ask("192.0.2.1", *(20 * [FileRequest("file", head=True)]), end=Silent)
         await asyncio.sleep(60)
         assert client.inbox.qsize() == 8
         assert looks < 50
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await server_of_files.close()
 
 
 async def test_lists_that_no_client_takes_are_bounded(root, monkeypatch):
     """Have a large folder listed and read nothing: 400 sessions of a stranger took 2.7 GB."""
     (root / ("long" * 50)).write_bytes(b"")
     monkeypatch.setattr(serving, "MOST_LISTED_BYTES", 2_000)
-    listening = Listening()
-    server_of_files = Serving(Tree(root), listening, {})
-    running = asyncio.create_task(server_of_files.run())
-    ends = []
 
     class Unread(PlacedEnd):
         async def write(self, data):
@@ -880,20 +799,12 @@ async def test_lists_that_no_client_takes_are_bounded(root, monkeypatch):
                 await asyncio.sleep(0.01)
             raise self.over
 
-    try:
-        for number in range(40):
-            client, server = End(), Unread("192.0.2.1" if number else "192.0.2.2")
-            client.other, server.other = server, client
-            ends.append(server)
-            listening.queue.put_nowait(server)
-            server.inbox.put_nowait(pack(ListRequest("")))
+    async with FileServer(Tree(root)) as server:
+        addresses = ["192.0.2.2", *(39 * ["192.0.2.1"])]
+        ends = [server.ask(each, ListRequest(""), end=Unread).other for each in addresses]
         await until(lambda: sum(bool(each.aborted) for each in ends) > 25)
         assert not ends[0].aborted
         assert not ends[-1].aborted
-    finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await server_of_files.close()
 
 
 def test_a_file_that_changes_while_it_is_sent_and_hashed_is_no_mix(root, tmp_path, monkeypatch):

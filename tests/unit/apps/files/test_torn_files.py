@@ -14,12 +14,11 @@ from cedos.apps.files import server_link, web_getting
 from cedos.apps.files.partial import when_free
 from cedos.apps.files.putting import Putting, UploadBody
 from cedos.apps.files.server_link import ServerLink
-from cedos.apps.files.serving import Serving, UploadLimits, Uploads
 from cedos.apps.files.tree import Tree
 from cedos.errors import CedosError
 from cedos.kernel import own_file
 from cedos.web import WebWay
-from tests.unit.apps.files.test_getting_files import End, Listening, World
+from tests.unit.apps.files.test_getting_files import End, FileServer, World
 
 CONTENT = random.Random(1).randbytes(300_000)
 CALLS = (
@@ -103,28 +102,21 @@ async def get(folder):
 
 
 async def put(folder):
-    listening, tree = Listening(), Tree(folder / "here")
-    serving = Serving(tree, listening, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
-    running = asyncio.create_task(serving.run())
     breaks = [60_000]
+    async with FileServer(Tree(folder / "here")) as server:
 
-    async def connect():
-        client, server = End(), End(breaks.pop() if breaks else None)
-        client.other, server.other = server, client
-        listening.queue.put_nowait(server)
-        client.connected = client.acknowledged = nothing
-        return client
+        async def connect():
+            client = server.session(server=End(breaks.pop() if breaks else None))
+            client.acknowledged = nothing
+            return client
 
-    async def nothing(*_): ...
+        async def nothing(*_): ...
 
-    one = Putting(UploadBody(folder / "served" / "file"), "file", ServerLink(connect), 5.0)
-    try:
-        await one.run()
-    finally:
-        one.close()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-        await serving.close()
+        one = Putting(UploadBody(folder / "served" / "file"), "file", ServerLink(connect), 5.0)
+        try:
+            await one.run()
+        finally:
+            one.close()
 
 
 async def fetch(folder):
