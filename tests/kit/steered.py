@@ -2,10 +2,23 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from cedos.host.steer.steering import Steering
+
+
+@asynccontextmanager
+async def steering_of(
+    host: Any, *, default: str | None = None, **options: Any
+) -> AsyncIterator[Steering]:
+    """Steer the networks of the fixture `host`."""
+    async with Steering(host.directory, **options) as steering:
+        await steering.networks_changed(host.networks())
+        if default is not None:
+            steering.set_default(default)
+        yield steering
 
 
 def steered(
@@ -19,10 +32,7 @@ def steered(
     def decorate(test: Callable[..., Any]) -> Callable[..., None]:
         def run(host: Any, **given: Any) -> None:
             async def body() -> None:
-                async with Steering(host.directory, **options) as steering:
-                    await steering.networks_changed(host.networks())
-                    if default is not None:
-                        steering.set_default(default)
+                async with steering_of(host, default=default, **options) as steering:
                     await test(host, steering, **given)
 
             before = host.state() if unchanged else None

@@ -7,10 +7,9 @@ import threading
 import time
 
 import pytest
-from kit.steered import steered
+from kit.steered import steered, steering_of
 
 from cedos.host.steer.kernel import iptables
-from cedos.host.steer.steering import Steering
 
 GUEST = {4: "10.77.0.2", 6: "2001:db8:77::2"}
 ROUTER = {4: "10.77.0.1", 6: "2001:db8:77::1"}
@@ -34,7 +33,8 @@ def echoed(connection, line=b"still here"):
     return connection.recv(100)
 
 
-def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
+@steered(unchanged=True)
+async def test_programs_are_refused_at_once_and_let_on_again_at_once(host, steering):
     def while_barred(version, lte):
         refused(lambda: host.connect(version, bind=lte), ConnectionRefusedError)
         refused(lambda: host.connect(version, 262, bind=lte), ConnectionRefusedError)
@@ -59,33 +59,26 @@ def test_programs_are_refused_at_once_and_let_on_again_at_once(host):
             sending.send(b"unasked")
             refused(lambda: sending.recv(1), ConnectionRefusedError)
 
-    async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            addresses = {version: host.address("lte0", version) for version in (4, 6)}
-            idle = [host.connect(version, bind=lte) for version, lte in addresses.items()]
-            others = [host.connect(version) for version in addresses]
-            await steering.barring.bar(["lte0"])
-            for one in idle:
-                refused(lambda one=one: echoed(one), ConnectionResetError)
-            for version, lte in addresses.items():
-                with host.client.entered():
-                    serving = socket.create_server((lte, TAKEN), family=family(version)[0])
-                    taking = socket.socket(*family(version, socket.SOCK_DGRAM))
-                with serving, taking:
-                    taking.bind((lte, TAKEN))
-                    taking.setblocking(False)
-                    while_barred(version, lte)
-                    with pytest.raises(BlockingIOError):
-                        taking.recv(100)
-            assert [echoed(one) for one in others] == [b"still here"] * 2
-            await steering.barring.bar([])
-            for version, lte in addresses.items():
-                assert host.seen_tcp(version, bind=lte) == lte
-
-    before = host.state()
-    host.run(body)
-    assert host.state() == before
+    addresses = {version: host.address("lte0", version) for version in (4, 6)}
+    idle = [host.connect(version, bind=lte) for version, lte in addresses.items()]
+    others = [host.connect(version) for version in addresses]
+    await steering.barring.bar(["lte0"])
+    for one in idle:
+        refused(lambda one=one: echoed(one), ConnectionResetError)
+    for version, lte in addresses.items():
+        with host.client.entered():
+            serving = socket.create_server((lte, TAKEN), family=family(version)[0])
+            taking = socket.socket(*family(version, socket.SOCK_DGRAM))
+        with serving, taking:
+            taking.bind((lte, TAKEN))
+            taking.setblocking(False)
+            while_barred(version, lte)
+            with pytest.raises(BlockingIOError):
+                taking.recv(100)
+    assert [echoed(one) for one in others] == [b"still here"] * 2
+    await steering.barring.bar([])
+    for version, lte in addresses.items():
+        assert host.seen_tcp(version, bind=lte) == lte
 
 
 def family(version, kind=socket.SOCK_STREAM):
@@ -103,7 +96,8 @@ def echoed_on_loopback(host, version):
                 return one.recv(1) == b"x"
 
 
-def test_downloads_at_full_speed_end_at_both_ends(host):
+@steered()
+async def test_downloads_at_full_speed_end_at_both_ends(host, steering):
     ended = []
 
     def pour(listening):
@@ -122,37 +116,30 @@ def test_downloads_at_full_speed_end_at_both_ends(host):
         except ConnectionError as error:
             ended.append(error)
 
-    async def body():
-        threads = []
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            for version in (4, 6):
-                with host.server.entered():
-                    listening = socket.create_server(
-                        ("", 8002 + version), family=family(version)[0]
-                    )
-                host.sockets.append(listening)
-                threads.append(threading.Thread(target=pour, args=(listening,)))
-                lte = host.address("lte0", version)
-                connection = host.connect(version, bind=lte, port=8002 + version)
-                threads.append(threading.Thread(target=drink, args=(connection,)))
-            for thread in threads:
-                thread.start()
-            await host.until(lambda: received(host) > 4_000_000)
-            await steering.barring.bar(["lte0"])
-            for thread in threads:
-                thread.join(10)
-            assert len(ended) == 4
+    threads = []
+    for version in (4, 6):
+        with host.server.entered():
+            listening = socket.create_server(("", 8002 + version), family=family(version)[0])
+        host.sockets.append(listening)
+        threads.append(threading.Thread(target=pour, args=(listening,)))
+        lte = host.address("lte0", version)
+        connection = host.connect(version, bind=lte, port=8002 + version)
+        threads.append(threading.Thread(target=drink, args=(connection,)))
+    for thread in threads:
+        thread.start()
+    await host.until(lambda: received(host) > 4_000_000)
+    await steering.barring.bar(["lte0"])
+    for thread in threads:
+        thread.join(10)
+    assert len(ended) == 4
 
-            def quiet():
-                carried = received(host)
-                time.sleep(0.3)
-                return received(host) - carried < 20_000
+    def quiet():
+        carried = received(host)
+        time.sleep(0.3)
+        return received(host) - carried < 20_000
 
-            # A busy machine delivers later what was sent before.
-            await host.until(quiet)
-
-    host.run(body)
+    # A busy machine delivers later what was sent before.
+    await host.until(quiet)
 
 
 def received(host):
@@ -216,8 +203,7 @@ def test_what_is_forwarded_is_refused_too(host, make_namespace):
         return connecting
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             living = {version: connect(version) for version in (4, 6)}
             assert all(echoed(one) for one in living.values())
             await steering.barring.bar(["lte0"])
@@ -253,8 +239,7 @@ def test_a_guest_carries_nothing_out_in_resets(host, make_namespace):
         return left() - before
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             await steering.barring.bar(["lte0"])
             assert tries(1000, 500) < 6_000
             assert tries(0, 20_000) < 120_000
@@ -266,7 +251,8 @@ def test_a_guest_carries_nothing_out_in_resets(host, make_namespace):
     host.run(body)
 
 
-def test_what_keeps_the_network_itself_goes_on(host):
+@steered()
+async def test_what_keeps_the_network_itself_goes_on(host, steering):
     def asked(version, ours, theirs):
         with host.server.entered():
             serving = socket.socket(*family(version, socket.SOCK_DGRAM))
@@ -282,23 +268,19 @@ def test_what_keeps_the_network_itself_goes_on(host):
             serving.sendto(b"yours", client)
             return asking.recv(100) == b"yours"
 
-    async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            await steering.barring.bar(["lte0"])
-            for version in (4, 6):
-                # Both ends look each other up anew.
-                for namespace in (host.client, host.server):
-                    namespace.ip(f"-{version}", "neigh", "flush", "dev", "lte0")
-            assert asked(4, 68, 67)
-            assert asked(6, 546, 547)
-            pinged = host.client.run("ping", "-c1", "-W1", "-I", "lte0", GATEWAY[4], check=False)
-            assert pinged.returncode != 0
-
-    host.run(body)
+    await steering.barring.bar(["lte0"])
+    for version in (4, 6):
+        # Both ends look each other up anew.
+        for namespace in (host.client, host.server):
+            namespace.ip(f"-{version}", "neigh", "flush", "dev", "lte0")
+    assert asked(4, 68, 67)
+    assert asked(6, 546, 547)
+    pinged = host.client.run("ping", "-c1", "-W1", "-I", "lte0", GATEWAY[4], check=False)
+    assert pinged.returncode != 0
 
 
-def test_an_interface_that_comes_back_is_barred_as_it_was(host):
+@steered()
+async def test_an_interface_that_comes_back_is_barred_as_it_was(host, steering):
     lte = host.address("lte0", 4)
 
     def connect():
@@ -309,19 +291,14 @@ def test_an_interface_that_comes_back_is_barred_as_it_was(host):
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lte0")
             bound.connect((SERVER[4], 8000))
 
-    async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            await steering.barring.bar(["lte0"])
-            wlan0, before = host.networks()
-            host.client.ip("link", "delete", "lte0")
-            await steering.networks_changed([wlan0])
-            host.plug("lte0", 44, 200)
-            refused(connect, ConnectionRefusedError)  # before anybody has said that it is back
-            await steering.networks_changed(host.networks())
-            assert host.networks()[1].index != before.index
-            refused(connect, ConnectionRefusedError)
-            await steering.barring.bar([])
-            assert host.seen_tcp(4, bind=lte) == lte
-
-    host.run(body)
+    await steering.barring.bar(["lte0"])
+    wlan0, before = host.networks()
+    host.client.ip("link", "delete", "lte0")
+    await steering.networks_changed([wlan0])
+    host.plug("lte0", 44, 200)
+    refused(connect, ConnectionRefusedError)  # before anybody has said that it is back
+    await steering.networks_changed(host.networks())
+    assert host.networks()[1].index != before.index
+    refused(connect, ConnectionRefusedError)
+    await steering.barring.bar([])
+    assert host.seen_tcp(4, bind=lte) == lte

@@ -6,9 +6,10 @@ import random
 import signal
 
 import pytest
+from kit.steered import steering_of
 
 from cedos.host.steer.journal import FILE_NAME
-from cedos.host.steer.steering import Steering, restore
+from cedos.host.steer.steering import restore
 
 HOSTILE = b'{"undo":"sysctl","key":"%s","before":"owned","after":"%s"}\n'
 
@@ -17,9 +18,7 @@ def killed(host):
     """A process that steers, and is killed with -9 while it does."""
 
     async def steer():
-        async with Steering(host.directory, rescue=True) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
+        async with steering_of(host, default="lte0", rescue=True) as steering:
             steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")
             steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
             await steering.barring.bar(["lte0"])
@@ -172,5 +171,5 @@ def test_damaged_journals(host, damages, seed, least_exact):
 
 
 async def begin_and_end(host):
-    async with Steering(host.directory) as steering:
-        await steering.networks_changed(host.networks())
+    async with steering_of(host):
+        pass

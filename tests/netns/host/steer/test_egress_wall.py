@@ -7,11 +7,11 @@ import sys
 from contextlib import contextmanager
 
 import pytest
+from kit.steered import steering_of
 
 from cedos.errors import HostError
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.egress_wall import EgressWall
-from cedos.host.steer.steering import Steering
 from cedos.host.steer.undo import restore
 
 NEAR = {4: "192.168.44.1", 6: "2001:db8:44::1"}
@@ -159,8 +159,7 @@ def test_a_packet_filter_that_nobody_puts_back_opens_nothing(host):
     """As after `kill -9`: the first wall is flushed for good."""
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             await steering.barring.bar(["lte0"])
             await steering._end_repairs()
             with host.client.entered():

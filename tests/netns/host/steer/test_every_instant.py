@@ -7,8 +7,9 @@ import signal
 import subprocess
 
 import pytest
+from kit.steered import steering_of
 
-from cedos.host.steer.steering import Steering, restore
+from cedos.host.steer.steering import restore
 from cedos.kernel import bpf, netlink, sysctl
 
 # With 1: every change, for half an hour.
@@ -52,16 +53,13 @@ class Instants:
 
 
 async def a_wall(host):
-    async with Steering(host.directory, filter_flows=False) as steering:
-        await steering.networks_changed(host.networks())
+    async with steering_of(host, filter_flows=False) as steering:
         await steering.barring.bar(["lte0"])
         await steering.barring.bar([])
 
 
 async def a_day(host):
-    async with Steering(host.directory, rescue=True, tcp=True) as steering:
-        await steering.networks_changed(host.networks())
-        steering.set_default("lte0")
+    async with steering_of(host, default="lte0", rescue=True, tcp=True) as steering:
         steering.set_destination("198.51.100.7", 443, "wlan0", protocol="tcp")
         steering.set_ruled({("198.51.100.0/24", None): "wlan0"})
         steering.set_mark(0xCED, "lte0")

@@ -10,8 +10,7 @@ import struct
 from contextlib import suppress
 
 import pytest
-
-from cedos.host.steer.steering import Steering
+from kit.steered import steering_of
 
 COUNT = 300
 MOST_BYTES = 6_000
@@ -86,8 +85,7 @@ def test_nothing_of_a_guest_upon_the_interface_leaves(host, make_namespace, kind
     host.sockets.append(raw)
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             before = left(host)
             for _ in range(COUNT):
                 raw.send(frame)

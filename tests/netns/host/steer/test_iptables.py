@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kit.steered import steered
+from kit.steered import steered, steering_of
 
 from cedos.errors import SteeringError
 from cedos.host.steer.kernel import filter_rules, iptables
-from cedos.host.steer.steering import Steering
 
 # As the systemd unit has it: another user, unless the interpreter lies where only root may look.
 OTHER_USER = all(folder.stat().st_mode & 1 for folder in Path(sys.executable).resolve().parents)
@@ -178,8 +177,7 @@ def test_without_iptables_everything_else_works(host, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             assert any("iptables is not installed" in problem for problem in steering.problems)
             steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)

@@ -5,9 +5,9 @@ import json
 import sys
 
 import pytest
+from kit.steered import steering_of
 
 from cedos.host.steer.kernel.egress_wall import EgressWall
-from cedos.host.steer.steering import Steering
 
 SECONDS = 3.0
 MOST_BYTES = 6_000
@@ -111,8 +111,7 @@ def test_no_user_makes_the_kernel_send_much_over_a_barred_network(host, kind):
     host.client.sysctl("net.ipv4.ping_group_range", "0 65534")
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             await steering.barring.bar(["lte0"])
             assert await attacked(host, kind) < MOST_BYTES
 
@@ -161,8 +160,7 @@ def test_strangers_datagrams_draw_few_answers_out(host, version, net, source):
     ours = host.address("lte0", version)
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             await steering.barring.bar(["lte0"])
             before = sent(host)
             words = (sys.executable, "-c", STRANGERS, ours, "9", source, "4000")

@@ -4,10 +4,9 @@ import socket
 import struct
 
 import pytest
-from kit.steered import steered
+from kit.steered import steered, steering_of
 
 from cedos.errors import SteeringError
-from cedos.host.steer.steering import Steering
 
 MARK = 0xCE00_0007
 
@@ -29,9 +28,7 @@ def test_marked_sockets(host, version, proto):
             return asking.recv(100).decode()
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("wlan0")
+        async with steering_of(host, default="wlan0") as steering:
             for network in ("lte0", "wlan0", "lte0"):
                 steering.set_mark(MARK, network)
                 assert seen_marked() == host.address(network, version)

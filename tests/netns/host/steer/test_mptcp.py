@@ -6,7 +6,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from kit.steered import steered
+from kit.steered import steered, steering_of
 
 from cedos.errors import SteeringError
 from cedos.host.steer.steering import Steering
@@ -161,8 +161,7 @@ def read(connection, size):
 
 def test_events_tell_the_life_of_a_connection(host):
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             seen = []
 
             async def listen():
@@ -186,8 +185,7 @@ def test_connections_under_the_kernels_own_path_manager_are_left_alone(host):
     async def body():
         older = await asyncio.to_thread(host.connect, 4, MPTCP)
         await exchange(older, 10_000)
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             (connection,) = steering.connections.values()
             assert "kernel's own" in connection.unsteerable
             with pytest.raises(SteeringError, match="left alone"):
@@ -243,9 +241,7 @@ def test_the_kernels_path_manager_is_in_charge_again_behind_the_block(host):
 
 def test_a_living_connection_is_moved_to_the_hosts_own_default_at_the_end(host):
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
+        async with steering_of(host, default="lte0") as steering:
             living = await asyncio.to_thread(host.connect, 4, MPTCP)
             await exchange(living, 10_000)
             await host.until(
@@ -261,14 +257,12 @@ def test_a_living_connection_is_moved_to_the_hosts_own_default_at_the_end(host):
 def test_another_path_manager_is_reported_and_who_writes_endpoints_is_not(host):
     async def body():
         host.client.ip("mptcp", "endpoint", "add", "192.168.44.2", "dev", "lte0", "subflow")
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             assert steering.problems == (), "they are not used meanwhile"
         assert "192.168.44.2" in host.client.ip("mptcp", "endpoint")
         host.client.ip("mptcp", "endpoint", "flush")
         host.client.sysctl("net.mptcp.pm_type", 1)
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             assert any("another program (mptcpd?)" in text for text in steering.problems)
             # Everything else works.
             steering.set_default("lte0")
@@ -281,8 +275,7 @@ def test_another_path_manager_is_reported_and_who_writes_endpoints_is_not(host):
 def test_without_mptcp_everything_else_works(host):
     async def body():
         host.client.sysctl("net.mptcp.enabled", 0)
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             assert any("MPTCP is disabled" in text for text in steering.problems)
             steering.set_default("lte0")
             assert host.seen_tcp(4) == host.address("lte0", 4)

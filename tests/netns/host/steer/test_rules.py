@@ -8,7 +8,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
-from kit.steered import steered
+from kit.steered import steered, steering_of
 
 from cedos.errors import SteeringError
 from cedos.host.monitor.links import KernelTables
@@ -30,22 +30,17 @@ async def test_new_flows_take_the_default(host, steering, version):
 
 
 @pytest.mark.parametrize("default", ["wlan0", "lte0", None])
-def test_a_lease_for_another_address_leaves_no_gap(host, default):
+@steered()
+async def test_a_lease_for_another_address_leaves_no_gap(host, steering, default):
     """Routes that named the old address refused all that was new until the daemon had followed."""
-
-    async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default(default)
-            for name in ("wlan0", "lte0"):
-                old = host.address(name, 4)
-                new = old.removesuffix("2") + "9"
-                host.client.ip("address", "add", f"{new}/25", "dev", name)
-                host.client.ip("address", "del", f"{old}/24", "dev", name)
-                if name == (default or "wlan0"):
-                    assert host.seen_tcp(4) == host.seen_udp(4) == new
-
-    host.run(body)
+    steering.set_default(default)
+    for name in ("wlan0", "lte0"):
+        old = host.address(name, 4)
+        new = old.removesuffix("2") + "9"
+        host.client.ip("address", "add", f"{new}/25", "dev", name)
+        host.client.ip("address", "del", f"{old}/24", "dev", name)
+        if name == (default or "wlan0"):
+            assert host.seen_tcp(4) == host.seen_udp(4) == new
 
 
 @both
@@ -123,9 +118,7 @@ def test_local_networks_and_split_routes_are_left_alone(host, version):
     async def body():
         length = 32 if version == 4 else 128
         host.client.ip(f"-{version}", "route", "add", f"{inside}/{length}", "via", gateway)
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
+        async with steering_of(host, default="lte0"):
             assert host.seen_tcp(version, to=lan) == host.address("wlan0", version)
             assert host.seen_tcp(version, to=inside) == host.address("wlan0", version)
             assert host.seen_tcp(version) == host.address("lte0", version)
@@ -139,9 +132,7 @@ def test_forwarded_packets_of_containers_are_left_alone(host):
         host.client.ip("addr", "add", "172.17.0.1/16", "dev", "docker0")
         host.client.ip("link", "set", "docker0", "up")
         host.client.sysctl("net.ipv4.ip_forward", 1)
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
+        async with steering_of(host, default="lte0"):
             way = host.client.ip(
                 "route", "get", "198.51.100.1", "from", "172.17.0.2", "iif", "docker0"
             )
@@ -178,9 +169,7 @@ def test_a_full_tunnel_by_rule_keeps_the_default(host):
             host.client.ip("route", "add", "default", "dev", "wg0", "table", "51820")
             host.client.ip("rule", "add", "not", "fwmark", "51820", "table", "51820")
             host.client.ip("rule", "add", "table", "main", "suppress_prefixlength", "0")
-            async with Steering(host.directory) as steering:
-                await steering.networks_changed(host.networks())
-                steering.set_default("lte0")
+            async with steering_of(host, default="lte0") as steering:
                 assert any("wg0" in text for text in steering.problems)
                 assert "dev wg0" in host.client.ip("route", "get", "198.51.100.1")
                 assert "dev wg0" in host.client.ip(
@@ -273,9 +262,7 @@ def test_foreign_rules_and_routes_stay(host):
         host.client.ip("rule", "add", "pref", "100", "to", "203.0.113.0/24", "table", "77")
         host.client.ip("route", "add", "203.0.113.0/24", "via", "192.168.44.1", "table", "77")
         before = host.state()
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
+        async with steering_of(host, default="lte0"):
             assert "dev lte0 table 77" in host.client.ip("route", "get", "203.0.113.5")
         assert host.state() == before
 
@@ -284,8 +271,7 @@ def test_foreign_rules_and_routes_stay(host):
 
 def test_bad_wishes_are_refused_with_what_would_be_right(host):
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             with pytest.raises(SteeringError, match=r"192\.0\.2\.0/24"):
                 steering.set_destination("nonsense", None, "lte0")
             with pytest.raises(SteeringError, match="no network"):
@@ -329,9 +315,7 @@ def test_nothing_leads_round_a_user_s_rule(host):
             return str(program.getsockname()[0])
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
+        async with steering_of(host, default="lte0") as steering:
             for version, around in ((4, "198.51.100.0/24"), (6, "2001:db8:100::/64")):
                 everywhere = "0.0.0.0/0" if version == 4 else "::/0"
                 for place in (around, everywhere, server[version]):
@@ -393,9 +377,7 @@ def test_a_neighbour_that_announces_thousands_of_routers_holds_nothing_up(host):
             tables.close()
         assert sum(map(len, read.routes.values())) < 80
         assert len(read.routes) == 2
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
+        async with steering_of(host, default="lte0"):
             assert host.seen_tcp(6) == host.address("lte0", 6)
 
     host.run(body)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from kit.steered import steered
+from kit.steered import steered, steering_of
 
 from cedos.errors import AlreadyRunningError
 from cedos.host.steer import journal_records
@@ -199,9 +199,7 @@ def test_the_end_undoes_everything(host):
     before = host.state()
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
+        async with steering_of(host, default="lte0") as steering:
             steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
             assert ":CEDOS_OUT" in host.client.run("iptables-save").stdout
             await steering.close()
@@ -216,8 +214,7 @@ def test_an_error_undoes_everything_too(host):
     before = host.state()
 
     async def body():
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host):
             raise RuntimeError("a bug")
 
     with pytest.raises(RuntimeError, match="a bug"):
@@ -285,8 +282,7 @@ def test_on_a_full_disk_only_what_bears_our_mark_is_changed(host):
 def test_the_receive_window_is_bounded_and_follows_what_is_measured(host):
     async def body():
         host.client.sysctl("net.ipv4.tcp_rmem", "4096 131072 33554432")
-        async with Steering(host.directory) as steering:
-            await steering.networks_changed(host.networks())
+        async with steering_of(host) as steering:
             steering.paths_measured({"wlan0": (20e6, 0.02)})
             assert rmem(host) == 33554432  # lte0 is not known
             steering.paths_measured({"wlan0": (20e6, 0.02), "lte0": (10e6, 0.06)})
