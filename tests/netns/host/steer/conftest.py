@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import socket
 import threading
 from dataclasses import dataclass, field
@@ -175,12 +176,18 @@ def _answer_udp(udp):
             udp.sendto(peer[0].encode(), peer)
 
 
-def _acquainted(client):
-    """Returns when the routers' hardware addresses are known: IPv6's first question is often lost."""
-    for name, subnet in (("wlan0", 43), ("lte0", 44)):
-        for router in (f"192.168.{subnet}.1", f"2001:db8:{subnet}::1"):
-            asked = ("ping", "-n", "-q", "-c", "1", "-W", "1", "-I", name, router)
-            assert any(not client.run(*asked, check=False).returncode for _ in range(5)), router
+def _acquainted(client, server):
+    """Tells each its neighbours' hardware addresses: the first question for one of IPv6 is often lost,
+    and the kernel asks again a second later."""
+    here, there = (
+        {link["ifname"]: link["address"] for link in json.loads(each.ip("-j", "link"))}
+        for each in (client, server)
+    )
+    for namespace, known, last in ((client, there, 1), (server, here, 2)):
+        for name, subnet in (("wlan0", 43), ("lte0", 44)):
+            for address in (f"192.168.{subnet}.{last}", f"2001:db8:{subnet}::{last}"):
+                where = (address, "lladdr", known[name], "dev", name, "nud", "reachable")
+                namespace.ip("neigh", "replace", *where)
 
 
 @pytest.fixture
@@ -197,7 +204,7 @@ def host(make_namespace, tmp_path):
         server.ip("addr", "add", f"198.51.100.{last}/32", "dev", "lo")
         server.ip("addr", "add", f"2001:db8:100::{last}/128", "dev", "lo", "nodad")
     server.ip("mptcp", "limits", "set", "subflows", "8")
-    _acquainted(client)
+    _acquainted(client, server)
     stop = []
     _serve(server, stop)
     yield made
