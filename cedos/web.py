@@ -10,7 +10,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
@@ -192,8 +192,6 @@ def client(
     silence_s: float | None = SILENCE_S,
     tls: ssl.SSLContext | None = None,  # None: one for all
     agent: str | None = AGENT,  # None: requests have only the headers that they are given
-    read_bufsize: int = 1 << 16,
-    traces: Sequence[aiohttp.TraceConfig] = (),
     **connector: Any,  # more arguments of aiohttp's connector
 ) -> aiohttp.ClientSession:
     """Return a client that keeps no cookies."""
@@ -204,10 +202,8 @@ def client(
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
         headers={} if agent is None else {hdrs.USER_AGENT: agent},
         auto_decompress=False,  # a megabyte on the way could be a gigabyte here
-        read_bufsize=read_bufsize,
         cookie_jar=aiohttp.DummyCookieJar(),
         response_class=_FinalAnswer,
-        trace_configs=list(traces),
         max_line_size=_MOST_LINE_BYTES,
         max_field_size=_MOST_LINE_BYTES,
     )

@@ -10,14 +10,12 @@ import fcntl
 import socket
 import struct
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, NamedTuple
 
 # linux/sockios.h and linux/tcp.h
 _SIOCOUTQ: Final = 0x5411  # bytes not acknowledged yet
 _SIOCOUTQNSD: Final = 0x894B  # bytes not sent yet
 _TCP_NOTSENT_LOWAT: Final = 25
-_SNMP: Final = Path("/proc/self/net/snmp")
 _NEVER_US: Final = 0xFFFF_FFFF
 
 # struct tcp_info, up to the last field that is used. An older kernel sends a shorter structure.
@@ -140,15 +138,6 @@ def tcp_info(connection: socket.socket) -> TcpInfo | None:
     return read_info(raw)
 
 
-def receive_rtt_s(connection: socket.socket) -> float | None:
-    """Return the round trip as this receiving end sees it; None: not measured yet, or gone."""
-    try:
-        raw = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, TCP_INFO_BYTES)
-    except OSError:
-        return None
-    return tcp_info_fields(raw).rcv_rtt / 1e6 or None
-
-
 def read_info(raw: bytes) -> TcpInfo | None:
     """Read a `struct tcp_info`; None for one shorter than Linux 4.19's."""
     if len(raw) < _COMPLETE_BYTES:
@@ -202,23 +191,3 @@ def _count(connection: socket.socket, question: int) -> int:
 def wake_below(connection: socket.socket, unsent: int) -> None:
     """Let the connection be writable only while it has less than `unsent` bytes never sent."""
     connection.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, max(1, min(unsent, 1 << 30)))
-
-
-def active_opens() -> int | None:
-    """Return the number of connections begun in this namespace; None: the kernel does not tell it."""
-    try:
-        text = _SNMP.read_text()
-    except OSError:
-        return None
-    return parse_active_opens(text)
-
-
-def parse_active_opens(text: str) -> int | None:
-    """Read the count from `/proc/net/snmp`: a line of names, then one of values."""
-    lines = [line.split() for line in text.splitlines() if line.startswith("Tcp:")]
-    if len(lines) < 2 or "ActiveOpens" not in lines[0]:
-        return None
-    place = lines[0].index("ActiveOpens")
-    if place >= len(lines[1]) or not lines[1][place].isdecimal():
-        return None
-    return int(lines[1][place])

@@ -55,19 +55,37 @@ def host(tmp_path, registry):
 
 READER = f"""
 import asyncio
-from cedos.apps.prefetch import DaemonSurroundings, HttpFetcher, Prefetcher
+import socket
+from cedos.apps.prefetch import DaemonSurroundings, Prefetcher
+
+class Page:
+    def __init__(self, size):
+        self.size = size
+
+    async def fetch(self, turn):
+        one = socket.socket()
+        if turn.interface:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, turn.interface.encode())
+        one.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(one, ("{SERVER}", 80))
+        reader, writer = await asyncio.open_connection(sock=one)
+        writer.write(f"GET /bytes/{{self.size}} HTTP/1.0\r\n\r\n".encode())
+        await reader.readuntil(b"\r\n\r\n")
+        body = b""
+        while block := await reader.read(1 << 16):
+            body += block
+            turn.received(len(body), self.size)
+        writer.close()
+        return body
 
 async def read():
     async with Prefetcher(DaemonSurroundings(program="reader")) as prefetcher:
-        pages = [
-            prefetcher.prefetch(HttpFetcher("http://{SERVER}/bytes/" + str(size)), size=size)
-            for size in (400_000, 900_000_000)
-        ]
+        pages = [prefetcher.prefetch(Page(size), size=size) for size in (400_000, 900_000_000)]
         for _ in range(300):
             if pages[0].ready:
                 break
             await asyncio.sleep(0.1)
-        print(int(pages[0].ready), len((await pages[0].get()).content), flush=True)
+        print(int(pages[0].ready), len(await pages[0].get()), flush=True)
         await asyncio.sleep(60)
 
 asyncio.run(read())

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import time
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,54 +27,10 @@ from cedos.apps.prefetch.surroundings import (
     Turn,
 )
 from cedos.errors import CedosError
-from cedos.kernel.tcp_info import active_opens
 from cedos.model import Bulk, Label, Urgency
 from cedos.selector.prefetch.outlook import Outlook
 from cedos.selector.prefetch.queue import Queue, State, ways
 from cedos.selector.prefetch.value import ShadowAccuracy
-
-# A connection has priority for this time after its start. Most small transfers end in it.
-_AFTER_S = 0.4
-_MOST_S = 2.0
-# If others begin connections all the time, prefetching waits this long at most, then goes on for a
-# while. It shares then, with a short queue.
-_THEN_S = 0.5
-
-
-class OtherPrograms:
-    """A watch on connections that other programs open, by the kernel's counter, without privileges.
-
-    Args:
-        count: connections that were begun on this host so far, None where unknown.
-    """
-
-    def __init__(self, count: Callable[[], int | None] = active_opens) -> None:
-        self._count = count
-        self._seen = count()
-        self._own = 0
-        self._opened_s = self._since_s = float("-inf")
-
-    def own(self) -> None:
-        """Count the next connection as this program's own; called before it begins."""
-        self._own += 1
-
-    def busy(self, now_s: float | None = None) -> bool:
-        """Return True while other programs should go first."""
-        now_s = time.monotonic() if now_s is None else now_s
-        seen = self._count()
-        if seen is None:
-            return False
-        new = seen - (seen if self._seen is None else self._seen)
-        ours = min(new, self._own)
-        self._seen, self._own = seen, self._own - ours
-        if new > ours:
-            if now_s - self._opened_s >= _AFTER_S:
-                self._since_s = now_s
-            self._opened_s = now_s
-        if now_s - self._opened_s >= _AFTER_S:
-            return False
-        return (now_s - self._since_s) % (_MOST_S + _THEN_S) < _MOST_S
-
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -148,7 +104,6 @@ class Prefetcher:
         self._numbers = itertools.count(1)
         self._kicked = asyncio.Event()
         self._foreground = 0
-        self._others = OtherPrograms()
         self._blind = ""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -327,8 +282,7 @@ class Prefetcher:
             interface,
             _WANTED if network is None else _AHEAD,
             lambda total, size: self._progress(key, turn, total, size),
-            lambda: self._foreground == 0 and not self._others.busy(),
-            self._others.own,
+            lambda: self._foreground == 0,
         )
         task = asyncio.create_task(self._attempt(key, entry, turn))
         entry.attempt = _Attempt(turn, network, task, now_s, now_s)

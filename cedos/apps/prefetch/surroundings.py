@@ -279,7 +279,6 @@ class Turn:
         label: Label,
         report: Callable[[float, float | None], None] = lambda received, size: None,
         clear: Callable[[], bool] = lambda: True,
-        connects: Callable[[], None] = lambda: None,
     ) -> None:
         # The network interface to use; None: whatever the host would use.
         self.interface = interface
@@ -287,8 +286,6 @@ class Turn:
         self.label = label
         self._report = report
         self._clear = clear
-        # To be called before each connection that a fetcher begins: it is no other program's.
-        self.connects = connects
         self.stopped = False  # the attempt has ended, whatever its fetcher still does
 
     def received(self, total_bytes: float, size_bytes: float | None = None) -> None:

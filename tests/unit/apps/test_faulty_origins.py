@@ -15,10 +15,7 @@ from cedos.apps.files.objects import object_fetcher
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.apps.files.partial import Partial
-from cedos.apps.prefetch.http import HttpFetcher
-from cedos.apps.prefetch.surroundings import FetchError, Turn
 from cedos.errors import TransferError
-from cedos.model import Bulk, Label, Urgency
 from cedos.web import WebWay
 
 ATTEMPTS = 20
@@ -121,14 +118,6 @@ async def into_a_file(url, folder):
             (folder / "file").unlink()
 
 
-async def ahead_of_time(url, _folder):
-    turn = Turn(None, Label(Urgency.FOREGROUND, Bulk.LARGE), clear=lambda: True)
-    fetcher = HttpFetcher(url)
-    for _ in range(ATTEMPTS):
-        with suppress(FetchError):
-            yield (await fetcher.fetch(turn)).content
-
-
 async def at_a_gateway(url, folder):
     fetcher = ObjectFetcher(ObjectStore(folder / "store", 10**9), lambda *_: "")
     for _ in range(ATTEMPTS):
@@ -147,7 +136,7 @@ async def at_a_gateway(url, folder):
 
 
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 400), marks=pytest.mark.long)])
-@pytest.mark.parametrize("client", [into_a_file, ahead_of_time, at_a_gateway])
+@pytest.mark.parametrize("client", [into_a_file, at_a_gateway])
 async def test_what_is_whole_is_one_version(client, seeds, tmp_path, monkeypatch):
     """An episode's start, the first member of its gzip and two halves were all taken for whole."""
     monkeypatch.setattr(object_fetcher, "_AGAIN_S", (0.0,) * 6)

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from cedos.kernel import tcp_info
-from cedos.kernel.tcp_info import active_opens, parse_active_opens
 
 
 @pytest.fixture
@@ -128,26 +127,3 @@ def test_who_does_not_read_leaves_less_than_half_of_the_window(pair):
     near.sendall(b"x")
     assert far.recv(1) == b"x"
     assert not unread()
-
-
-SNMP = """Ip: Forwarding DefaultTTL
-Ip: 1 64
-Tcp: RtoAlgorithm RtoMin RtoMax MaxConn ActiveOpens PassiveOpens
-Tcp: 1 200 120000 -1 4711 12
-Udp: InDatagrams
-Udp: 1
-"""
-
-
-def test_the_value_under_its_name():
-    assert parse_active_opens(SNMP) == 4711
-    assert parse_active_opens(SNMP.replace("ActiveOpens", "Others")) is None
-    assert parse_active_opens("Tcp: ActiveOpens\nTcp:\n") is None
-
-
-def test_a_connection_is_counted_by_this_kernel():
-    before = active_opens()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        socket.create_connection(server.getsockname()).close()
-    after = active_opens()
-    assert after > before

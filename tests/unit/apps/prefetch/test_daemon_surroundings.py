@@ -3,7 +3,6 @@
 from kit.waiting import until
 
 from cedos.api.programs import PriceMessage
-from cedos.apps.prefetch.http import HttpFetcher
 from cedos.apps.prefetch.prefetcher import Prefetcher
 from cedos.apps.prefetch.surroundings import (
     DaemonSurroundings,
@@ -84,16 +83,6 @@ async def test_names_that_are_no_text_do_not_keep_it_from_asking(control, fake_d
     (asked,) = fake_daemon.prefetching_said
     assert asked.program == "m?l"
     assert [(item.title, item.cls) for item in asked.items] == [("caf?", "n?ws")]
-
-
-def test_a_title_tells_no_secrets():
-    titles = {
-        "https://example.org/a@b?token=1": "https://example.org/a@b",
-        "https://ann:secret@example.org:8443/mail/7": "https://example.org:8443/mail/7",
-        "http://ann@[2001:db8::1]": "http://[2001:db8::1]",
-        "nonsense": "nonsense",
-    }
-    assert {url: HttpFetcher(url).title for url in titles} == titles
 
 
 async def test_a_thousand_items_still_fit_into_a_question(control, fake_daemon):
