@@ -30,11 +30,9 @@ from cedos.api.programs import (
     ChoiceRequest,
     HintAccepted,
     PrefetchingAnswer,
-    PrefetchingRequest,
-    ProgramMessage,
 )
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
-from cedos.controller.hint import HintRequest
+from cedos.controller.hint import HintRequest, PrefetchReport
 from cedos.controller.rule import RuleRequest
 from cedos.errors import CedosError, DaemonUnreachableError, NoDaemonError, PrivilegeError
 from cedos.model import Budget, PhoneUse
@@ -135,11 +133,8 @@ class ControlClient:
     def remove_budget(self, name: str) -> None:
         self._exchange("DELETE", f"/v1/budgets/{quote(name, safe='')}", None)
 
-    def prefetching(self, request: PrefetchingRequest) -> PrefetchingAnswer:
+    def prefetching(self, request: PrefetchReport) -> PrefetchingAnswer:
         return self._ask("POST", "/v1/prefetching", PrefetchingAnswer, msgspec.json.encode(request))
-
-    def prefetched(self) -> list[ProgramMessage]:
-        return self._ask("GET", "/v1/prefetching", list[ProgramMessage])
 
     def probing(self) -> list[ProbingMessage]:
         return self._ask("GET", "/v1/probing", list[ProbingMessage])

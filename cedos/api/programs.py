@@ -5,13 +5,12 @@ each other: the daemon sees all networks, counts the use of all programs and kee
 the program knows which items may be needed.
 """
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from cedos.api.messages import ControlMessage, NetworkMessage
-from cedos.controller.hint import PrefetchReport
 from cedos.model import Bulk, Direction, Label, SizeEstimate, Transfer, Urgency
 
 
@@ -63,42 +62,6 @@ class ChoiceRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
         return Transfer(size, self.direction, label, self.deadline_s, None, self.server_name)
 
 
-MOST_SHOWN: Final = 50
-
-_Text = Annotated[str, Meta(max_length=300)]
-
-
-class ItemMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """An item for people; its figures are those of the best network."""
-
-    title: _Text
-    cls: _Text
-    size_bytes: float  # the bytes that are missing
-    likely: float
-    why: _Text
-    network: str | None = None  # the best network; None: there is none
-    saves_s: float | None = None  # the waiting time that it is expected to save
-    # `energy_j`, `metered_bytes`: its cost less the cost that it saves later.
-    energy_j: float | None = None
-    metered_bytes: float | None = None
-    gain_s: float | None = None  # the balance of all these at today's prices
-
-
-class PrefetchingRequest(PrefetchReport, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A prefetching program's report, and what people are shown of it."""
-
-    counts: dict[str, int] = msgspec.field(default_factory=dict)  # items by state
-    items: Annotated[list[ItemMessage], Meta(max_length=MOST_SHOWN)] = msgspec.field(
-        default_factory=list
-    )
-
-    @property
-    def report(self) -> PrefetchReport:
-        """Return the report alone."""
-        names = PrefetchReport.__struct_fields__
-        return PrefetchReport(**{name: getattr(self, name) for name in names})
-
-
 class RadioMessage(ControlMessage, frozen=True, kw_only=True):
     """The radio of a network."""
 
@@ -124,13 +87,3 @@ class PrefetchingAnswer(ControlMessage, frozen=True, kw_only=True):
     networks: list[NetworkMessage]
     radios: dict[str, RadioMessage]
     prices: list[PriceMessage]
-
-
-class ProgramMessage(ControlMessage, frozen=True, kw_only=True):
-    """A prefetching program, as of its last request."""
-
-    program: str
-    pid: int
-    age_s: float
-    counts: dict[str, int]
-    items: list[ItemMessage]

@@ -42,11 +42,9 @@ from cedos.api.programs import (
     ChoiceRequest,
     HintAccepted,
     PrefetchingAnswer,
-    PrefetchingRequest,
-    ProgramMessage,
 )
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
-from cedos.controller.hint import HintRequest
+from cedos.controller.hint import HintRequest, PrefetchReport
 from cedos.controller.rule import RuleRequest
 from cedos.errors import (
     AlreadyRunningError,
@@ -108,11 +106,8 @@ class Backend(Protocol):
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:
         """Decide on a transfer of a program that chooses its networks itself."""
 
-    async def prefetching(self, request: PrefetchingRequest, uid: int) -> PrefetchingAnswer:
+    async def prefetching(self, request: PrefetchReport, uid: int) -> PrefetchingAnswer:
         """Store the state of a prefetching program. Return the networks, radios and prices."""
-
-    async def prefetched(self) -> list[ProgramMessage]:
-        """Return the programs that prefetch now."""
 
     async def probing(self) -> list[ProbingMessage]:
         """Return the networks that are probed or not, with reasons."""
@@ -396,7 +391,6 @@ class ControlServer:
             ("flows", asked.flows),
             ("budgets", asked.standing_budgets),
             ("phone", asked.phone),
-            ("prefetching", asked.prefetched),
             ("probing", asked.probing),
             ("transfers", asked.transfers),
             ("rules", asked.rules),
@@ -410,7 +404,7 @@ class ControlServer:
         for path, handler in (
             ("phone", _taking(PhoneRequest, "phone", lambda said, _: asked.prefer(said.phone))),
             ("choices", _taking(ChoiceRequest, "choice", lambda said, _: asked.choose(said))),
-            ("prefetching", _taking(PrefetchingRequest, "prefetching", asked.prefetching)),
+            ("prefetching", _taking(PrefetchReport, "prefetching", asked.prefetching)),
             ("transfers", _taking(TransferReport, "transfer", asked.transfer)),
             ("carried", _taking(CarriedReport, "carried", asked.report_carried)),
             ("recording", _taking(RecordingRequest, "recording", asked.record)),

@@ -15,7 +15,6 @@ from cedos.api.messages import (
     ProbingMessage,
     TransferMessage,
 )
-from cedos.api.programs import ItemMessage, ProgramMessage
 from cedos.budget_kinds import Resource
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
@@ -34,17 +33,15 @@ _USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
         ("cedos explain example.org", "The latest about a server, by its name."),
         ("cedos explain 198.51.100.1:443", "The latest about a remote address and port."),
         ("cedos explain 17", "The decision of this number."),
-        ("cedos explain --prefetch", "Prefetched items, with reasons."),
         ("cedos explain --probes", "Networks that are probed or not, with reasons."),
     ],
     exits={0: "", 1: "No decision about such a flow is known.", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
 )
 @click.argument("flow", required=False)
-@click.option("--prefetch", is_flag=True, help="Show prefetching programs instead of a flow.")
 @click.option("--probes", is_flag=True, help="Show the state of probing instead of a flow.")
 @json_option
-def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> None:
+def command(flow: str | None, probes: bool, as_json: bool) -> None:
     """Explain why a flow uses its network.
 
     For a living flow the first line has the networks that carry it now, and what is wrong with
@@ -60,25 +57,15 @@ def command(flow: str | None, prefetch: bool, probes: bool, as_json: bool) -> No
     and the measurements with their ages at that moment. If there are budgets (`cedos budget`),
     their prices of today follow.
 
-    With --prefetch: the items that programs could fetch ahead of time, the probability of each,
-    the waiting that it saves, its cost beyond what it saves later, the gain at today's prices, and
-    its state.
-
     With --probes: for each network and direction the state of the configured rule, the expected
     saving of an answer, the cost of a probe at today's prices, and the reason of the last one.
     """
     client = ControlClient(directories().socket)
     if probes:
-        if flow is not None or prefetch:
-            raise click.UsageError("--probes excludes FLOW and --prefetch")
+        if flow is not None:
+            raise click.UsageError("--probes excludes FLOW")
         probing = client.probing()
         render.tell(probing, _probing_lines(probing), as_json=as_json)
-        return
-    if prefetch:
-        if flow is not None:
-            raise click.UsageError("--prefetch excludes FLOW")
-        programs = client.prefetched()
-        render.tell(programs, _prefetch_lines(programs), as_json=as_json)
         return
     decision = client.explain(flow)
     if as_json:
@@ -278,47 +265,3 @@ def _probing_lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
                 f" {render.sentence(one.sent.why)}"
             )
         yield from render.wrapped(last, "  ")
-
-
-_PREFETCH_COUNTS = (
-    ("waiting", "wait"),
-    ("running", "under way"),
-    ("ready", "fetched, not used yet"),
-    ("consumed", "used"),
-)
-
-
-def _prefetch_lines(programs: Sequence[ProgramMessage]) -> Iterator[str]:
-    if not programs:
-        yield "no program prefetches now (programs can, with `cedos.apps.prefetch`)"
-    for number, each in enumerate(programs):
-        if number:
-            yield ""
-        counts = ", ".join(
-            f"{each.counts[state]} {words}"
-            for state, words in _PREFETCH_COUNTS
-            if each.counts.get(state)
-        )
-        yield from render.wrapped(
-            f"{plain(each.program)} (process {each.pid}): {counts or 'nothing is hinted'}"
-        )
-        if each.items:
-            header = ("ITEM", "LEFT", "LIKELY", "SAVES", "ENERGY", "METERED", "GAIN")
-            rows = [_prefetch_row(item) for item in each.items]
-            table = render.rows_of_table(header, rows, indent="  ")
-            yield from table[0]
-            for item, lines in zip(each.items, table[1:], strict=True):
-                yield from lines
-                yield from render.wrapped(plain(item.why), "    ")
-
-
-def _prefetch_row(item: ItemMessage) -> tuple[str, ...]:
-    return (
-        plain(f"{item.title} [{item.cls}]" if item.cls else item.title),
-        render.size(item.size_bytes),
-        f"{item.likely:.0%}",
-        render.duration(item.saves_s),
-        render.energy(item.energy_j),
-        render.size(item.metered_bytes),
-        render.duration(item.gain_s),
-    )

@@ -37,15 +37,13 @@ from cedos.api.programs import (
     ChoiceRequest,
     HintAccepted,
     PrefetchingAnswer,
-    PrefetchingRequest,
-    ProgramMessage,
 )
 from cedos.api.transfers import TransferInTable, TransferReport, TurnMessage
 from cedos.controller.controller import Controller
 from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import ChoiceAsked, HintGiven, HintWithdrawn, HostDefault, RuleSet
 from cedos.controller.flows.living_flow import LivingFlow
-from cedos.controller.hint import HintRequest
+from cedos.controller.hint import HintRequest, PrefetchReport
 from cedos.controller.probing import ProbeAnswer, Probing
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.budgets import used
@@ -234,12 +232,9 @@ class ApiBackend:
         known = ", ".join(each.name for each in networks)
         raise ConfigError(f"There is no network {name}. The networks are: {known or 'none'}")
 
-    async def prefetching(self, request: PrefetchingRequest, uid: int) -> PrefetchingAnswer:
+    async def prefetching(self, request: PrefetchReport, uid: int) -> PrefetchingAnswer:
         own = [each for each in await self.networks() if each.kind is not NetworkKind.HELPER]
         return self.programs.on_request(request, own, uid)
-
-    async def prefetched(self) -> list[ProgramMessage]:
-        return self.programs.messages()
 
     async def probing(self) -> list[ProbingMessage]:
         known, now_s = self._known.probing, time.monotonic()

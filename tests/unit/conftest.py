@@ -85,7 +85,6 @@ class FakeDaemon:
         self.choices = []
         self.direct = False
         self.prefetching_said = []
-        self.programs = []
         self.probed = []
         self.told_carrying = []
         self.usage_since = None
@@ -149,9 +148,6 @@ class FakeDaemon:
 
     async def report_carried(self, report, uid):
         self.told_carrying.append((report, uid))
-
-    async def prefetched(self):
-        return self.programs
 
     async def probing(self):
         return self.probed

@@ -251,11 +251,8 @@ class Prefetcher:
                 begun.append((key, network))
         done = replace(plan, starts=tuple(begun))
         self._surroundings.report(
-            self._ledger.news(self.queue, now_s, paths, view.prices, done, before, self._title)
+            self._ledger.news(self.queue, now_s, paths, view.prices, done, before)
         )
-
-    def _title(self, key: Hashable) -> str:
-        return str(getattr(self._entries[key].fetcher, "title", f"item {key}"))
 
     def _end_silence(self, present: set[str], now_s: float) -> None:
         """Stop attempts that are silent, or whose network is gone."""

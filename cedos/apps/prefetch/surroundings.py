@@ -1,16 +1,14 @@
 """The facts that prefetching needs and the reports that it makes, from and to the daemon.
 
 The daemon sees all networks, and counts what all programs spend. Once a second a program reports what it
-has open and has used, so that budgets are paced for it and people can see it; the answer has networks,
-radios and prices.
+has open and has used, so that budgets are paced for it; the answer has networks, radios and prices.
 """
 
 import asyncio
 import os
 import sys
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -18,10 +16,10 @@ import msgspec
 
 from cedos.api.client import ControlClient
 from cedos.api.messages import NetworkMessage
-from cedos.api.programs import ItemMessage, PrefetchingRequest, PriceMessage, RadioMessage
+from cedos.api.programs import PriceMessage, RadioMessage
 from cedos.budget_kinds import Resource
 from cedos.config.directories import directories
-from cedos.controller.hint import MOST_ITEMS, StartedMessage, TakingMessage
+from cedos.controller.hint import MOST_ITEMS, PrefetchReport, StartedMessage, TakingMessage
 from cedos.errors import CedosError
 from cedos.model import Label, NetworkKind, Urgency
 from cedos.selector.budgets.controller import PROHIBITIVE, Step, SteppedQuote
@@ -29,15 +27,11 @@ from cedos.selector.budgets.prices import Prices, prices
 from cedos.selector.energy import Radio
 from cedos.selector.prefetch.outlook import Path as NetworkPath
 from cedos.selector.prefetch.queue import Plan, Queue, Taking, ways
-from cedos.selector.prefetch.reason import PrefetchVerdict, verdicts
 
-SHOWN = 20
 T_co = TypeVar("T_co", covariant=True)
 _PROMPT_S = 0.2
 # The largest request, below the daemon's limit.
 _MOST_BYTES: Final = 60_000
-# From this price on, no figure is shown. A prohibitive price tells a person nothing.
-_NO_FIGURE_S: Final = 1e12
 _RATES = ("past10_bps", "past5_bps", "past1_bps", "delivery_down_bps")
 
 
@@ -51,8 +45,6 @@ class News:
     started: Sequence[tuple[Sequence[Taking], int]] = ()
     used_bytes: tuple[float, ...] = ()  # what was received for items of this program, by network
     used_j: float = 0.0  # joules of that, on an awake radio
-    counts: dict[str, int] = field(default_factory=dict)  # items by state
-    items: Sequence[tuple[str, PrefetchVerdict]] = ()  # those for people to see, with their titles
 
 
 class Ledger:
@@ -72,7 +64,6 @@ class Ledger:
         prices: Prices,
         plan: Plan,
         before: Sequence[tuple[Hashable, Sequence[Taking]]],
-        title: Callable[[Hashable], str],
     ) -> News:
         """Return the news of a round whose plan was carried out; `before`: the `ways` before it."""
         names = tuple([path.name for path in paths])
@@ -97,11 +88,6 @@ class Ledger:
                 for path, each in zip(paths, used, strict=True)
                 if each > 0.0 and path.rate_bps > 0.0
             ),
-            counts=dict(Counter(str(item.state) for item in queue.items.values())),
-            items=[
-                (title(verdict.item.key), verdict)
-                for verdict in verdicts(queue, now_s, paths, prices, plan, SHOWN)
-            ],
         )
 
 
@@ -164,10 +150,10 @@ class DaemonSurroundings:
         """Keep the news for the next question."""
         self._news = news
 
-    def _request(self) -> PrefetchingRequest:
+    def _request(self) -> PrefetchReport:
         news, most = self._news, MOST_ITEMS
         while True:
-            request = PrefetchingRequest(
+            request = PrefetchReport(
                 program=self._program,
                 pid=os.getpid(),
                 networks=list(news.networks),
@@ -178,8 +164,6 @@ class DaemonSurroundings:
                 ],
                 used_bytes=list(news.used_bytes),
                 used_j=news.used_j,
-                counts=news.counts,
-                items=[_item(*each) for each in news.items],
             )
             if most <= 1 or len(msgspec.json.encode(request)) <= _MOST_BYTES:
                 return request
@@ -242,22 +226,6 @@ def _text(name: str, most: int) -> str:
     return name[:most].encode(errors="replace").decode()
 
 
-def _item(title: str, verdict: PrefetchVerdict) -> ItemMessage:
-    weighed = verdict.weighed
-    return ItemMessage(
-        title=_text(title, 300),
-        cls=_text(str(verdict.item.cls), 300),
-        size_bytes=verdict.left_bytes,
-        likely=verdict.likely,
-        why=verdict.why[:300],
-        network=verdict.network,
-        saves_s=weighed.saves_s if weighed else None,
-        energy_j=weighed.energy_j if weighed else None,
-        metered_bytes=(weighed.sent_bytes if verdict.metered else 0.0) if weighed else None,
-        gain_s=weighed.gain_s if weighed and abs(weighed.gain_s) < _NO_FIGURE_S else None,
-    )
-
-
 class FetchError(CedosError):
     """An item could not be fetched; says which and why."""
 
@@ -310,7 +278,7 @@ class Fetcher(Protocol[T_co]):
     """A fetcher of one item, the same ahead of time and on demand.
 
     An attempt that ends early is followed by another one on the same object: what was received before
-    is for the fetcher to keep. `cedos explain --prefetch` shows its `title`, if it has one.
+    is for the fetcher to keep.
     """
 
     async def fetch(self, turn: Turn, /) -> T_co:

@@ -9,13 +9,12 @@ import msgspec
 from cedos.api.messages import NetworkMessage
 from cedos.api.programs import (
     PrefetchingAnswer,
-    PrefetchingRequest,
     PriceMessage,
-    ProgramMessage,
     RadioMessage,
 )
 from cedos.controller.budgets.keepers import BudgetKeepers
 from cedos.controller.events import PrefetchingChanged
+from cedos.controller.hint import PrefetchReport
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.driver import ControllerDriver
 from cedos.model import NetworkKind
@@ -27,7 +26,7 @@ _OF_USER: Final = 8
 
 
 class PrefetchingPrograms:
-    """The answers to programs that prefetch, and what people are shown of them."""
+    """The answers to programs that prefetch, and which user runs each of them."""
 
     def __init__(
         self,
@@ -40,40 +39,24 @@ class PrefetchingPrograms:
         self._metering = metering
         self._radios = {kind: msgspec.to_builtins(radio) for kind, radio in radios.items()}
         self._clock = clock
-        self._said: dict[tuple[int, str], tuple[PrefetchingRequest, int]] = {}
+        self._owners: dict[tuple[int, str], int] = {}
 
     def on_request(
-        self, request: PrefetchingRequest, known: Sequence[NetworkMessage], uid: int
+        self, report: PrefetchReport, known: Sequence[NetworkMessage], uid: int
     ) -> PrefetchingAnswer:
         """Take what a program of this user tells; return what it needs to know."""
         programs = self._driver.controller.prefetching.programs(self._driver.now_s())
-        self._said = {key: each for key, each in self._said.items() if key in programs}
-        key = (request.pid, request.program)
-        owners = [owner for other, (_, owner) in self._said.items() if other != key]
+        self._owners = {key: owner for key, owner in self._owners.items() if key in programs}
+        key = (report.pid, report.program)
+        owners = [owner for other, owner in self._owners.items() if other != key]
         # (A number of another user's process, which a program may claim, is refused.)
-        if self._said.get(key, (request, uid))[1] == uid and owners.count(uid) < _OF_USER:
-            self._driver.post(PrefetchingChanged(request.report))
-            self._said[key] = request, uid
+        if self._owners.get(key, uid) == uid and owners.count(uid) < _OF_USER:
+            self._driver.post(PrefetchingChanged(report))
+            self._owners[key] = uid
         prices = price_messages(self._driver.controller.budgets, self._clock())
         return PrefetchingAnswer(
             networks=list(known), radios=self._radio_messages(known), prices=prices
         )
-
-    def messages(self) -> list[ProgramMessage]:
-        """Return those that prefetch now, the last one heard of first."""
-        now_s = self._driver.now_s()
-        programs = self._driver.controller.prefetching.programs(now_s)
-        return [
-            ProgramMessage(
-                program=said.program,
-                pid=said.pid,
-                age_s=max(now_s - each.heard_s, 0.0),
-                counts=said.counts,
-                items=said.items,
-            )
-            for key, each in sorted(programs.items(), key=lambda each: -each[1].heard_s)
-            if (told := self._said.get(key)) is not None and (said := told[0])
-        ]
 
     def _radio_messages(self, known: Sequence[NetworkMessage]) -> dict[str, RadioMessage]:
         """Return the radios of the reported networks; the links may show others by now."""

@@ -252,39 +252,6 @@ def best_batch(
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """The expected gain and cost of prefetching one item over a network, for people."""
-
-    saves_s: float  # waiting that is spared, as often as the item is asked for in time
-    # Joules on an awake radio, without those spared later; negative: it spares some.
-    energy_j: float
-    sent_bytes: float  # bytes over this network, without those spared there later
-    waiting_s: float  # what leaving it to a network that is away is worth
-    gain_s: float  # what remains at today's prices
-
-
-def weighed(
-    index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices
-) -> Weighed | None:
-    """Return the weighing of one item on one network; None if the network carries nothing."""
-    one = _one(index, candidate, paths, prices, 0.0)
-    if one is None:
-        return None
-    joule_s = prices.energy_rate(one.active_j, one.busy_s)
-    byte_s = prices.data_rate(paths[index].name, one.size_bytes, one.busy_s)
-    waiting_s = _waiting(
-        index, candidate, on_demand(candidate.size_bytes, paths, prices), paths, prices
-    )[0]
-    return Weighed(
-        one.time_s,
-        one.active_j - one.spared_j,
-        one.size_bytes - one.spared_bytes,
-        waiting_s,
-        one.gain_s(0.0, joule_s, byte_s),
-    )
-
-
 def worth_it(index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices) -> float:
     """Return the gain of going on with a prefetch, in seconds; below 0: stop it."""
     one = _one(index, candidate, paths, prices, 0.0)

@@ -21,7 +21,6 @@ from cedos.api.messages import (
     StatusMessage,
     SubflowMessage,
 )
-from cedos.api.programs import ItemMessage, ProgramMessage
 from cedos.commands import explain, status
 from cedos.commands.console import render
 from cedos.controller.hint import program_text
@@ -224,40 +223,6 @@ def test_explain_names_the_neighbours_of_a_decision():
     assert list(explain.neighbours(considered, [helper, other])) == ["  helper-1 is bob now."]
 
 
-def test_explain_what_is_prefetched(cedos, control, fake_daemon):
-    assert "no program prefetches now" in cedos("explain", "--prefetch").stdout
-    item = ItemMessage(
-        title="http://x/y", cls="news", size_bytes=2e5, likely=0.8, network="lte0", saves_s=1.3,
-        energy_j=-0.5, metered_bytes=1.5e5, gain_s=0.9, why="is being fetched over lte0",
-    )  # fmt: skip
-    counts = {"running": 1, "waiting": 11}
-    fake_daemon.programs = [
-        ProgramMessage(program="reader", pid=12, age_s=0.5, counts=counts, items=[item])
-    ]
-    shown = cedos("explain", "--prefetch").stdout
-    for words in (
-        "reader (process 12): 11 wait, 1 under way", "http://x/y [news]", "80%", "1.3 s", "-0.5 J",
-        "150 kB", "900 ms", "    is being fetched over lte0",
-    ):  # fmt: skip
-        assert words in shown, words
-    (program,) = json.loads(cedos("explain", "--prefetch", "--json").stdout)
-    assert program["items"][0]["gain_s"] == 0.9
-    refused = cedos("explain", "example.org", "--prefetch")
-    assert refused.exit_code == 2
-    assert "excludes FLOW" in refused.stderr
-
-
-def test_what_programs_call_their_items_stays_in_its_cell():
-    item = ItemMessage(
-        title="re: \x1b[2J\rhello\nreader (process 1): nothing is hinted", cls="a\tb",
-        size_bytes=1.0, likely=0.5, why="waits\x07",
-    )  # fmt: skip
-    told = ProgramMessage(program="mail\n", pid=12, age_s=0.5, counts={}, items=[item])
-    lines = list(explain._prefetch_lines([told]))
-    assert len(lines) == 4
-    assert all(line.isprintable() for line in lines)
-
-
 def test_explain_why_networks_are_probed(cedos, control, fake_daemon):
     assert "no usable network" in cedos("explain", "--probes").stdout
     common = {"energy_j": 7.5, "carried_bytes": 64_320.0, "change": None, "threshold": None}
@@ -288,10 +253,9 @@ def test_explain_why_networks_are_probed(cedos, control, fake_daemon):
     first, second = json.loads(cedos("explain", "--probes", "--json").stdout)
     assert (first["gain_s"], first["cost_s"], first["sent"]["age_s"]) == (0.21, 0.05, 60.0)
     assert (second["direction"], second["cost_s"], second["sent"]) == ("up", None, None)
-    for wrong in (["example.org"], ["--prefetch"]):
-        refused = cedos("explain", "--probes", *wrong)
-        assert refused.exit_code == 2
-        assert "excludes FLOW and --prefetch" in refused.stderr
+    refused = cedos("explain", "--probes", "example.org")
+    assert refused.exit_code == 2
+    assert "excludes FLOW" in refused.stderr
 
 
 def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(make_decision):

@@ -7,13 +7,11 @@ from cedos.apps.prefetch.prefetcher import Prefetcher
 from cedos.apps.prefetch.surroundings import (
     DaemonSurroundings,
     News,
-    PrefetchVerdict,
     prices_of,
 )
 from cedos.controller.hint import MOST_ITEMS
 from cedos.model import NetworkKind
 from cedos.selector.budgets.controller import PROHIBITIVE
-from cedos.selector.prefetch import queue
 from cedos.selector.prefetch.queue import Taking
 
 
@@ -59,9 +57,6 @@ async def test_it_tells_what_waits_and_what_was_used(control, fake_daemon, app):
     (started,) = began.started
     assert started.ways[started.chosen].sent == [50_000.0]
     assert [way.sent[0] for way in began.waiting[0]][1:] == [9_000.0]
-    assert began.counts == {"running": 1, "waiting": 1}
-    assert [item.cls for item in began.items] == ["news", "news"]
-    assert "over wlan0" in began.items[0].why
     # 30 kB of the first one came in the second look: nothing is told twice.
     assert last.used_j > 0.0
     told = [asked for asked in fake_daemon.prefetching_said if sum(asked.used_bytes)]
@@ -77,12 +72,9 @@ async def begins_and_waits(app, turn):
 
 async def test_names_that_are_no_text_do_not_keep_it_from_asking(control, fake_daemon):
     world = DaemonSurroundings(control, program="m\udce9l")
-    verdict = PrefetchVerdict(queue.Item(1, "n\udce9ws", 1, 0.0, 5.0), 0.5, 5.0, "waits")
-    world.report(News(items=[("caf\udce9", verdict)]))
     await world.view()
     (asked,) = fake_daemon.prefetching_said
     assert asked.program == "m?l"
-    assert [(item.title, item.cls) for item in asked.items] == [("caf?", "n?ws")]
 
 
 async def test_a_thousand_items_still_fit_into_a_question(control, fake_daemon):

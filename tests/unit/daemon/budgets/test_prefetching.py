@@ -1,4 +1,4 @@
-"""Answers to programs that prefetch, what people are shown of them, and what is refused."""
+"""Answers to programs that prefetch, and what is refused."""
 
 from types import SimpleNamespace
 
@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from cedos.api.messages import NetworkMessage, parse
-from cedos.api.programs import ItemMessage, PrefetchingRequest
 from cedos.budget_kinds import Resource
 from cedos.config import Config, NetworkConfig
+from cedos.controller.hint import PrefetchReport
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.budgets.prefetching import PrefetchingPrograms
 from cedos.errors import ConfigError
@@ -35,11 +35,16 @@ class Asked(Host):
         )
 
     def ask(self, *, uid=1000, **fields):
-        request = PrefetchingRequest(
+        request = PrefetchReport(
             **{"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"], **fields}
         )
         known = [NetworkMessage.of(network, None, 0.0) for network in self.there]
         return self.programs.on_request(request, known, uid)
+
+    def reports(self):
+        """Return the reports of the programs that count, by process."""
+        programs = self.controller.prefetching.programs(self.steady_s)
+        return {pid: each.report for (pid, _), each in programs.items()}
 
     def rate(self):
         return self.known.keepers["data"].quote(self.now_s).rate
@@ -77,20 +82,13 @@ async def test_one_user_leaves_places_to_programs_of_others(host):
     for pid in range(100, 120):
         assert host.ask(pid=pid, uid=1001).prices
     host.ask(pid=7)
-    host.ask(pid=7, uid=1001, program="mail", counts={"stolen": 1})
-    shown = {each.pid: each.counts for each in host.programs.messages()}
-    assert shown == {7: {}} | {pid: {} for pid in range(100, 108)}
+    host.ask(pid=7, uid=1001, program="mail", used_j=1.0)  # of another user's program
+    known = host.reports()
+    assert set(known) == {7, *range(100, 108)}
+    assert known[7].used_j == 0.0
     host.tick(6.0)  # they have ended
     host.ask(pid=119, uid=1001)
-    assert [each.pid for each in host.programs.messages()] == [119]
-
-
-async def test_people_are_shown_what_it_said(host):
-    item = ItemMessage(title="page", cls="news", size_bytes=1e5, likely=0.5, why="waits")
-    host.ask(counts={"waiting": 1}, items=[item])
-    host.tick(2.0)
-    (program,) = host.programs.messages()
-    assert (program.program, program.age_s, program.items) == ("mail", 2.0, [item])
+    assert set(host.reports()) == {119}
 
 
 @pytest.mark.parametrize(
@@ -110,4 +108,4 @@ async def test_people_are_shown_what_it_said(host):
 def test_nonsense_is_refused_in_words(message, why):
     known = {"program": "mail", "pid": 7, "networks": ["wlan0", "lte0"]}
     with pytest.raises(ConfigError, match=why):
-        parse(msgspec.json.encode(known | message), PrefetchingRequest, "prefetching")
+        parse(msgspec.json.encode(known | message), PrefetchReport, "prefetching")

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.selector.prefetch.queue import Plan, Queue, State
-from cedos.selector.prefetch.reason import verdicts
-from cedos.selector.prefetch.value import ASSUMED, best_batch
+from cedos.selector.prefetch.queue import Queue, State
+from cedos.selector.prefetch.value import ASSUMED
 
 
 class TestQueue:
@@ -219,71 +218,6 @@ def queue_of(*sizes, accuracy=0.8):
     for key, size in enumerate(sizes):
         queue.hint(key, 0.0, size, "c")
     return queue
-
-
-def explained(queue, paths, prices, most=20):
-    """Plans, begins what is to be begun, and says why."""
-    plan = queue.plan(1.0, paths, prices)
-    for key, network in plan.starts:
-        queue.on_start(key, network)
-    return verdicts(queue, 1.0, paths, prices, plan, most)
-
-
-def test_what_is_worth_it_says_so_with_its_figures(make):
-    found = explained(queue_of(1e5, 1e5, 1e5, 1e5), [make.wifi()], make.prices())
-    assert [one.why for one in found] == [
-        "is being fetched over wifi: it saves more than it costs",
-        "will be fetched next",
-        "will be fetched after 2 others",
-        "will be fetched after 3 others",
-    ]
-    first = found[0]
-    assert first.likely == pytest.approx(0.8, abs=0.03)
-    # By demand it would take 0.1 s and 0.1 s for the bytes, asked for in 8 of 10 cases.
-    assert first.weighed.saves_s == pytest.approx(0.16, abs=0.02)
-    assert first.weighed.gain_s == pytest.approx(first.weighed.saves_s)
-
-
-@pytest.mark.parametrize(
-    ("wifi", "prices", "left", "why"),
-    [
-        ({}, (0.0, 1e-3), None, "waits: over lte it costs more than it saves"),
-        ({}, (0.0, 2.0**200), None, "waits: the budget of lte is spent"),
-        ({}, (0.0, 1e-9), 1e5, "waits: it is more than the budget has left"),
-        (
-            {"present": False, "availability": 0.9, "absence_s": 1.0},
-            (0.0, 6e-7),
-            None,
-            "waits for a better network, which should be there in time",
-        ),
-        ({"present": False}, None, None, "waits: no network is there"),
-    ],
-)
-def test_it_is_told_why_it_waits(make, wifi, prices, left, why):
-    paths = [make.wifi(**wifi)] if wifi else []
-    if prices is not None:
-        paths.append(make.lte())
-    given = make.prices(*prices or (), **({} if left is None else {"left": left}))
-    (one,) = explained(queue_of(1e6), paths, given)
-    assert one.why == why
-
-
-def test_a_radio_that_must_be_woken_is_told(make):
-    prices = make.prices(0.2)
-    (one,) = explained(queue_of(1e5), [make.lte(tail_j=200.0)], prices)
-    queue = queue_of(1e5)
-    assert best_batch(0, queue.candidates(1.0), [make.lte(tail_j=200.0)], prices) is None
-    assert "not worth waking lte's radio" in one.why
-
-
-def test_failures_are_told_and_no_more_than_asked_for_are_shown(make):
-    queue = queue_of(1e5, 1e5, 1e5)
-    queue.on_failure(0, 0.5)
-    queue.on_failure(2, 0.5, for_good=True)
-    why = {one.item.key: one.why for one in explained(queue, [make.wifi()], make.prices())}
-    assert why[0] == "failed 1 times; tried again in 2 s"
-    assert why[2] == "failed 1 times; left to demand"
-    assert len(verdicts(queue, 1.0, [make.wifi()], make.prices(), Plan(), 2)) == 2
 
 
 @pytest.mark.parametrize(("step", "failures"), [(1.0, 6), (20_000.0, 1)])
