@@ -22,7 +22,6 @@ from emu.console import block, examples
                 "deadlines  100 simulated days: deadlines met, share over Wi-Fi against the optimum",
                 "decision   microseconds of one decision",
                 "gateway    unmodified curl through the gateway: both networks' sum, cuts, first bytes",
-                "hostile    a thousand hostile cases in the simulator: what the daemon never does",
                 "profiler   microseconds and share of packets that reach user space",
                 "rescue     first packets of programs into a dead network: when under way",
                 "session    sessions against raw TCP: throughput, fairness, resumption, messages",

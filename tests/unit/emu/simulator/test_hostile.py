@@ -1,8 +1,11 @@
 """Hostile cases, a few of them: what must never happen does not, and the checks see it where it does."""
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kit import hostile_cases as hostile
+from kit.hostile_cases import Case
 
 from cedos.budget_kinds import Resource
 from cedos.controller.budgets.hard_budgets import HardBudgets
@@ -12,10 +15,8 @@ from cedos.model import Budget, Direction, NetworkKind
 from emu import ROOT, policies
 from emu.places import places
 from emu.places.traces import Trace
-from emu.simulator import hostile
 from emu.simulator.connection import Transfer
 from emu.simulator.gateway import SimulatedGateway
-from emu.simulator.hostile import Case
 from emu.testbed.access import Access
 from emu.workloads.mixed import PlannedTransfer
 
@@ -33,6 +34,21 @@ def test_no_hostile_case_has_a_fault_and_each_comes_out_the_same_twice(number):
     assert found.faults == ()
     assert found.transfers == len(case.plan)
     assert hostile.check(hostile.draw(number, PLACES)) == found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("gateway", [False, True])
+def test_a_thousand_hostile_cases(gateway):
+    """What is known of the cases that have a fault: docs/decisions/simulator.md."""
+    there = places.load(places.default_directory())
+    known = {97, 779} if gateway else set()
+    faults = {
+        number: faults
+        for number in range(1000)
+        if (faults := hostile.check(hostile.draw(number, there, gateway=gateway)).faults)
+    }
+    assert faults.keys() <= known, faults
 
 
 def made(wifi, *, predictors="shipped", mptcp=True, supply=0.0, gateway=False):

@@ -95,19 +95,11 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a case: its faults (kind, in words), and a digest of all that happened.
+    """The result of a case: its faults (kind, in words), and a digest of all that happened."""
 
-    `flights`: moves away from silence, beyond six in ten seconds.
-    """
-
-    number: int
     faults: tuple[tuple[str, str], ...]
     digest: str
-    simulated_s: float
     transfers: int
-    completed: int
-    moves: int
-    flights: int
 
 
 # -- drawing ----------------------------------------------------------------------------------
@@ -252,7 +244,7 @@ class _World:
         self._moved_at_s: defaultdict[int, deque[float]] = defaultdict(
             lambda: deque(maxlen=_MOST_MOVES + 1)
         )
-        self._moves = self._flights = 0
+        self._moves = 0
         self._seconds = {
             kind: (_by_second(each.down), _by_second(each.up))
             for kind, each in case.accesses.items()
@@ -307,14 +299,7 @@ class _World:
         ]  # fmt: skip
         told = repr((found, self._moves, sorted(self._faults.items())))
         return Outcome(
-            self._case.number,
-            tuple(self._faults.items()),
-            hashlib.sha256(told.encode()).hexdigest(),
-            self._clock.now_s,
-            len(found),
-            sum(each[1] is not None for each in found),
-            self._moves,
-            self._flights,
+            tuple(self._faults.items()), hashlib.sha256(told.encode()).hexdigest(), len(found)
         )
 
     def _begin(self, planned: PlannedTransfer) -> None:
@@ -343,9 +328,7 @@ class _World:
                 moved = self._moved_at_s[token]
                 moved.append(self._clock.now_s)
                 often = len(moved) > _MOST_MOVES and moved[-1] - moved[0] < _WITHIN_S
-                flees = laptop.hears_nothing()
-                self._flights += often and flees
-                if often and not flees:
+                if often and not laptop.hears_nothing():
                     times = ", ".join(f"{each:.2f}" for each in moved)
                     self.fault("flaps", f"transfer {token - 1} moved at {times}")
             case _:
