@@ -27,7 +27,6 @@ from emu.console import block, examples
                 "session    sessions against raw TCP: throughput, fairness, resumption, messages",
                 "sharing    three neighbours' networks: their sum, who leaves and joins, what is paid",
                 "sizes      how well sizes are told near a transfer's start, and learned",
-                "soak       an hour of mixed load: memory and descriptors that stay flat, nothing left",
                 "switch     from the command to the first data packet on the other network",
                 "trials     until a Wi-Fi that was slow is used again by connections that cannot move",
                 "uncertainty  microseconds of one decision that weighs its predictors' errors",
