@@ -14,7 +14,13 @@ from cedos.controller.decisions.named_addresses import is_below
 from cedos.controller.decisions.user_rules import UserRules
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest, is_host_name
-from cedos.errors import CedosError, ConfigError, NoDaemonError, NotFoundError
+from cedos.errors import (
+    CedosError,
+    ConfigError,
+    NoDaemonError,
+    NotFoundError,
+    PrivilegeError,
+)
 from cedos.host.monitor.resolvers import spellings
 from cedos.limits import UsersTable
 from cedos.model import Address, NetworkKind, address
@@ -109,7 +115,7 @@ class RuledHosts(RuleBook):
         self._meant: UsersTable[str, str] = UsersTable(_MOST_NAMES)
 
     async def follow(self) -> None:
-        """Read the rules and follow them in the background."""
+        """Read the rules and follow them in the background. Errors of the first reading: `_told`."""
         await self._fresh()
         self._following = asyncio.get_running_loop().create_task(self._follow())
 
@@ -210,6 +216,7 @@ class RuledHosts(RuleBook):
             self._read_at_s = loop.time()
 
     def _told(self) -> tuple[str | None, Sequence[RuleMessage]]:
+        """Return the rules with their digest; CedosError: one does not know whether there are any."""
         digest = None
         with suppress(NotFoundError):  # it is a daemon of an earlier version
             digest = self._client.rules_digest()
@@ -219,11 +226,13 @@ class RuledHosts(RuleBook):
 
     async def _read(self) -> None:
         before, now = self._rules, asyncio.get_running_loop().time()
-        with suppress(CedosError):  # it is busy, of another version, or not ours to ask
-            try:
-                self._digest, self._rules = await asyncio.to_thread(self._told)
-            except NoDaemonError:
-                self._digest, self._rules = None, ()
+        try:
+            self._digest, self._rules = await asyncio.to_thread(self._told)
+        except NoDaemonError:
+            self._digest, self._rules = None, ()
+        except CedosError as error:  # it is busy, of another version, or not ours to ask
+            if self._following is None and not isinstance(error, PrivilegeError):
+                raise
         other = [each.rule for each in before] != [each.rule for each in self._rules]
         if other:
             self._index = index(self._rules)
@@ -254,23 +263,30 @@ class RuledNetworks:
         self._rules = index(())
         self._networks: dict[str, tuple[str, NetworkKind, bool]] = {}
         self._applied: dict[int, RuleRequest] = {}
+        self._told = False
 
     def read(self) -> None:
         """Read the rules again in a thread, which may wait for the daemon.
 
-        While the daemon is too busy to answer, the last rules hold.
+        While the daemon is too busy to answer, the last rules hold. CedosError: it has told none yet.
+        Who may not ask it has no rules.
         """
-        with suppress(CedosError):  # it is busy, of another version, or not ours to ask
-            try:
-                rules = index(self._client.rules())
-                if rules.rules:
-                    self._networks = {
-                        each.egress: (each.name, each.kind, each.metered)
-                        for each in self._client.networks()
-                    }
-            except NoDaemonError:
-                rules = index(())
-            self._rules, self._applied = rules, {}
+        try:
+            rules = index(self._client.rules())
+            if rules.rules:
+                self._networks = {
+                    each.egress: (each.name, each.kind, each.metered)
+                    for each in self._client.networks()
+                }
+        except NoDaemonError:
+            rules = index(())
+        except CedosError as error:  # it is busy, of another version, or not ours to ask
+            if self._told:
+                return
+            if not isinstance(error, PrivilegeError):
+                raise
+            rules = index(())
+        self._rules, self._applied, self._told = rules, {}, True
 
     def may_use(self, interface: str, server: tuple[str, int], address: str) -> bool:
         """Return whether the last rules allow an interface to a server, which has an address there."""

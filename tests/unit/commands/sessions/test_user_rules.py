@@ -429,6 +429,18 @@ def test_rules_that_are_read_meanwhile_end_no_session(monkeypatch):
     assert ruled.why == ""
 
 
+async def test_who_begins_while_the_daemon_is_too_busy_is_refused(monkeypatch):
+    """Its sessions went over forbidden networks until the daemon answered, cedos-get's for good."""
+    played = Daemon(RuleRequest(host="home.example", never=("metered",)))
+    played.busy = True
+    with pytest.raises(DaemonUnreachableError):
+        read(monkeypatch, played)
+    book = RuledHosts(Path("socket"))
+    with pytest.raises(DaemonUnreachableError):
+        await book.follow()
+    await book.close()
+
+
 def test_without_a_daemon_there_are_no_rules(monkeypatch):
     played = Daemon(RuleRequest(host="home.example", never=("metered",)))
     ruled = read(monkeypatch, played)
