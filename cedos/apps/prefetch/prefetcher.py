@@ -11,13 +11,11 @@ import weakref
 from collections.abc import Hashable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import structlog
 
-from cedos.apps.prefetch import learnt
-from cedos.apps.prefetch.learnt import Rates
+from cedos.apps.prefetch.rates import Rates
 from cedos.apps.prefetch.surroundings import (
     Fetcher,
     FetchError,
@@ -28,9 +26,7 @@ from cedos.apps.prefetch.surroundings import (
 )
 from cedos.errors import CedosError
 from cedos.model import Bulk, Label, Urgency
-from cedos.selector.prefetch.outlook import Outlook
 from cedos.selector.prefetch.queue import Queue, State, ways
-from cedos.selector.prefetch.value import ShadowAccuracy
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -71,7 +67,6 @@ class Prefetcher:
 
     Args:
         surroundings: where the facts come from.
-        state_file: keeps what was learned for the next start; None: nothing is kept.
         every_s: it looks at its surroundings so often.
         at_once: so many prefetches run side by side on one network.
         silence_s: a prefetch of which nothing is heard for so long is taken for hung.
@@ -82,23 +77,17 @@ class Prefetcher:
         self,
         surroundings: Surroundings,
         *,
-        state_file: Path | None = None,
         every_s: float = 1.0,
         at_once: int = 1,
         silence_s: float = 30.0,
         attempts: int = 6,
     ) -> None:
         self._surroundings = surroundings
-        self._state_file = state_file
         self._every_s = every_s
         self._silence_s = silence_s
         self._attempts = attempts
-        kept = learnt.load(state_file) if state_file is not None else learnt.LearntState()
-        outlook = Outlook({})
-        outlook.restore(kept.outlook)
-        accuracy = ShadowAccuracy.from_state(kept.accuracy)
-        self.queue = Queue(accuracy, at_once=at_once, keeps_for_all=False)
-        self.rates = Rates(outlook)
+        self.queue = Queue(at_once=at_once, keeps_for_all=False)
+        self.rates = Rates()
         self._ledger = Ledger()
         self._entries: dict[Hashable, _Entry] = {}
         self._numbers = itertools.count(1)
@@ -117,7 +106,7 @@ class Prefetcher:
         await self.close()
 
     async def close(self) -> None:
-        """Cancel all prefetches and save what was learnt; waiting callers get a FetchError."""
+        """Cancel all prefetches; waiting callers get a FetchError."""
         watcher, self._watcher, self._loop = self._watcher, None, None
         if watcher is not None:
             watcher.cancel()
@@ -133,8 +122,6 @@ class Prefetcher:
         if tasks:
             # One that does not let itself be cancelled is left alone.
             await asyncio.wait(tasks, timeout=1.0)
-        if self._state_file is not None:
-            learnt.save(self._state_file, self.queue.accuracy, self.rates.outlook)
 
     def prefetch(
         self, fetcher: Fetcher[T], *, size: float | None = None, cls: str = ""

@@ -15,7 +15,7 @@ cost.
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import exp, gamma, inf, isfinite
 from typing import NamedTuple
 
@@ -220,22 +220,6 @@ class Outlook:
         """Return the network's present stay or absence; None: it was never observed."""
         found = self._stretches.get(name)
         return None if found is None else found.stretch()
-
-    def to_state(self) -> dict[str, dict[str, float]]:
-        """Return the state that a program keeps for its next start."""
-        return {
-            name: {key: float(value) for key, value in asdict(sums).items() if key != "present"}
-            for name, sums in self._sums.items()
-        }
-
-    def restore(self, state: Mapping[str, Mapping[str, float]]) -> None:
-        """Restore a kept state; networks with senseless numbers are left out."""
-        for name, numbers in state.items():
-            known = {key: numbers.get(key) for key in asdict(_NetworkSums()) if key != "present"}
-            if all(isinstance(value, float) and 0.0 <= value < inf for value in known.values()):
-                self._sums[name] = _NetworkSums(
-                    None, **{key: float(known[key] or 0.0) for key in known}
-                )
 
 
 def _mean(total: float, weight: float, prior: float, prior_weight: float) -> float:

@@ -76,29 +76,6 @@ class ShadowAccuracy:
         counts = self.classes.get(cls)
         return average if counts is None else _shrunk(counts, average, _CLASS_WEIGHT)
 
-    def to_state(self) -> dict[str, list[float]]:
-        """Return the state that a program keeps: class (text) -> resolved, consumed."""
-        return {str(cls): [one.resolved, one.consumed] for cls, one in self.classes.items()}
-
-    @classmethod
-    def from_state(
-        cls, state: Mapping[str, list[float]], memory: float = 200.0
-    ) -> "ShadowAccuracy":
-        """Return the accuracy from a kept state; senseless values are left out.
-
-        The classes are then texts, so that a program that keeps them names its classes by texts.
-        """
-        made = cls(memory)
-        for name, pair in state.items():
-            match pair:
-                case [int() | float() as resolved, int() | float() as consumed]:
-                    # A comparison with NaN is false.
-                    if 0.0 <= consumed <= resolved < float("inf"):
-                        made.classes[name] = Counts(float(resolved), float(consumed))
-                        made.application.resolved += resolved
-                        made.application.consumed += consumed
-        return made
-
 
 def _shrunk(counts: Counts, towards: float, weight: float) -> float:
     return (counts.consumed + weight * towards) / (counts.resolved + weight)

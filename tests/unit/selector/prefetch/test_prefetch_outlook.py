@@ -34,22 +34,6 @@ class TestAccuracy:
             accuracy.resolved("", consumed)
         assert accuracy.of("") < 0.2
 
-    def test_it_survives_a_restart_and_what_makes_no_sense_is_left_out(self):
-        accuracy = ShadowAccuracy()
-        for consumed in (True, True, False):
-            accuracy.resolved("news", consumed)
-        state = {
-            **accuracy.to_state(),
-            "over": [1.0, 2.0],
-            "negative": [3.0, -1.0],
-            "nan": [math.nan, 1.0],
-            "endless": [math.inf, 1.0],
-            "short": [1.0],
-        }
-        again = ShadowAccuracy.from_state(state)
-        assert list(again.classes) == ["news"]
-        assert again.of("news") == pytest.approx(accuracy.of("news"), abs=0.01)
-
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
     def test_it_is_always_a_probability(self, fates):
         accuracy = ShadowAccuracy(memory=5)

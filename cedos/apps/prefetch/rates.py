@@ -1,54 +1,15 @@
-"""The memory of a program's prefetching: how often hints came true, and what networks are like.
+"""The outlook on networks that one program has: present rates, and the averages of what it saw.
 
-A JSON file keeps both from one start to the next. A damaged file is logged and its content lost. The
-present rate is the shared predictor's (`predictors.network`), the average the outlook's.
+The present rate is the shared predictor's (`predictors.network`), the average the outlook's.
 """
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
-import msgspec
-import structlog
 
 from cedos.apps.prefetch.surroundings import NetworkFacts
-from cedos.kernel import own_file
 from cedos.model import NetworkKind
 from cedos.selector.prefetch.outlook import Average, Outlook, mean_wake_j
 from cedos.selector.prefetch.outlook import Path as NetworkPath
-from cedos.selector.prefetch.value import ShadowAccuracy
 from predictors.network import NetworkPredictor
-
-_log = structlog.get_logger(__name__)
-
-
-class LearntState(msgspec.Struct):
-    accuracy: dict[str, list[float]] = {}
-    outlook: dict[str, dict[str, Any]] = {}
-
-
-def load(file: Path) -> LearntState:
-    """Read the state; an empty one if the file is missing or damaged."""
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=LearntState)
-    except FileNotFoundError:
-        return LearntState()
-    except (OSError, ValueError, RecursionError) as error:
-        _log.warning(
-            "prefetching starts anew: its file cannot be read", file=str(file), why=str(error)
-        )
-        return LearntState()
-
-
-def save(file: Path, accuracy: ShadowAccuracy, outlook: Outlook) -> None:
-    """Write the state as a whole; a failure is logged."""
-    content = msgspec.json.encode(LearntState(accuracy.to_state(), outlook.to_state()))
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        own_file.write(file, content)
-    except OSError as error:
-        _log.warning("what prefetching learned was not kept", file=str(file), why=str(error))
-
 
 _FRESH_S = 30.0
 # The least transfer that teaches a rate. A smaller one mostly shows the latency.
@@ -69,8 +30,8 @@ PRIORS: Mapping[NetworkKind, Average] = {
 class Rates:
     """The outlook on networks, and the rates of this program's own transfers."""
 
-    def __init__(self, outlook: Outlook) -> None:
-        self.outlook = outlook
+    def __init__(self) -> None:
+        self.outlook = Outlook({})
         self._predictors: dict[str, NetworkPredictor] = {}
         self._measured_at_s: dict[str, float] = {}
         self._used_at_s: dict[str, float] = {}
