@@ -20,7 +20,6 @@ from cedos.api.messages import (
     NetworkMessage,
     PhoneMessage,
     PhoneRequest,
-    ProbingMessage,
     RecordingMessage,
     RecordingRequest,
     RuleMessage,
@@ -135,9 +134,6 @@ class ControlClient:
 
     def prefetching(self, request: PrefetchReport) -> PrefetchingAnswer:
         return self._ask("POST", "/v1/prefetching", PrefetchingAnswer, msgspec.json.encode(request))
-
-    def probing(self) -> list[ProbingMessage]:
-        return self._ask("GET", "/v1/probing", list[ProbingMessage])
 
     def transfer(self, report: TransferReport) -> TurnMessage:
         """Report a transfer with a deadline.

@@ -446,32 +446,6 @@ def flow_matches(wanted: str, key: FlowKey, server_name: str | None = None) -> b
     }
 
 
-class SentProbeMessage(ControlMessage, frozen=True, kw_only=True):
-    """The last probe: its age and its reason."""
-
-    age_s: float
-    why: str
-
-
-class ProbingMessage(ControlMessage, frozen=True, kw_only=True):
-    """The state of probing for one network and direction."""
-
-    network: str
-    direction: Direction
-    rule: str  # `value`, `change` (Delphi's) or `fixed`
-    send: bool
-    why: str
-    # Seconds that an answer is expected to save; None: the rule does not weigh them.
-    gain_s: float | None
-    cost_s: float | None  # the price of a probe today; None: a spent budget forbids it
-    energy_j: float
-    carried_bytes: float
-    # Of the passive indicators since the last probe, in ranges; None: the rule ignores it.
-    change: float | None
-    threshold: float | None  # the change that causes a probe; None: the rule ignores it
-    sent: SentProbeMessage | None  # the last probe; None: there was none
-
-
 class RuleMessage(ControlMessage, frozen=True, kw_only=True):
     """A rule and its effect now."""
 

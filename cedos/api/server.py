@@ -31,7 +31,6 @@ from cedos.api.messages import (
     NetworkMessage,
     PhoneMessage,
     PhoneRequest,
-    ProbingMessage,
     RecordingMessage,
     RecordingRequest,
     RuleMessage,
@@ -108,9 +107,6 @@ class Backend(Protocol):
 
     async def prefetching(self, request: PrefetchReport, uid: int) -> PrefetchingAnswer:
         """Store the state of a prefetching program. Return the networks, radios and prices."""
-
-    async def probing(self) -> list[ProbingMessage]:
-        """Return the networks that are probed or not, with reasons."""
 
     async def transfer(self, report: TransferReport, uid: int) -> TurnMessage:
         """Store a user's report of a transfer with a deadline. ConfigError: it is not valid.
@@ -391,7 +387,6 @@ class ControlServer:
             ("flows", asked.flows),
             ("budgets", asked.standing_budgets),
             ("phone", asked.phone),
-            ("probing", asked.probing),
             ("transfers", asked.transfers),
             ("rules", asked.rules),
             ("rules/digest", asked.rules_digest),

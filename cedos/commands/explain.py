@@ -12,7 +12,6 @@ from cedos.api.messages import (
     EvaluationMessage,
     NetworkMessage,
     NowMessage,
-    ProbingMessage,
     TransferMessage,
 )
 from cedos.budget_kinds import Resource
@@ -33,15 +32,13 @@ _USUAL = (Urgency.FOREGROUND, Bulk.SMALL)
         ("cedos explain example.org", "The latest about a server, by its name."),
         ("cedos explain 198.51.100.1:443", "The latest about a remote address and port."),
         ("cedos explain 17", "The decision of this number."),
-        ("cedos explain --probes", "Networks that are probed or not, with reasons."),
     ],
     exits={0: "", 1: "No decision about such a flow is known.", **dict.fromkeys((2, 3, 6), "")},
     files=[SOCKET],
 )
 @click.argument("flow", required=False)
-@click.option("--probes", is_flag=True, help="Show the state of probing instead of a flow.")
 @json_option
-def command(flow: str | None, probes: bool, as_json: bool) -> None:
+def command(flow: str | None, as_json: bool) -> None:
     """Explain why a flow uses its network.
 
     For a living flow the first line has the networks that carry it now, and what is wrong with
@@ -56,17 +53,8 @@ def command(flow: str | None, probes: bool, as_json: bool) -> None:
     energy, metered bytes, and the sum in the unit of the objective), the choice and its reason,
     and the measurements with their ages at that moment. If there are budgets (`cedos budget`),
     their prices of today follow.
-
-    With --probes: for each network and direction the state of the configured rule, the expected
-    saving of an answer, the cost of a probe at today's prices, and the reason of the last one.
     """
     client = ControlClient(directories().socket)
-    if probes:
-        if flow is not None:
-            raise click.UsageError("--probes excludes FLOW")
-        probing = client.probing()
-        render.tell(probing, _probing_lines(probing), as_json=as_json)
-        return
     decision = client.explain(flow)
     if as_json:
         render.print_json(decision)
@@ -228,40 +216,3 @@ def _row(one: EvaluationMessage, choice: Strategy) -> tuple[str, ...]:
         render.size(one.metered_bytes),
         render.cost(one.cost),
     )
-
-
-_PROBING_RULES = {
-    "value": "when the answer should save more than it costs",
-    "change": "when the passive indicators have changed enough (Delphi)",
-    "fixed": "at a fixed rate",
-}
-
-
-def _probing_lines(probing: Sequence[ProbingMessage]) -> Iterator[str]:
-    if not probing:
-        yield "no usable network to probe"
-        return
-    yield from render.wrapped(
-        f"Networks are probed {_PROBING_RULES.get(probing[0].rule, probing[0].rule)}"
-    )
-    for one in probing:
-        way = "download" if one.direction is Direction.DOWN else "upload"
-        yield ""
-        yield f"{one.network}, {way}: {'a probe is due' if one.send else 'no probe'} now"
-        yield from render.wrapped(f"Why: {render.sentence(one.why)}", "  ")
-        cost = (
-            "a budget has none of that to spare"
-            if one.cost_s is None
-            else f"worth {render.worth(one.cost_s)} of waiting at the prices now"
-        )
-        yield from render.wrapped(
-            f"It takes {render.size(one.carried_bytes)} and {render.energy(one.energy_j)}: {cost}.",
-            "  ",
-        )
-        last = "None was sent yet (pings have a schedule of their own)."
-        if one.sent is not None:
-            last = (
-                f"The last one was sent {render.ago(one.sent.age_s)}. The reason then:"
-                f" {render.sentence(one.sent.why)}"
-            )
-        yield from render.wrapped(last, "  ")

@@ -11,15 +11,14 @@ was one, nor long after the last one: of most hosts, most of the time, no progra
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import exp, inf
-from typing import Final, NamedTuple
+from typing import Final
 
 from cedos.controller.commands import SendProbe
 from cedos.controller.config import ProbingConfig
 from cedos.controller.outbox import Outbox, next_beat_s
 from cedos.model import Direction, Network, NetworkKind
-from cedos.selector.budgets.prices import FREE, Prices
 from cedos.selector.energy import PowerModel
-from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule, ProbeVerdict
+from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule
 from cedos.selector.probing.value import Price, ProbeValue, probe_cost
 
 _ASK_S: Final = 1.0
@@ -30,13 +29,6 @@ _REMEMBERED_S: Final = 60.0
 _NO_UPLOADS: Final = 0.05
 # The bytes of a look-up and its ping, and the time that the radio is used for them.
 _LIGHT_BYTES, _LIGHT_S = 320, 0.1
-
-
-class ProbeAnswer(NamedTuple):
-    """The rule's word on a network and direction, with the prices of that moment."""
-
-    verdict: ProbeVerdict
-    prices: Prices = FREE
 
 
 @dataclass(slots=True)
@@ -63,8 +55,6 @@ class Probing:
         networks: those that are up and may be probed.
         attended: whether a person is at the host.
         pingable: the networks with a host to ping that may answer.
-        answers: what the rules said last.
-        sent: when the last probe was sent, and why.
     """
 
     def __init__(
@@ -77,10 +67,10 @@ class Probing:
         self.networks: tuple[Network, ...] = ()
         self.attended = True
         self.pingable: frozenset[str] = frozenset()
-        self.answers: dict[tuple[str, Direction], ProbeAnswer] = {}
-        self.sent: dict[tuple[str, Direction], tuple[float, str]] = {}
+        # When each network was last probed downwards.
+        self._sent_at_s: dict[str, float] = {}
         self._outbox = outbox
-        self.config = config
+        self._config = config
         self._power = power
         self._seen = seen
         self._rules: dict[tuple[str, int, NetworkKind], Mapping[Direction, ProbeRule]] = {}
@@ -91,20 +81,6 @@ class Probing:
 
     def next_timer_s(self) -> float | None:
         return self._ask_at_s
-
-    def price(self, kind: NetworkKind, direction: Direction) -> Price:
-        """Return a probe's expected cost, the radio's joules and the bytes, in seconds."""
-        return expected_price(self.config, kind, self._power, direction)
-
-    def silent(self, way: Direction) -> str:
-        """Return why no rule was asked about a direction."""
-        if not self.config.enabled:
-            return "probes are off ([probes] enabled)"
-        if not self.config.kinds:
-            return "there is nothing to ask: neither a lookup ([probes] dns) nor a server"
-        if way is Direction.UP:
-            return "no upload was seen lately, and a train upwards serves uploads alone"
-        return "it is up for less than a second"
 
     # -- events -------------------------------------------------------------------------------
 
@@ -120,9 +96,8 @@ class Probing:
             key: self._rules.get(key) or self._new_rules(network) for key, network in there.items()
         }
         names = {network.name for network in networks}
-        self.answers = {key: each for key, each in self.answers.items() if key[0] in names}
-        self.sent = {key: each for key, each in self.sent.items() if key[0] in names}
-        if self._ask_at_s is None and self.config.enabled and self.config.kinds:
+        self._sent_at_s = {name: at_s for name, at_s in self._sent_at_s.items() if name in names}
+        if self._ask_at_s is None and self._config.enabled and self._config.kinds:
             self._asked_at_s, self._ask_at_s = now_s, next_beat_s(now_s, _ASK_S)
 
     def on_transfer_begun(self) -> None:
@@ -142,15 +117,11 @@ class Probing:
         down = self._worth(Direction.DOWN, now_s)
         lately = self._begun[Direction.UP].per_s * _REMEMBERED_S
         up: list[str] = []
-        if self.config.server and lately > _NO_UPLOADS:
+        if self._config.server and lately > _NO_UPLOADS:
             up = self._worth(Direction.UP, now_s)
-        else:
-            self.answers = {
-                key: each for key, each in self.answers.items() if key[1] is Direction.DOWN
-            }
         for network in self.networks:
             if network.name in down or network.name in up:
-                kinds = self.config.kinds if network.name in down else ()
+                kinds = self._config.kinds if network.name in down else ()
                 self._outbox.give(SendProbe(network.name, kinds, train_up=network.name in up))
 
     def _worth(self, direction: Direction, now_s: float) -> list[str]:
@@ -161,30 +132,26 @@ class Probing:
         worth = []
         for network in self.networks:
             rule = self._rules[_key(network)][direction]
-            verdict = rule.weigh(network.name, moment)
-            if self.config.light and verdict.send:
-                verdict = self._needed(network.name, verdict, moment)
-            self.answers[network.name, direction] = ProbeAnswer(verdict, moment.prices)
-            if verdict.send:
-                rule.probed(network.name, moment)
-                self.sent[network.name, direction] = now_s, verdict.why
-                worth.append(network.name)
+            if not rule.weigh(network.name, moment):
+                continue
+            if self._config.light and not self._needed(network.name, moment):
+                continue
+            rule.probed(network.name, moment)
+            if direction is Direction.DOWN:
+                self._sent_at_s[network.name] = now_s
+            worth.append(network.name)
         return worth
 
-    def _needed(self, network: str, verdict: ProbeVerdict, moment: Moment) -> ProbeVerdict:
-        """Return the verdict on a look-up, which only tells that a network lives."""
+    def _needed(self, network: str, moment: Moment) -> bool:
+        """Return whether a look-up, which only tells that a network lives, tells anything new."""
         if network in self.pingable:
-            why = "pings tell whether it lives; only a probe server could tell how fast it is"
-            return verdict._replace(send=False, why=why)
-        sent_at_s, _ = self.sent.get((network, Direction.DOWN), (-inf, ""))
-        quiet_s = moment.now_s - max(sent_at_s, moment.heard_at_s.get(network, -inf))
-        if quiet_s >= self.config.interval_s:
-            return verdict
-        why = f"asked or heard {quiet_s:.1f} s ago, less than {self.config.interval_s:g} s"
-        return verdict._replace(send=False, why=why)
+            return False  # pings tell that
+        sent_at_s = self._sent_at_s.get(network, -inf)
+        heard_at_s = max(sent_at_s, moment.heard_at_s.get(network, -inf))
+        return moment.now_s - heard_at_s >= self._config.interval_s
 
     def _new_rules(self, network: Network) -> Mapping[Direction, ProbeRule]:
-        return {way: rule_of(self.config, [network], self._power, way) for way in Direction}
+        return {way: rule_of(self._config, [network], self._power, way) for way in Direction}
 
 
 def rule_of(

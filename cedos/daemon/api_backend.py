@@ -24,11 +24,9 @@ from cedos.api.messages import (
     OtherDefaultMessage,
     PhoneMessage,
     ProbesMessage,
-    ProbingMessage,
     RecordingMessage,
     RecordingRequest,
     RuleMessage,
-    SentProbeMessage,
     StatusMessage,
     SubflowMessage,
     flow_text,
@@ -44,7 +42,6 @@ from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import ChoiceAsked, HintGiven, HintWithdrawn, HostDefault, RuleSet
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.hint import HintRequest, PrefetchReport
-from cedos.controller.probing import ProbeAnswer, Probing
 from cedos.controller.rule import RuleRequest
 from cedos.daemon.budgets import used
 from cedos.daemon.budgets.host_budgets import HostBudgets
@@ -58,12 +55,11 @@ from cedos.daemon.transfers import Transfers
 from cedos.errors import ConfigError, NotFoundError
 from cedos.host.monitor.flow_source import OpenSockets, is_own
 from cedos.host.steer.routing_plan import is_second_choice
-from cedos.model import Budget, Direction, Network, NetworkKind, PhoneUse
+from cedos.model import Budget, NetworkKind, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.decision.case import Sent
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Detour
-from cedos.selector.probing.rules import ProbeVerdict
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 
@@ -236,15 +232,6 @@ class ApiBackend:
         own = [each for each in await self.networks() if each.kind is not NetworkKind.HELPER]
         return self.programs.on_request(request, own, uid)
 
-    async def probing(self) -> list[ProbingMessage]:
-        known, now_s = self._known.probing, time.monotonic()
-        ways = list(Direction) if known.config.server else [Direction.DOWN]
-        return [
-            _probing_message(known, network, way, now_s)
-            for network in known.networks
-            for way in ways
-        ]
-
     async def transfer(self, report: TransferReport, uid: int) -> TurnMessage:
         return await self.deadlines.report(report, uid)
 
@@ -337,31 +324,6 @@ class ApiBackend:
                 and is_second_choice(ip_version, first, by_name[led[0]]),
             )
         return found
-
-
-def _probing_message(
-    known: Probing, network: Network, way: Direction, now_s: float
-) -> ProbingMessage:
-    """Return what the rule says of a network, and why; of a second ago."""
-    unasked = ProbeAnswer(ProbeVerdict(send=False, why=known.silent(way)))
-    answer = known.answers.get((network.name, way), unasked)
-    price = known.price(network.kind, way)
-    cost_s = price.today(network.name, answer.prices)
-    sent = known.sent.get((network.name, way))
-    return ProbingMessage(
-        network=network.name,
-        direction=way,
-        rule=known.config.rule,
-        send=answer.verdict.send,
-        why=answer.verdict.why,
-        gain_s=answer.verdict.gain_s,
-        cost_s=cost_s if cost_s < PROHIBITIVE else None,
-        energy_j=price.energy_j,
-        carried_bytes=price.carried_bytes,
-        change=answer.verdict.change,
-        threshold=answer.verdict.threshold,
-        sent=None if sent is None else SentProbeMessage(age_s=now_s - sent[0], why=sent[1]),
-    )
 
 
 def budget_messages(

@@ -185,7 +185,7 @@ def replay(
                 up, down = PING_BYTES / 2, PING_BYTES / 2 * (1 - record.get("ping_loss", 0.0))
                 took_s = record.get("rtt_s", 0.1)
             # Ask the rule. What is not probed is judged by what was known (equation 2).
-            if not rule.weigh(network, moment).send:
+            if not rule.weigh(network, moment):
                 asked.errors.append(_error(answers[network], record))
             else:
                 rule.probed(network, moment)

@@ -85,7 +85,6 @@ class FakeDaemon:
         self.choices = []
         self.direct = False
         self.prefetching_said = []
-        self.probed = []
         self.told_carrying = []
         self.usage_since = None
         self.told = None
@@ -148,9 +147,6 @@ class FakeDaemon:
 
     async def report_carried(self, report, uid):
         self.told_carrying.append((report, uid))
-
-    async def probing(self):
-        return self.probed
 
     async def _nothing(self, *_asked): ...
 

@@ -8,7 +8,8 @@ rule (`value`) is behind the same interface.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from math import inf
+from typing import Protocol
 
 from cedos.model import Evaluation, Indicator
 from cedos.selector.budgets.prices import FREE, Prices
@@ -44,25 +45,11 @@ class Moment:
     heard_at_s: Mapping[str, float] = field(default_factory=dict)
 
 
-class ProbeVerdict(NamedTuple):
-    """The verdict on a probe now, and the reason."""
-
-    send: bool
-    why: str  # the reason in words, with its numbers, for either verdict
-    # The expected saving by the answer, in seconds; None: the rule does not weigh it.
-    gain_s: float | None = None
-    # The cost in seconds at the budgets' present prices; None: likewise.
-    cost_s: float | None = None
-    # The change of the passive indicators since the last probe, in ranges; None: not looked at.
-    change: float | None = None
-    threshold: float | None = None  # the change that is enough
-
-
 class ProbeRule(Protocol):
     """Decides when a network is probed, and keeps a record of the probes."""
 
-    def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
-        """Return the verdict on a probe of the network now."""
+    def weigh(self, network: str, moment: Moment) -> bool:
+        """Return whether the network is to be probed now."""
 
     def probed(self, network: str, moment: Moment) -> None:
         """Record that a probe of the network was sent at this moment."""
@@ -75,15 +62,9 @@ class FixedRate:
         self._interval_s = interval_s
         self._probed_at_s: dict[str, float] = {}
 
-    def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
-        last_s = self._probed_at_s.get(network)
-        each = f"one is sent every {self._interval_s:g} s"
-        if last_s is None:
-            return ProbeVerdict(True, f"never probed, and {each}")
-        age_s = moment.now_s - last_s
-        return ProbeVerdict(
-            age_s >= self._interval_s, f"the last probe is {age_s:.1f} s old, and {each}"
-        )
+    def weigh(self, network: str, moment: Moment) -> bool:
+        last_s = self._probed_at_s.get(network, -inf)
+        return moment.now_s - last_s >= self._interval_s
 
     def probed(self, network: str, moment: Moment) -> None:
         self._probed_at_s[network] = moment.now_s
@@ -102,7 +83,7 @@ class PassiveChange:
             network without passive indicators is probed once and never again.
     """
 
-    def __init__(self, threshold: float, longest_s: float = float("inf")) -> None:
+    def __init__(self, threshold: float, longest_s: float = inf) -> None:
         self._threshold = threshold
         self._longest_s = longest_s
         self._then: dict[str, Mapping[str, float]] = {}
@@ -120,7 +101,7 @@ class PassiveChange:
             self._ranges[network, name] = min(low, value), max(high, value)
         then = self._then.get(network)
         if then is None:
-            return float("inf")
+            return inf
         total = 0.0
         for name in now.keys() | then.keys():
             if name not in now or name not in then:
@@ -131,28 +112,15 @@ class PassiveChange:
                 total += abs(now[name] - then[name]) / (high - low)
         return total
 
-    def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
-        change, threshold = self.change(network, moment), self._threshold
+    def weigh(self, network: str, moment: Moment) -> bool:
+        change = self.change(network, moment)
         last_s = self._probed_at_s.get(network)
         if last_s is None:
-            return ProbeVerdict(True, "never probed", threshold=threshold)
-        age_s = moment.now_s - last_s
-        than = "more than" if change > threshold else "not more than"
-        why = (
-            f"signal and other passive indicators changed by {change:.2f} of their ranges,"
-            f" {than} {threshold:.2f}"
-        )
+            return True
         # A change of the passive indicators is the sign of news, or a probe older than `longest_s`.
-        send = change > threshold
-        if not send and age_s >= self._longest_s:
-            send, why = True, f"{why}. But the last probe is {age_s:.0f} s old"
+        news = change > self._threshold or moment.now_s - last_s >= self._longest_s
         # An unattended host probes only for a transfer that waits (Delphi, 5.2).
-        if send and not (moment.attended or moment.pending):
-            send, why = (
-                False,
-                f"{why}. But no person is at the screen, and nothing waits to be sent",
-            )
-        return ProbeVerdict(send, why, change=change, threshold=threshold)
+        return news and (moment.attended or moment.pending)
 
     def probed(self, network: str, moment: Moment) -> None:
         self._then[network] = passive(moment.indicators.get(network, {}))

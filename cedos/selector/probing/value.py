@@ -24,11 +24,10 @@ from dataclasses import dataclass
 from math import erf, exp, expm1, hypot, pi, sqrt
 
 from cedos.model import Direction, NetworkKind
-from cedos.plain_text import rounded
 from cedos.selector.budgets.controller import PROHIBITIVE
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.energy import DELPHI, PowerModel
-from cedos.selector.probing.rules import Moment, PassiveChange, ProbeVerdict
+from cedos.selector.probing.rules import Moment, PassiveChange
 
 # A probe with this share of its bytes in one direction is charged at that direction's power.
 _ONE_WAY = 0.9
@@ -188,38 +187,15 @@ class ProbeValue:
         probed_at_s = self._probed_at_s.get(network, -_NEVER_S)
         return moment.now_s - max(probed_at_s, moment.heard_at_s.get(network, -_NEVER_S))
 
-    def weigh(self, network: str, moment: Moment) -> ProbeVerdict:
-        price = self._of(network)
-        cost = price.today(network, moment.prices)
-        # A network without any knowledge is probed once, unless a budget forbids it.
-        forbidden = cost >= PROHIBITIVE
+    def weigh(self, network: str, moment: Moment) -> bool:
+        cost = self._of(network).today(network, moment.prices)
+        if cost >= PROHIBITIVE:
+            return False  # a used-up budget forbids it
+        # A network without any knowledge is probed once.
         known_alive = self._light and network in moment.heard_at_s
         if network not in self._probed_at_s and not known_alive:
-            why = "never probed, but a used-up budget forbids it"
-            return ProbeVerdict(not forbidden, why if forbidden else "never probed", None, cost)
-        worth = self.worth(network, moment)
-        if forbidden:
-            return ProbeVerdict(False, "a used-up budget forbids it", worth, cost)
-        _, rival = _best(network, moment)
-        count = self._transfers(network, moment)
-        # The reason: no answer could matter; or how old the knowledge is, and what a new one saves.
-        if rival is None:
-            why = "no answer could change a choice, as there is only one possibility"
-        elif not count > 0.0:
-            why = "no transfer is expected while the answer is fresh"
-        else:
-            quiet_s = self._quiet_s(network, moment)
-            probed_at_s = self._probed_at_s.get(network)
-            if probed_at_s is None or (quiet_s < moment.now_s - probed_at_s and self._light):
-                last = f"it was heard {_time(quiet_s)} ago"
-            else:
-                last = f"the last probe is {_time(moment.now_s - probed_at_s)} old"
-            than = f"{'more' if worth > cost else 'not more'} than its price of {_time(cost)}"
-            saves = (
-                f"should save {_time(worth)} of waiting, {than}" if worth else "would save nothing"
-            )
-            why = f"{last}. A new one {saves}"
-        return ProbeVerdict(worth > cost, why, worth, cost)
+            return True
+        return self.worth(network, moment) > cost
 
     def probed(self, network: str, moment: Moment) -> None:
         self._probed_at_s[network] = moment.now_s
@@ -257,7 +233,3 @@ def expected_saving(gap: float, sigma: float) -> float:
     density = exp(-0.5 * z * z) / sqrt(2.0 * pi)
     above = 0.5 * (1.0 - erf(z / sqrt(2.0)))
     return sigma * (density - z * above)
-
-
-def _time(seconds: float) -> str:
-    return f"{rounded(seconds, 3)} s" if seconds >= 0.1 else f"{rounded(seconds * 1000)} ms"

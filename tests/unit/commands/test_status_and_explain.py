@@ -16,8 +16,6 @@ from cedos.api.messages import (
     IndicatorMessage,
     NetworkMessage,
     OtherDefaultMessage,
-    ProbingMessage,
-    SentProbeMessage,
     StatusMessage,
     SubflowMessage,
 )
@@ -27,7 +25,6 @@ from cedos.controller.hint import program_text
 from cedos.model import (
     NO_DEFAULT_ROUTE,
     CarriedConnection,
-    Direction,
     NetworkKind,
     NetworkLife,
     SizeEstimate,
@@ -221,41 +218,6 @@ def test_explain_names_the_neighbours_of_a_decision():
     other = msgspec.structs.replace(helper, name="helper-2", neighbour="carol")
     considered = [Strategy(StrategyKind.MPTCP, ("wlan0", "helper-1"))]
     assert list(explain.neighbours(considered, [helper, other])) == ["  helper-1 is bob now."]
-
-
-def test_explain_why_networks_are_probed(cedos, control, fake_daemon):
-    assert "no usable network" in cedos("explain", "--probes").stdout
-    common = {"energy_j": 7.5, "carried_bytes": 64_320.0, "change": None, "threshold": None}
-    fake_daemon.probed = [
-        ProbingMessage(
-            network="wlan0", direction=Direction.DOWN, rule="value", send=True, gain_s=0.21,
-            why="it is worth it", cost_s=0.05, sent=SentProbeMessage(age_s=60.0, why="it was new"),
-            **common,
-        ),
-        ProbingMessage(
-            network="lte0", direction=Direction.UP, rule="value", send=False, gain_s=None,
-            why="a budget forbids it", cost_s=None, sent=None, **common,
-        ),
-    ]  # fmt: skip
-    assert cedos("explain", "--probes").stdout == (
-        "Networks are probed when the answer should save more than it costs\n"
-        "\n"
-        "wlan0, download: a probe is due now\n"
-        "  Why: it is worth it.\n"
-        "  It takes 64.3 kB and 7.5 J: worth 50 ms of waiting at the prices now.\n"
-        "  The last one was sent 60 s ago. The reason then: it was new.\n"
-        "\n"
-        "lte0, upload: no probe now\n"
-        "  Why: a budget forbids it.\n"
-        "  It takes 64.3 kB and 7.5 J: a budget has none of that to spare.\n"
-        "  None was sent yet (pings have a schedule of their own).\n"
-    )
-    first, second = json.loads(cedos("explain", "--probes", "--json").stdout)
-    assert (first["gain_s"], first["cost_s"], first["sent"]["age_s"]) == (0.21, 0.05, 60.0)
-    assert (second["direction"], second["cost_s"], second["sent"]) == ("up", None, None)
-    refused = cedos("explain", "--probes", "example.org")
-    assert refused.exit_code == 2
-    assert "excludes FLOW" in refused.stderr
 
 
 def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(make_decision):
