@@ -113,7 +113,7 @@ class Host:
         with self.client.entered():
             connecting = socket.socket(FAMILY[version], socket.SOCK_STREAM, proto)
         self.sockets.append(connecting)
-        connecting.settimeout(5)
+        connecting.settimeout(where.get("limit_s", 5))
         if "bind" in where:
             connecting.bind((where["bind"], 0))
         connecting.connect((where.get("to", SERVER[version]), where.get("port", TCP_PORT)))

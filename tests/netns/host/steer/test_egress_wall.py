@@ -164,8 +164,8 @@ def test_a_packet_filter_that_nobody_puts_back_opens_nothing(host):
             await steering._end_repairs()
             with host.client.entered():
                 assert iptables.remove()
-            assert not answered(host, 4, bind=host.address("lte0", 4))
-            assert not answered(host, 6, bind=host.address("lte0", 6))
+            for version in (4, 6):
+                assert not answered(host, version, bind=host.address("lte0", version), limit_s=1)
             await asyncio.sleep(0)
 
     before = host.state()
