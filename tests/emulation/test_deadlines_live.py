@@ -1,27 +1,23 @@
 """`cedos-get --by` beside the daemon on an emulated laptop; both are killed, and all is there in time."""
 
-import hashlib
 import json
-import random
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+from kit.served_file import PORT, ServedFile
 from kit.waiting import wait_until
 
-from cedos.apps.files.partial import files_of
 from cedos.controller.rule import RuleRequest
 from cedos.model import NetworkKind
-from cedos.session import keys
 from emu.places.traces import Trace
 from emu.testbed.access import Access
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.daemon import Daemon
 
 BYTES = 12_000_000
-PORT = 7008
 WHEN = "1h"
 """Long enough for LTE to wait though it was never used and so is taken for 1 Mbit/s: with three minutes
 it begins at once, and has carried a megabyte when its rate is known."""
@@ -36,60 +32,17 @@ CONFIG = (
 )
 
 
-class Fetching:
+class Fetching(ServedFile):
     """The daemon and the program at one end, the server at the other."""
 
     def __init__(self, laptop, folder):
-        self.laptop, self.folder = laptop, folder
-        (folder / "served").mkdir()
-        text = random.Random(3).randbytes(BYTES)
-        (folder / "served" / "file").write_bytes(text)
-        self.digest = hashlib.sha256(text).digest()
-        self.daemon = Daemon(laptop.client, folder / "daemon", CONFIG)
-        self.environment = self.daemon.environment | {
-            "XDG_CONFIG_HOME": str(folder / "config"),
-            "XDG_STATE_HOME": str(folder / "state"),
-        }
-        self.key = keys.to_text(keys.own(folder / "server.key").public)
-        self.programs = []
-
-    def _start(self, where, program, *arguments):
-        code = f"from cedos.commands.sessions.{program} import main; main()"
-        process = where.popen(
-            sys.executable, "-c", code, *arguments,
-            env=self.environment, cwd=self.folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        self.programs.append(process)
-        return process
-
-    def serve(self):
-        process = self._start(
-            self.laptop.server,
-            "serve",
-            "-l",
-            f"{SERVER}:{PORT}",
-            "--own-key",
-            "server.key",
-            "served",
-        )
-        assert "ready" in process.stderr.readline()
+        self.laptop, self.daemon = laptop, Daemon(laptop.client, folder / "daemon", CONFIG)
+        environment = self.daemon.environment
+        super().__init__(laptop.client, laptop.server, SERVER, folder, BYTES, environment)
 
     def up(self):
         self.daemon.start()
         self.daemon.wait_for(lambda client: bool(client.status().networks), 20.0)
-
-    def get(self, by=None):
-        return self._start(
-            self.laptop.client, "get", "--json", *(("--by", by) if by else ()), "--key", self.key,
-            "-o", "got", f"{SERVER}:{PORT}/file",
-        )  # fmt: skip
-
-    def have(self):
-        try:
-            return files_of(self.folder / "got")[0].stat().st_size
-        except FileNotFoundError:
-            return 0
 
     def until_more(self, n_bytes, limit_s=30.0):
         wanted = self.have() + n_bytes
@@ -106,9 +59,7 @@ class Fetching:
         return found if waits else None
 
     def close(self):
-        for process in self.programs:
-            process.kill()
-            process.communicate()
+        super().close()
         self.daemon.stop()
 
 
@@ -125,7 +76,7 @@ def fetching(tmp_path, registry):
 def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching):
     fetching.serve()
     fetching.up()
-    program = fetching.get(WHEN)
+    program = fetching.get("--by", WHEN)
     fetching.until_more(BYTES // 6)
     program.send_signal(signal.SIGKILL)
     program.wait()
@@ -137,7 +88,7 @@ def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching):
     fetching.laptop.detach(NetworkKind.WIFI)
     wait_until(lambda: not fetching.listed().running)
     assert fetching.listed().name == "got"
-    program = fetching.get(WHEN)
+    program = fetching.get("--by", WHEN)
     waits = wait_until(fetching.waiting)
     assert waits.turn.begin_unix_s > time.time()
     time.sleep(1.0)
@@ -156,7 +107,7 @@ def test_over_wifi_as_far_as_possible_though_both_programs_are_killed(fetching):
     (fact,) = json.loads(out)["files"]
     assert fact["in_time"]
     assert fact["received_bytes"].get("lte0", 0) < _ASKED_BYTES
-    assert hashlib.sha256((fetching.folder / "got").read_bytes()).digest() == fetching.digest
+    assert fetching.is_whole()
     wait_until(lambda: fetching.daemon.client.transfers() == [])
 
 
@@ -181,7 +132,7 @@ def test_a_users_rule_holds_for_what_sessions_carry(fetching):
 def test_over_lte_as_much_as_the_deadline_needs(fetching):
     fetching.serve()
     fetching.up()
-    program = fetching.get("40s")
+    program = fetching.get("--by", "40s")
     fetching.until_more(BYTES // 6)
     fetching.laptop.detach(NetworkKind.WIFI)
     out, error = program.communicate(timeout=90)

@@ -1,15 +1,13 @@
 """Files that go on over changes of networks, by a deadline, and after a server was killed."""
 
-import hashlib
 import json
 import os
-import random
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
+from kit.served_file import PORT, ServedFile
 from kit.waiting import wait_until
 
 from cedos import session
@@ -19,61 +17,15 @@ from cedos.session import keys
 from cedos.session.io.idle_sessions import RECORD_BYTES
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES
 from cedos.session.protocol.idle_record import IDLE_BYTES, IdleRecord
-from tests.netns.session.conftest import NETWORKS
+from tests.netns.session.conftest import NETWORKS, SERVER
 
 SIZE = 16_000_000
-PORT = 7008
-SERVER = "10.99.0.1"
 
 
-class Walk:
+class Walk(ServedFile):
     def __init__(self, world, folder):
-        self.world, self.folder = world, folder
-        (folder / "served").mkdir()
-        text = random.Random(3).randbytes(SIZE)
-        (folder / "served" / "file").write_bytes(text)
-        self.digest = hashlib.sha256(text).digest()
-        self.environment = dict(
-            os.environ, XDG_CONFIG_HOME=str(folder / "config"), XDG_STATE_HOME=str(folder / "state")
-        )
-        self.key = keys.to_text(keys.own(folder / "server.key").public)
-        self.started = []
-
-    def start(self, where, program, *arguments):
-        code = f"from cedos.commands.sessions.{program} import main; main()"
-        process = where.popen(
-            sys.executable, "-c", code, *arguments,
-            env=self.environment, cwd=self.folder, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        self.started.append(process)
-        return process
-
-    def serve(self):
-        process = self.start(
-            self.world.far, "serve", "-l", f"{SERVER}:{PORT}", "--own-key", "server.key", "served"
-        )
-        line = process.stderr.readline()
-        assert "ready" in line, line + process.stderr.read()
-        return process
-
-    def get(self):
-        return self.start(
-            self.world.near,
-            "get",
-            "--json",
-            "--key",
-            self.key,
-            "-o",
-            "got",
-            f"{SERVER}:{PORT}/file",
-        )
-
-    def have(self):
-        try:
-            return files_of(self.folder / "got")[0].stat().st_size
-        except FileNotFoundError:
-            return 0
+        self.world = world
+        super().__init__(world.near, world.far, SERVER, folder, SIZE, os.environ)
 
     def more(self, n_bytes, client):
         """Waits until so many more bytes have come."""
@@ -88,9 +40,7 @@ class Walk:
 def walk(world, tmp_path):
     walk = Walk(world, tmp_path)
     yield walk
-    for process in walk.started:
-        process.kill()
-        process.communicate()
+    walk.close()
 
 
 def test_a_walk_with_crashes(walk):
@@ -123,7 +73,7 @@ def test_a_walk_with_crashes(walk):
     world.route("wlan0")
     out, errors = client.communicate(timeout=60)
     assert client.returncode == 0, errors
-    assert hashlib.sha256((walk.folder / "got").read_bytes()).digest() == walk.digest
+    assert walk.is_whole()
     assert '"sessions": 2' in out  # one ended with the server, none with a network
     server.terminate()
     assert server.wait(20) == 0
@@ -147,7 +97,7 @@ def test_both_networks_are_gone_for_a_while(walk):
     out, errors = client.communicate(timeout=60)
     assert client.returncode == 0, errors
     assert '"sessions": 1' in out
-    assert hashlib.sha256((walk.folder / "got").read_bytes()).digest() == walk.digest
+    assert walk.is_whole()
 
 
 _ASKED_BYTES = 200_000
@@ -158,13 +108,6 @@ _ASKED_BYTES = 200_000
 def slow_walk(walk):
     walk.world.shape("20mbit")
     return walk
-
-
-def by(walk, when, *more):
-    return walk.start(
-        walk.world.near, "get", "--json", "--by", when, "--key", walk.key, "-o", "got", *more,
-        f"{SERVER}:{PORT}/file",
-    )  # fmt: skip
 
 
 def fact(process):
@@ -180,7 +123,7 @@ def fact(process):
 def test_without_wifi_the_metered_network_begins_in_time(slow_walk):
     slow_walk.world.near.ip("link", "set", "wlan0", "down")
     slow_walk.serve()
-    found = fact(by(slow_walk, "15s"))
+    found = fact(slow_walk.get("--by", "15s"))
     assert found["received_bytes"]["lte0"] >= SIZE
 
 
@@ -192,11 +135,7 @@ def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk):
     photo.write_bytes((slow_walk.folder / "served" / "file").read_bytes())
     me = keys.to_text(keys.own(slow_walk.folder / "client.key").public)
     (slow_walk.folder / "friends.toml").write_text(f'[hosts]\nme = "{me}"\n')
-    server = slow_walk.start(
-        slow_walk.world.far, "serve", "-l", f"{SERVER}:{PORT}", "--own-key", "server.key",
-        "--writable", "--clients", "friends.toml", "inbox",
-    )  # fmt: skip
-    assert "ready" in server.stderr.readline()
+    slow_walk.serve("--writable", "--clients", "friends.toml", "inbox")
 
     def put():
         return slow_walk.start(
@@ -223,14 +162,14 @@ def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk):
     assert found["here_before_bytes"] > SIZE // 5
     assert SIZE - found["here_before_bytes"] <= found["sent_bytes"]["wlan0"] < SIZE
     assert found["sent_bytes"].get("lte0", 0) < _ASKED_BYTES
-    assert hashlib.sha256((inbox / "in" / "photo").read_bytes()).digest() == slow_walk.digest
+    assert slow_walk.is_whole(inbox / "in" / "photo")
 
 
 @pytest.mark.parametrize(
     ("when", "said"), [("yesterday", "is no time"), ("2020-01-01", "has passed")]
 )
 def test_a_wrong_time_is_refused(slow_walk, when, said):
-    process = by(slow_walk, when)
+    process = slow_walk.get("--by", when)
     _, error = process.communicate(timeout=30)
     assert process.returncode == 2
     assert said in error
@@ -304,7 +243,7 @@ def test_a_fetch_and_an_idle_session_go_on_with_the_next_server(walk):
     whole = received(walk)
 
     assert client.returncode == 0, errors
-    assert hashlib.sha256((walk.folder / "got").read_bytes()).digest() == walk.digest
+    assert walk.is_whole()
     assert '"sessions": 2' in out
     for part in (grown(killed, begun), grown(whole, killed)):
         assert min(part.values()) > SIZE // 16, part  # both networks, before and after
