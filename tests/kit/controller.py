@@ -8,30 +8,10 @@ from typing import Any, TypeVar
 
 from cedos.budget_kinds import Resource
 from cedos.controller import commands as give
+from cedos.controller import events as on
 from cedos.controller.commands import Command
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.controller import Controller
-from cedos.controller.events import (
-    BudgetRemoved,
-    BudgetsCounted,
-    BudgetSet,
-    BudgetUse,
-    ChoiceAsked,
-    Event,
-    FlowOpened,
-    FlowsSampled,
-    HandshakeEnded,
-    HostDefaultsChanged,
-    IndicatorsRead,
-    NetworksChanged,
-    PageChecked,
-    PortalDoubted,
-    PortalFinding,
-    SizeLearned,
-    SubflowJoined,
-    TimerFired,
-    TlsAnswer,
-)
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.model import (
     Budget,
@@ -120,11 +100,11 @@ class Script:
         self.now_s = 8.0  # the time of the last event
         self.decisions: list[Decision] = []  # all that were recorded
         self._given: list[Command] = []
-        self.tell(NetworksChanged((WLAN, LTE)))
+        self.tell(on.NetworksChanged((WLAN, LTE)))
 
     # -- events ---------------------------------------------------------------------------------
 
-    def tell(self, *events: Event, at_s: float | None = None) -> list[Command]:
+    def tell(self, *events: on.Event, at_s: float | None = None) -> list[Command]:
         """Events happen, at an instant; returns the commands. Timers do not fire."""
         self.now_s = self.now_s if at_s is None else at_s
         found: list[Command] = []
@@ -138,15 +118,15 @@ class Script:
     def decide(self, at_s: float | None = None) -> list[Command]:
         """Decide on everything again, from an instant on; return the commands."""
         now_s = self.now_s if at_s is None else at_s
-        urgent = HostDefaultsChanged(self.controller.decider.host_defaults)
-        found = self.tell(urgent, TimerFired(), at_s=now_s)
+        urgent = on.HostDefaultsChanged(self.controller.decider.host_defaults)
+        found = self.tell(urgent, on.TimerFired(), at_s=now_s)
         # What is decided in turn follows at once.
         while (self.controller.next_timer_s() or math.inf) <= now_s:
-            found += self.tell(TimerFired())
+            found += self.tell(on.TimerFired())
         return found
 
     def wait(
-        self, until_s: float, answer: Callable[[Command], Sequence[Event]] = lambda _: ()
+        self, until_s: float, answer: Callable[[Command], Sequence[on.Event]] = lambda _: ()
     ) -> list[Command]:
         """Time passes until an instant: each timer fires; returns the commands.
 
@@ -157,7 +137,7 @@ class Script:
         while (at_s := self.controller.next_timer_s()) is not None and at_s <= until_s:
             fired += 1
             assert fired < 10_000, f"timers do not end at {at_s}"
-            waiting = self.tell(TimerFired(), at_s=max(at_s, self.now_s))
+            waiting = self.tell(on.TimerFired(), at_s=max(at_s, self.now_s))
             while waiting:
                 found += waiting
                 waiting = self.tell(*(event for each in waiting for event in answer(each)))
@@ -166,7 +146,7 @@ class Script:
 
     def networks(self, *networks: Network, at_s: float | None = None) -> list[Command]:
         """These networks are there, and no others."""
-        return self.tell(NetworksChanged(networks), at_s=at_s)
+        return self.tell(on.NetworksChanged(networks), at_s=at_s)
 
     def known(
         self, at_s: float | None = None, measured_s: float = 0.0, **said: Mapping[str, float]
@@ -177,7 +157,7 @@ class Script:
             indicators = {
                 name: Indicator(value, now_s - measured_s) for name, value in values.items()
             }
-            self.tell(IndicatorsRead(network, indicators), at_s=now_s)
+            self.tell(on.IndicatorsRead(network, indicators), at_s=now_s)
 
     def barred(self, *names: str, at_s: float | None = None) -> list[Command]:
         """A hard budget of these networks is used up, and programs are kept off them; none: of none."""
@@ -188,7 +168,7 @@ class Script:
     ) -> LivingFlow:
         """An MPTCP connection begins over Wi-Fi; a `movable` one has a spare path."""
         self.tell(
-            FlowOpened(key, at_s, 100.0 + at_s), SubflowJoined(token, key, movable), at_s=at_s
+            on.FlowOpened(key, at_s, 100.0 + at_s), on.SubflowJoined(token, key, movable), at_s=at_s
         )
         return self.flow(key)
 
@@ -210,25 +190,27 @@ class Script:
     ) -> list[Command]:
         """Tell the controller how much a connection carries; `at_once`: it also decides."""
         estimate = size_of(size, source)
-        return self.tell(SizeLearned(key, direction, estimate, progressed=not at_once), at_s=at_s)
+        return self.tell(
+            on.SizeLearned(key, direction, estimate, progressed=not at_once), at_s=at_s
+        )
 
     def sampled(
         self, *samples: FlowSample, at_s: float | None = None, **asked_at_s: float
     ) -> list[Command]:
         """A look at the sockets, at the instant of its samples; `asked_at_s`: of pending pings."""
         now_s = samples[0].at_s if at_s is None else at_s
-        return self.tell(FlowsSampled(samples, asked_at_s), at_s=now_s)
+        return self.tell(on.FlowsSampled(samples, asked_at_s), at_s=now_s)
 
     def checked(
-        self, network: str, finding: PortalFinding, tls: TlsAnswer | None = None
+        self, network: str, finding: on.PortalFinding, tls: on.TlsAnswer | None = None
     ) -> list[Command]:
         """A check for a portal begins and ends now: with this page, and this end of a handshake."""
-        found = self.tell(PortalDoubted(), TimerFired())
+        found = self.tell(on.PortalDoubted(), on.TimerFired())
         (begun,) = [each for each in of_kind(give.CheckPage, found) if each.network == network]
-        found += self.tell(PageChecked(network, begun.number, finding))
+        found += self.tell(on.PageChecked(network, begun.number, finding))
         for asked in of_kind(give.ShakeHands, found):
-            answer = tls if asked.network == network else TlsAnswer.PROVEN
-            found += self.tell(HandshakeEnded(asked.network, asked.number, answer))
+            answer = tls if asked.network == network else on.TlsAnswer.PROVEN
+            found += self.tell(on.HandshakeEnded(asked.network, asked.number, answer))
         return found
 
     # -- commands -------------------------------------------------------------------------------
@@ -268,13 +250,13 @@ WHY_BARRED = 'because the hard budget "data" is used up (1 GB of 1 GB)'
 MONTH = Period(0.0, 1e9)
 
 
-def spent(*names: str) -> tuple[*tuple[Event, ...], BudgetsCounted]:
+def spent(*names: str) -> tuple[*tuple[on.Event, ...], on.BudgetsCounted]:
     """A hard budget of these networks is used up; none: it was taken back."""
     data = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", networks=names, hard=True)
-    use, told = BudgetUse("data", 1e9, MONTH, "2026-12-01 00:00"), BudgetSet(1e3, data, MONTH)
+    use, told = on.BudgetUse("data", 1e9, MONTH, "2026-12-01 00:00"), on.BudgetSet(1e3, data, MONTH)
     if names:
-        return told, BudgetsCounted(1e3, (use,))
-    return told, BudgetRemoved("data"), BudgetsCounted(1e3, ())
+        return told, on.BudgetsCounted(1e3, (use,))
+    return told, on.BudgetRemoved("data"), on.BudgetsCounted(1e3, ())
 
 
 class ScriptedDriver:
@@ -282,14 +264,14 @@ class ScriptedDriver:
 
     def __init__(self, script: Script) -> None:
         self.script = script
-        self.posted: list[Event] = []  # the events
+        self.posted: list[on.Event] = []  # the events
         self._commands: list[Command] = []
 
     @property
     def controller(self) -> Controller:
         return self.script.controller
 
-    def post(self, event: Event) -> None:
+    def post(self, event: on.Event) -> None:
         self.posted.append(event)
         self._commands += self.script.tell(event)
 
@@ -299,7 +281,7 @@ class ScriptedDriver:
     def context(self) -> Context:
         return self.controller.context(self.script.now_s)
 
-    def choose(self, asked: ChoiceAsked) -> give.AnswerChoice:
+    def choose(self, asked: on.ChoiceAsked) -> give.AnswerChoice:
         self.post(asked)
         return self.commands(give.AnswerChoice)[-1]
 

@@ -6,18 +6,8 @@ from ipaddress import ip_address
 import pytest
 from kit.controller import KEY, LTE, WLAN, Script, led, of_kind, size_of
 
+from cedos.controller import events as on
 from cedos.controller.commands import HoldAnswers, LookUpName, ReleaseAnswer, SetRuled
-from cedos.controller.events import (
-    UNKNOWN_USER,
-    AnswersRead,
-    CommandDone,
-    CommandFailed,
-    DnsReply,
-    NameLookedUp,
-    NetworksChanged,
-    RuleSet,
-    SizeLearned,
-)
 from cedos.controller.held_answers import LONGEST_S
 from cedos.controller.rule import RuleRequest
 from cedos.model import Direction
@@ -28,7 +18,7 @@ RULE = RuleRequest(host=HOST, never=("lte0",))
 
 
 def answer(name, *addresses, kind=1, aliases=()):
-    return DnsReply(7, 0, False, name, kind, tuple(map(ip_address, addresses)), aliases)
+    return on.DnsReply(7, 0, False, name, kind, tuple(map(ip_address, addresses)), aliases)
 
 
 class Held(Script):
@@ -48,8 +38,8 @@ class Held(Script):
         self.zone = {}
         self.asked = []
         self.begun = 0
-        self.tell(NetworksChanged((replace(WLAN, resolvers=(OWN,)), LTE)))
-        self.happens(RuleSet(1, RULE))
+        self.tell(on.NetworksChanged((replace(WLAN, resolvers=(OWN,)), LTE)))
+        self.happens(on.RuleSet(1, RULE))
 
     @property
     def addresses(self):
@@ -67,9 +57,9 @@ class Held(Script):
     def carry_out(self, command):
         match command:
             case SetRuled(wanted) if not self.may_lead:
-                return [CommandFailed(command, tuple(wanted))]
+                return [on.CommandFailed(command, tuple(wanted))]
             case SetRuled() | HoldAnswers():
-                return [CommandDone(command)]
+                return [on.CommandDone(command)]
             case ReleaseAnswer(number, passes):
                 assert number not in self.passed
                 self.passed[number] = passes
@@ -83,7 +73,7 @@ class Held(Script):
     def looked_up(self):
         """Return the ends of the look-ups that are under way."""
         asked, self.asked = self.asked, []
-        return [NameLookedUp(each.name, self.told(each.name)) for each in asked]
+        return [on.NameLookedUp(each.name, self.told(each.name)) for each in asked]
 
     def told(self, name):
         found = self.zone.get(name, "")
@@ -94,7 +84,7 @@ class Held(Script):
     def named(self, name, address):
         """Have a connection name its server."""
         key = replace(KEY, remote=ip_address(address))
-        return self.tell(SizeLearned(key, Direction.DOWN, size_of(3000), name))
+        return self.tell(on.SizeLearned(key, Direction.DOWN, size_of(3000), name))
 
 
 @pytest.fixture
@@ -104,76 +94,76 @@ def script():
 
 def test_answers_wait_while_a_rule_is_for_a_name():
     script = Script()
-    assert of_kind(HoldAnswers, script.tell(RuleSet(1, RULE))) == [HoldAnswers(True)]
-    assert of_kind(HoldAnswers, script.tell(RuleSet(2, RULE))) == []
-    assert of_kind(HoldAnswers, script.tell(RuleSet(1, None))) == []
-    assert of_kind(HoldAnswers, script.tell(RuleSet(2, None))) == [HoldAnswers(False)]
+    assert of_kind(HoldAnswers, script.tell(on.RuleSet(1, RULE))) == [HoldAnswers(True)]
+    assert of_kind(HoldAnswers, script.tell(on.RuleSet(2, RULE))) == []
+    assert of_kind(HoldAnswers, script.tell(on.RuleSet(1, None))) == []
+    assert of_kind(HoldAnswers, script.tell(on.RuleSet(2, None))) == [HoldAnswers(False)]
     prefix = RuleRequest(host="198.51.100.0/24", never=("lte0",))
-    assert of_kind(HoldAnswers, script.tell(RuleSet(1, prefix))) == []
+    assert of_kind(HoldAnswers, script.tell(on.RuleSet(1, prefix))) == []
 
 
 def test_people_are_told_if_answers_cannot_wait():
     script = Script()
-    (command,) = of_kind(HoldAnswers, script.tell(RuleSet(1, RULE)))
-    script.tell(CommandFailed(command, why="no queue"))
+    (command,) = of_kind(HoldAnswers, script.tell(on.RuleSet(1, RULE)))
+    script.tell(on.CommandFailed(command, why="no queue"))
     (problem,) = script.controller.answers.problems
     assert "cannot be held (no queue)" in problem
-    (again,) = of_kind(HoldAnswers, script.tell(RuleSet(2, RULE)))
-    script.tell(CommandDone(again))
+    (again,) = of_kind(HoldAnswers, script.tell(on.RuleSet(2, RULE)))
+    script.tell(on.CommandDone(again))
     assert script.controller.answers.problems == []
 
 
 def test_answers_that_still_wait_are_let_go_again():
     script = Script()
-    script.tell(RuleSet(1, RULE))
-    (command,) = of_kind(HoldAnswers, script.tell(RuleSet(1, None)))
-    script.tell(CommandFailed(command, why="busy"))
+    script.tell(on.RuleSet(1, RULE))
+    (command,) = of_kind(HoldAnswers, script.tell(on.RuleSet(1, None)))
+    script.tell(on.CommandFailed(command, why="busy"))
     prefix = RuleRequest(host="198.51.100.0/24", never=("lte0",))
-    assert of_kind(HoldAnswers, script.tell(RuleSet(2, prefix))) == [HoldAnswers(False)]
+    assert of_kind(HoldAnswers, script.tell(on.RuleSet(2, prefix))) == [HoldAnswers(False)]
 
 
 def test_no_answer_waits_where_nothing_may_be_changed():
     script = Script(dry_run=True)
-    assert of_kind(HoldAnswers, script.tell(RuleSet(1, RULE))) == []
+    assert of_kind(HoldAnswers, script.tell(on.RuleSet(1, RULE))) == []
     assert not script.controller.answers.problems
 
 
 def test_an_answer_passes_once_its_route_stands(script):
-    assert script.tell(AnswersRead(1, (answer("other.example", "203.0.113.9"),))) == [
+    assert script.tell(on.AnswersRead(1, (answer("other.example", "203.0.113.9"),))) == [
         ReleaseAnswer(1, True)
     ]
-    given = script.tell(AnswersRead(3, (answer("dl." + HOST, "203.0.113.1"),)))
+    given = script.tell(on.AnswersRead(3, (answer("dl." + HOST, "203.0.113.1"),)))
     (led,) = of_kind(SetRuled, given)
     assert of_kind(ReleaseAnswer, given) == [], "the kernel has not done it yet"
-    assert script.tell(CommandDone(led)) == [ReleaseAnswer(3, True)]
+    assert script.tell(on.CommandDone(led)) == [ReleaseAnswer(3, True)]
     assert script.addresses == ("203.0.113.1",)
 
 
 def test_an_answer_with_more_addresses_than_its_rule_has_room_for_is_dropped(script):
     """The answer passed, though its first addresses had no route."""
     for number in range(2, 41):
-        script.happens(RuleSet(number, RuleRequest(host=f"{number}.example", never=("lte0",))))
+        script.happens(on.RuleSet(number, RuleRequest(host=f"{number}.example", never=("lte0",))))
     few, many = ([f"203.0.113.{n}" for n in range(most)] for most in (25, 26))
-    script.happens(AnswersRead(1, (answer(HOST, *few),)))
-    script.happens(AnswersRead(2, (answer(HOST, *many),)))
+    script.happens(on.AnswersRead(1, (answer(HOST, *few),)))
+    script.happens(on.AnswersRead(2, (answer(HOST, *many),)))
     assert script.passed == {1: True, 2: False}
     # The name's own have half of the room alone.
-    script.happens(AnswersRead(3, (answer("dl." + HOST, *many[:12]),)))
-    script.happens(AnswersRead(4, (answer("dl." + HOST, *[f"192.0.2.{n}" for n in range(14)]),)))
+    script.happens(on.AnswersRead(3, (answer("dl." + HOST, *many[:12]),)))
+    script.happens(on.AnswersRead(4, (answer("dl." + HOST, *[f"192.0.2.{n}" for n in range(14)]),)))
     assert (script.passed[3], script.passed[4]) == (True, False)
 
 
 @pytest.mark.parametrize("early", [True, False])
 def test_what_a_stub_remembers_of_an_alias_is_under_the_rule(script, early):
     """A stub told by no packet what it had from a look-up of the alias, before that was known as one."""
-    script.happens(AnswersRead(1, (answer("cdn.example", "203.0.113.1"),)))
-    script.happens(*([] if early else [RuleSet(1, None)]))
-    script.happens(AnswersRead(2, (answer(HOST, kind=28, aliases=("cdn.example",)),)))
-    script.happens(*([] if early else [RuleSet(1, RULE)]))
+    script.happens(on.AnswersRead(1, (answer("cdn.example", "203.0.113.1"),)))
+    script.happens(*([] if early else [on.RuleSet(1, None)]))
+    script.happens(on.AnswersRead(2, (answer(HOST, kind=28, aliases=("cdn.example",)),)))
+    script.happens(*([] if early else [on.RuleSet(1, RULE)]))
     assert script.addresses == ("203.0.113.1",)
     # Another name with the same alias takes nothing out of the rule, whenever it came.
-    script.happens(AnswersRead(3, (answer("evil.example", aliases=("cdn.example",)),)))
-    script.happens(AnswersRead(4, (answer("cdn.example", "203.0.113.2"),)))
+    script.happens(on.AnswersRead(3, (answer("evil.example", aliases=("cdn.example",)),)))
+    script.happens(on.AnswersRead(4, (answer("cdn.example", "203.0.113.2"),)))
     assert script.addresses == ("203.0.113.1", "203.0.113.2")
 
 
@@ -181,55 +171,55 @@ def test_a_name_that_leads_to_a_networks_resolver_ends_no_look_ups(script):
     """Wi-Fi's router told it of a ruled name: no question went over LTE any more, for good."""
     theirs = ip_address("10.1.0.53")
     script.happens(
-        NetworksChanged((replace(WLAN, resolvers=(OWN,)), replace(LTE, resolvers=(theirs,))))
+        on.NetworksChanged((replace(WLAN, resolvers=(OWN,)), replace(LTE, resolvers=(theirs,))))
     )
-    given = script.tell(AnswersRead(1, (answer(HOST, "10.1.0.53", "10.0.0.53"),)))
+    given = script.tell(on.AnswersRead(1, (answer(HOST, "10.1.0.53", "10.0.0.53"),)))
     wanted = {("10.1.0.53/32", None): "wlan0", ("10.1.0.53/32", 53): "lte0"}
     assert led(given) == wanted | {("10.0.0.53/32", None): "wlan0"}
     # What the user says of the address itself, or of the port, holds.
-    given = script.tell(RuleSet(2, RuleRequest(host="10.1.0.53", never=("lte0",))))
+    given = script.tell(on.RuleSet(2, RuleRequest(host="10.1.0.53", never=("lte0",))))
     assert led(given) == {("10.1.0.53/32", 53): None}
     given = script.tell(
-        RuleSet(2, None), RuleSet(3, RuleRequest(host=HOST, port=53, never=("lte0",)))
+        on.RuleSet(2, None), on.RuleSet(3, RuleRequest(host=HOST, port=53, never=("lte0",)))
     )
     assert led(given)["10.1.0.53/32", 53] == "wlan0"
-    script.tell(RuleSet(3, None))
+    script.tell(on.RuleSet(3, None))
     for prefix, port in (("0.0.0.0/0", 53), ("10.1.0.0/16", None)):
-        given = script.tell(RuleSet(2, RuleRequest(host=prefix, port=port, never=("lte0",))))
+        given = script.tell(on.RuleSet(2, RuleRequest(host=prefix, port=port, never=("lte0",))))
         assert led(given)["10.1.0.53/32", 53] is None, "no answer takes a prefix's rule away"
-        script.tell(RuleSet(2, None))
+        script.tell(on.RuleSet(2, None))
 
 
 def test_a_claim_of_an_alias_is_confirmed_by_a_look_up(script):
     """A claim passed after any answer: what a stub then asked of that alias was under no rule."""
     script.zone[HOST] = "203.0.113.7"
-    script.happens(AnswersRead(1, (), (answer(HOST, aliases=("evil.example",)),)))
-    script.happens(AnswersRead(2, (), (answer(HOST, "203.0.113.7", aliases=("evil.example",)),)))
-    script.happens(AnswersRead(3, (), (answer(HOST, "203.0.113.7"),)))
+    script.happens(on.AnswersRead(1, (), (answer(HOST, aliases=("evil.example",)),)))
+    script.happens(on.AnswersRead(2, (), (answer(HOST, "203.0.113.7", aliases=("evil.example",)),)))
+    script.happens(on.AnswersRead(3, (), (answer(HOST, "203.0.113.7"),)))
     assert script.passed == {1: False, 2: False, 3: True}
 
 
 def test_an_answer_whose_route_does_not_stand_in_time_is_dropped(script):
     """A daemon that was kept busy for 2 s let the first packet out over the forbidden network."""
     script.may_lead = False
-    script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
+    script.happens(on.AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
     script.pass_s(LONGEST_S - 0.1)
     assert script.passed == {}
     script.pass_s(0.2)
     assert script.passed == {1: False}
     script.may_lead = True
-    script.happens(AnswersRead(2, (answer(HOST, "203.0.113.1"),)))
+    script.happens(on.AnswersRead(2, (answer(HOST, "203.0.113.1"),)))
     script.decide()
-    script.happens(*(CommandDone(each) for each in script.given(SetRuled)))
+    script.happens(*(on.CommandDone(each) for each in script.given(SetRuled)))
     assert script.passed == {1: False, 2: True}
 
 
 def test_what_is_claimed_teaches_nothing(script):
     """A neighbour's datagrams in the resolver's name pushed the true addresses out of the rule."""
-    script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
+    script.happens(on.AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
     for number in range(2, 400):
         forged = answer(f"x{number}.{HOST}", f"198.18.{number // 250}.{number % 250}")
-        script.happens(AnswersRead(number, (), (forged,)))
+        script.happens(on.AnswersRead(number, (), (forged,)))
     assert script.addresses == ("203.0.113.1",)
 
 
@@ -238,9 +228,9 @@ def test_claims_leave_room_for_answers_that_are_believed(script):
     script.answers = False
     for number in range(500):
         claimed = (answer(f"{number % 32}.{HOST}", "198.18.0.1"),)
-        script.happens(AnswersRead(number, (), claimed, user=number % 4))
+        script.happens(on.AnswersRead(number, (), claimed, user=number % 4))
     script.may_lead = False  # so that it has to wait
-    script.happens(AnswersRead(1000, (answer(HOST, "203.0.113.1"),)))
+    script.happens(on.AnswersRead(1000, (answer(HOST, "203.0.113.1"),)))
     assert 1000 not in script.passed
     assert script.passed == dict.fromkeys(range(64, 500), False)
 
@@ -248,12 +238,12 @@ def test_claims_leave_room_for_answers_that_are_believed(script):
 def test_no_flood_of_claims_has_us_ask_without_end(script):
     """1,000 a second had us ask 440 questions a second, of metered networks, too; each was logged."""
     claims = [answer(f"n{number}.{HOST}", "203.0.113.66") for number in range(1_000)]
-    flood = [AnswersRead(n, (), (each,), user=n % 2) for n, each in enumerate(claims)]
+    flood = [on.AnswersRead(n, (), (each,), user=n % 2) for n, each in enumerate(claims)]
     found = script.tell(*flood)
     assert len(of_kind(LookUpName, found)) == 32
     assert script.looked_up() == []
     # What is believed passes meanwhile, and later further claims are looked up.
-    script.happens(AnswersRead(2_000, (answer(HOST, "203.0.113.7"),)))
+    script.happens(on.AnswersRead(2_000, (answer(HOST, "203.0.113.7"),)))
     assert script.passed[2_000]
     script.now_s += 10.0
     found = script.tell(*(replace(each, number=3_000 + each.number) for each in flood))
@@ -267,15 +257,15 @@ def test_one_users_claims_leave_others_theirs(script):
     for number in range(200):
         script.named(f"n{number}.{HOST}", "203.0.113.66")
         claimed = (answer(f"{number}.{HOST}", "198.18.0.1"),)
-        script.happens(AnswersRead(number, (), claimed, user=1001))
+        script.happens(on.AnswersRead(number, (), claimed, user=1001))
     assert script.passed == dict.fromkeys(range(16, 200), False), "it has 16 of the places"
     script.asked, script.answers = [], True
-    script.happens(AnswersRead(200, (), (answer("other." + HOST, "203.0.113.7"),), user=1000))
+    script.happens(on.AnswersRead(200, (), (answer("other." + HOST, "203.0.113.7"),), user=1000))
     assert script.passed[200]
     # All users together have a limit, too, those 32 included that connections have named.
     for number in range(1_000, 2_000):
         claimed = (answer(f"{number}.{HOST}", "198.18.0.2"),)
-        script.happens(AnswersRead(number, (), claimed, user=number // 20))
+        script.happens(on.AnswersRead(number, (), claimed, user=number // 20))
     assert script.begun == 128 - 32
 
 
@@ -284,7 +274,7 @@ def test_where_the_kernel_knows_no_owners_all_have_the_room_of_all(script):
     script.answers = False
     for number in range(100):
         claimed = (answer(f"{number}.{HOST}", "198.18.0.1"),)
-        script.happens(AnswersRead(number, (), claimed, user=UNKNOWN_USER))
+        script.happens(on.AnswersRead(number, (), claimed, user=on.UNKNOWN_USER))
     assert script.passed == dict.fromkeys(range(64, 100), False)
     assert script.begun == 64
 
@@ -294,7 +284,7 @@ def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script):
     script.zone[HOST] = "203.0.113.7"
     script.answers = False
     for number in (1, 2):
-        script.happens(AnswersRead(number, (), (answer(HOST, "203.0.113.7"),)))
+        script.happens(on.AnswersRead(number, (), (answer(HOST, "203.0.113.7"),)))
     assert script.passed == {}
     assert script.asked == [LookUpName(HOST, (("wlan0", OWN),))], "it is asked once"
     script.happens(*script.looked_up())
@@ -304,14 +294,14 @@ def test_all_answers_wait_for_the_look_up_of_the_name_that_they_claim(script):
 
 def test_a_claim_that_no_resolver_of_ours_judges_is_dropped(script):
     script.zone[HOST] = None
-    script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7"),)))
-    script.happens(AnswersRead(2, (), (answer("other.example", "203.0.113.7"),)))
+    script.happens(on.AnswersRead(1, (), (answer(HOST, "203.0.113.7"),)))
+    script.happens(on.AnswersRead(2, (), (answer("other.example", "203.0.113.7"),)))
     assert script.passed == {1: False, 2: True}
 
 
 def test_a_claim_whose_look_up_does_not_end_is_dropped(script):
     script.answers = False
-    script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7"),)))
+    script.happens(on.AnswersRead(1, (), (answer(HOST, "203.0.113.7"),)))
     script.pass_s(LONGEST_S + 0.1)
     assert script.passed == {1: False}
 
@@ -319,11 +309,11 @@ def test_a_claim_whose_look_up_does_not_end_is_dropped(script):
 def test_another_resolver_is_believed_once_ours_says_the_same(script):
     """Drop what our look-up does not say: it passed, and led over the network that the rule forbids."""
     script.zone[HOST] = "203.0.113.7"
-    script.happens(AnswersRead(1, (), (answer(HOST, "203.0.113.7", "203.0.113.66"),)))
+    script.happens(on.AnswersRead(1, (), (answer(HOST, "203.0.113.7", "203.0.113.66"),)))
     assert script.passed == {1: False}
     assert script.controller.ruled.rules.of(ip_address("203.0.113.66"), 443) is None
     script.zone["dl." + HOST] = "203.0.113.7"
-    script.happens(AnswersRead(2, (), (answer("dl." + HOST, "203.0.113.7"),)))
+    script.happens(on.AnswersRead(2, (), (answer("dl." + HOST, "203.0.113.7"),)))
     assert script.passed[2]
     assert script.addresses == ("203.0.113.7",)
 
@@ -331,27 +321,27 @@ def test_another_resolver_is_believed_once_ours_says_the_same(script):
 @pytest.mark.parametrize("answers", [True, False])
 def test_a_claim_at_the_address_of_another_rules_name_is_not_confirmed_by_that(script, answers):
     """Forbid it: an address under any rule was enough, also one that has to go over lte0."""
-    script.happens(RuleSet(2, RuleRequest(host="other.example", only=("lte0",))))
-    script.happens(AnswersRead(1, (answer("other.example", "203.0.113.9"),)))
+    script.happens(on.RuleSet(2, RuleRequest(host="other.example", only=("lte0",))))
+    script.happens(on.AnswersRead(1, (answer("other.example", "203.0.113.9"),)))
     script.zone[HOST] = "203.0.113.7" if answers else None
-    script.happens(AnswersRead(2, (), (answer(HOST, "203.0.113.9"),)))
+    script.happens(on.AnswersRead(2, (), (answer(HOST, "203.0.113.9"),)))
     assert script.passed == {1: True, 2: False}
     script.zone["dl." + HOST] = "203.0.113.9"
-    script.happens(AnswersRead(3, (), (answer("dl." + HOST, "203.0.113.9"),)))
+    script.happens(on.AnswersRead(3, (), (answer("dl." + HOST, "203.0.113.9"),)))
     assert script.passed[3], "both rules cover it by now"
 
 
 def test_what_is_no_answer_to_its_question_is_dropped_if_a_rule_is_for_either(script):
-    script.happens(AnswersRead(1, (answer("dl." + HOST, aliases=("edge.cdn.example",)),)))
+    script.happens(on.AnswersRead(1, (answer("dl." + HOST, aliases=("edge.cdn.example",)),)))
     names = ("dl." + HOST, "edge.cdn.example", "other.example")
     for number, name in enumerate(names, 2):
-        script.happens(AnswersRead(number, (), (), (answer("zone.example"), answer(name))))
+        script.happens(on.AnswersRead(number, (), (), (answer("zone.example"), answer(name))))
     assert script.passed == {1: True, 2: False, 3: False, 4: True}
 
 
 def test_claims_push_nothing_out_and_are_looked_up_seldom(script):
     """19 hellos with the ruled name made the true address forgotten, and other hosts ruled."""
-    script.happens(AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
+    script.happens(on.AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
     asked = 0
     for number in range(1000):
         given = [
@@ -367,30 +357,32 @@ def test_claims_push_nothing_out_and_are_looked_up_seldom(script):
 def test_a_true_claim_is_confirmed_by_a_look_up(script):
     script.zone["img." + HOST] = "203.0.113.5"
     (asked,) = of_kind(LookUpName, script.named("img." + HOST, "203.0.113.5"))
-    script.happens(NameLookedUp(asked.name, script.told(asked.name)))
+    script.happens(on.NameLookedUp(asked.name, script.told(asked.name)))
     assert script.addresses == ("203.0.113.5",)
     assert of_kind(LookUpName, script.named("img." + HOST, "203.0.113.5")) == [], "it is ruled"
 
 
 def test_what_a_stub_is_told_by_other_servers_is_under_the_rule_for_what_it_asked(script):
     reply = answer(HOST, "203.0.113.1", aliases=("cdn.example",))
-    script.happens(AnswersRead(1, (), relayed=(reply,)))
+    script.happens(on.AnswersRead(1, (), relayed=(reply,)))
     assert script.passed == {1: True}
     assert script.addresses == ("203.0.113.1",)
     # Whose name leads to the ruled one leads others nowhere by that.
     reply = answer("evil.example", "203.0.113.2", aliases=(HOST,))
-    script.happens(AnswersRead(2, (), relayed=(reply,)))
+    script.happens(on.AnswersRead(2, (), relayed=(reply,)))
     assert script.passed.pop(2)
     assert script.addresses == ("203.0.113.1",)
-    script.happens(AnswersRead(3, (), relayed=(answer("cdn.example", "203.0.113.3"),)))
+    script.happens(on.AnswersRead(3, (), relayed=(answer("cdn.example", "203.0.113.3"),)))
     assert script.addresses == ("203.0.113.1", "203.0.113.3")
     script.may_lead = False
-    script.happens(AnswersRead(4, (), relayed=(answer(HOST, "203.0.113.4"),)))
+    script.happens(on.AnswersRead(4, (), relayed=(answer(HOST, "203.0.113.4"),)))
     assert 4 not in script.passed, "its route does not stand"
 
 
 def test_what_a_stub_was_told_before_the_rule_is_under_it():
     script = Held()
-    script.happens(RuleSet(1, None), AnswersRead(None, (), relayed=(answer(HOST, "203.0.113.1"),)))
-    script.happens(RuleSet(1, RULE))
+    script.happens(
+        on.RuleSet(1, None), on.AnswersRead(None, (), relayed=(answer(HOST, "203.0.113.1"),))
+    )
+    script.happens(on.RuleSet(1, RULE))
     assert script.addresses == ("203.0.113.1",)

@@ -6,14 +6,8 @@ from ipaddress import ip_address, ip_interface
 from kit.controller import LTE, SERVER, WLAN, Script, of_kind, size_of
 
 from cedos.controller import commands as give
+from cedos.controller import events as on
 from cedos.controller.commands import AnswerChoice
-from cedos.controller.events import (
-    ChoiceAsked,
-    CountersRead,
-    FlowOpened,
-    NetworksChanged,
-    TimerFired,
-)
 from cedos.model import Direction, FlowKey, FlowSample, Network, NetworkKind, Transfer
 from cedos.selector.decision.case import Sent
 
@@ -36,10 +30,10 @@ class Street(Script):
         self.there(WLAN, LTE)
 
     def there(self, *networks, helpers=(HELPER,)):
-        return self.tell(NetworksChanged(networks, helpers))
+        return self.tell(on.NetworksChanged(networks, helpers))
 
     def chosen(self, transfer=LARGE, **asked):
-        question = ChoiceAsked(transfer, redundant=False, multipath=True, **asked)
+        question = on.ChoiceAsked(transfer, redundant=False, multipath=True, **asked)
         (answer,) = of_kind(AnswerChoice, self.tell(question))
         return answer.decision.choice.networks
 
@@ -77,10 +71,10 @@ def test_it_is_no_network_of_steering_nor_the_default_nor_asked_anything():
 
 def test_its_connections_are_neither_rescued_nor_closed_nor_do_they_teach_destinations():
     script = Street(rescue=True, close_stuck="always")
-    script.tell(FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
+    script.tell(on.FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
     script.looked(5_000_000, 10.0)
     found = script.wait(
-        30.0, lambda each: [TimerFired()] if isinstance(each, give.LookAtFlows) else []
+        30.0, lambda each: [on.TimerFired()] if isinstance(each, give.LookAtFlows) else []
     )
     kinds = (give.LookAtFirstPacket, give.RescueFlow, give.CloseConnection, give.SetDestinations)
     assert not [each for each in found if isinstance(each, kinds)]
@@ -89,11 +83,11 @@ def test_its_connections_are_neither_rescued_nor_closed_nor_do_they_teach_destin
 
 def test_what_it_carries_is_its_own_rate_and_none_of_its_link():
     script = Street()
-    script.tell(FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
+    script.tell(on.FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
     for second in range(10, 16):
         down = 500_000 * (second - 9)
         script.looked(down, float(second))
-        script.tell(CountersRead("wlan0", down, 1000), at_s=float(second))
+        script.tell(on.CountersRead("wlan0", down, 1000), at_s=float(second))
     known = script.context().networks
     assert 3.5e6 < known["helper-1"]["past5_bps"].value < 4.5e6
     assert "past5_bps" not in known["wlan0"]
@@ -121,5 +115,5 @@ def test_a_server_of_its_link_stays_reachable_without_it():
     """Connections that are not a session's go where they went."""
     script = Street()
     key = FlowKey(WLAN.addresses[0].ip, 4001, SERVER, 80)
-    script.tell(FlowOpened(key, 9.0, 109.0), at_s=9.0)
+    script.tell(on.FlowOpened(key, 9.0, 109.0), at_s=9.0)
     assert script.flow(key).paths[key].network == "wlan0"

@@ -6,16 +6,8 @@ from ipaddress import ip_address, ip_interface
 import pytest
 from kit.controller import LTE, WLAN, Script, of_kind
 
+from cedos.controller import events as on
 from cedos.controller.commands import AnswerLookup, AskNetwork, AskResolver
-from cedos.controller.events import (
-    LookupAnswered,
-    LookupAsked,
-    NetworksChanged,
-    PortalFinding,
-    PortalVerdict,
-    ResolverReplied,
-    TlsAnswer,
-)
 from cedos.controller.lookups import _MOST_LOOKUPS
 from cedos.model import FlowKey, NextHop
 
@@ -40,7 +32,7 @@ class Asking(Script):
 
     def __init__(self):
         super().__init__()
-        self.tell(NetworksChanged((WLAN0, LTE0)))
+        self.tell(on.NetworksChanged((WLAN0, LTE0)))
         self.says = False
         self.asked = []
         self.answered = []
@@ -54,11 +46,11 @@ class Asking(Script):
         self, name = "example.org", number = 7, key = KEY,
         interface = "wlan0", public = False
     ):  # fmt: skip
-        self.note(self.tell(LookupAsked(key, number, name, interface, public)))
+        self.note(self.tell(on.LookupAsked(key, number, name, interface, public)))
         return number
 
     def answer(self, number, *, failed=False):
-        self.note(self.tell(LookupAnswered(KEY, number, failed)))
+        self.note(self.tell(on.LookupAnswered(KEY, number, failed)))
 
     def pass_s(self, seconds):
         self.wait(self.now_s + seconds, self.note_one)
@@ -71,7 +63,7 @@ class Asking(Script):
         match command:
             case AskResolver(key, number, attempt, network, resolver):
                 self.asked.append((network, resolver))
-                return [ResolverReplied(key, number, attempt, self.says)]
+                return [on.ResolverReplied(key, number, attempt, self.says)]
             case AnswerLookup(key, number, attempt):
                 self.answered.append((key, number, attempt))
             case AskNetwork(network):
@@ -79,8 +71,8 @@ class Asking(Script):
         return []
 
     def captive(self, network):
-        found = PortalFinding(PortalVerdict.CAPTIVE, "portal")
-        self.checked(network, found, TlsAnswer.SILENT)
+        found = on.PortalFinding(on.PortalVerdict.CAPTIVE, "portal")
+        self.checked(network, found, on.TlsAnswer.SILENT)
 
 
 @pytest.fixture
@@ -90,14 +82,14 @@ def script():
 
 def test_a_resolver_that_answers_shows_that_its_network_lives_unless_that_lies(script):
     far = replace(KEY, remote=ip_address("192.0.2.53"))
-    script.tell(LookupAnswered(far, 7, False), at_s=9.0)  # to no question
+    script.tell(on.LookupAnswered(far, 7, False), at_s=9.0)  # to no question
     assert "wlan0" not in script.controller.networks.heard_at_s
     script.ask(key=far)
-    script.tell(LookupAnswered(far, 7, False), at_s=9.1)
+    script.tell(on.LookupAnswered(far, 7, False), at_s=9.1)
     assert script.controller.networks.heard_at_s["wlan0"] == 9.1
     script.captive("wlan0")
     script.ask(key=far)
-    script.tell(LookupAnswered(far, 7, False), at_s=9.2)
+    script.tell(on.LookupAnswered(far, 7, False), at_s=9.2)
     assert script.controller.networks.heard_at_s["wlan0"] == 9.1
 
 
@@ -131,7 +123,7 @@ def test_the_first_of_two_answers_counts(script):
     script.ask()
     asked = of_kind(AskResolver, script.wait(script.now_s + 0.31))
     script.answer(7)
-    late = ResolverReplied(KEY, 7, asked[0].attempt, False)
+    late = on.ResolverReplied(KEY, 7, asked[0].attempt, False)
     assert of_kind(AnswerLookup, script.tell(late)) == []
     # Neither is an attempt for an earlier question with this number believed.
     script.ask("other.example")
@@ -171,7 +163,7 @@ def test_refusals_of_a_name_that_was_found_are_believed(script, refused_first, a
     script.ask(number=2, key=other)
     asked = of_kind(AskResolver, script.wait(script.now_s + 0.31))
     replies = [
-        ResolverReplied(each.key, each.number, each.attempt, each.number == 2) for each in asked
+        on.ResolverReplied(each.key, each.number, each.attempt, each.number == 2) for each in asked
     ]
     given = script.tell(*(reversed(replies) if refused_first else replies))
     answers = of_kind(AnswerLookup, given)
@@ -182,7 +174,7 @@ def test_a_network_that_lies_is_down_or_unknown_is_not_asked(script):
     script.captive("lte0")
     script.ask()
     script.pass_s(0.6)
-    script.tell(NetworksChanged((WLAN0, replace(LTE0, up=False))))
+    script.tell(on.NetworksChanged((WLAN0, replace(LTE0, up=False))))
     script.ask(number=8)
     script.ask(number=9, interface="tun0")
     script.pass_s(0.6)
@@ -224,7 +216,7 @@ def test_a_host_that_one_program_asks_in_vain_concerns_no_other(script):
 def test_a_public_resolver_is_asked_over_the_other_network_too(script):
     """Without systemd-resolved it is unknown whose resolvers those of resolv.conf are."""
     public = ip_address("9.9.9.9")
-    script.tell(NetworksChanged((replace(WLAN0, resolvers=()), LTE0)))
+    script.tell(on.NetworksChanged((replace(WLAN0, resolvers=()), LTE0)))
     script.says = None
     script.ask(key=replace(KEY, remote=public), public=True)
     script.pass_s(0.9)
@@ -237,13 +229,13 @@ def test_a_public_resolver_is_asked_over_the_other_network_too(script):
 
 def test_the_next_resolver_is_asked_without_waiting_for_the_first(script):
     key = replace(KEY, remote=ip_address("9.9.9.9"))
-    script.tell(NetworksChanged((replace(WLAN0, resolvers=()), LTE0)))
+    script.tell(on.NetworksChanged((replace(WLAN0, resolvers=()), LTE0)))
     script.ask(key=key, public=True)
     asked = of_kind(AskResolver, script.wait(script.now_s + 0.59))
     assert len(asked) == 1
     asked += of_kind(AskResolver, script.wait(script.now_s + 0.02))
     assert len(asked) == 2
-    given = script.tell(*(ResolverReplied(key, 7, each.attempt, False) for each in asked))
+    given = script.tell(*(on.ResolverReplied(key, 7, each.attempt, False) for each in asked))
     assert [each.attempt for each in of_kind(AnswerLookup, given)] == [asked[0].attempt]
 
 

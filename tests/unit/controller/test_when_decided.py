@@ -7,38 +7,9 @@ import pytest
 from kit.controller import KEY, LTE, MONTH, WLAN, Script, of_kind, size_of, spent
 
 from cedos.budget_kinds import Resource
-from cedos.controller.commands import (
-    BoundQueues,
-    CheckPage,
-    LookAtFlows,
-    NoteUse,
-    TurnsChanged,
-    WatchSilence,
-)
+from cedos.controller import commands as give
+from cedos.controller import events as on
 from cedos.controller.controller import CLOSE_S
-from cedos.controller.events import (
-    BudgetsCounted,
-    BudgetSet,
-    BudgetUse,
-    ChoiceAsked,
-    ClockRead,
-    CountersRead,
-    FlowOpened,
-    FlowsSampled,
-    HostDefaultsChanged,
-    HostSlept,
-    PageChecked,
-    PhoneUseChanged,
-    PingEnded,
-    PortalFinding,
-    PortalVerdict,
-    ProvidersRead,
-    RuleSet,
-    TimerFired,
-    TransferReported,
-    Witness,
-    Witnessed,
-)
 from cedos.controller.rule import RuleRequest
 from cedos.model import Budget, Direction, FlowSample, PhoneUse, Transfer
 from cedos.selector.deadlines.transfer_table import TableTransfer
@@ -79,9 +50,9 @@ def script():
 )
 def test_each_second_while_a_flow_lives_and_every_ten_without(script, flow, seconds):
     if flow:
-        script.tell(FlowOpened(KEY, 8.9, 1.0), at_s=8.9)
+        script.tell(on.FlowOpened(KEY, 8.9, 1.0), at_s=8.9)
     for second in range(9, 30):
-        script.tell(ProvidersRead(), at_s=float(second))
+        script.tell(on.ProvidersRead(), at_s=float(second))
         script.wait(second + 0.5)
     assert script.decided_at_s == [float(second) for second in seconds]
 
@@ -91,13 +62,13 @@ def test_flows_that_send_nothing_are_not_looked_at_and_wait_for_a_decision(scrip
     known = script.controller
 
     def second(at_s, sent_bytes):
-        script.tell(CountersRead("wlan0", 0, sent_bytes), ProvidersRead(), at_s=at_s)
+        script.tell(on.CountersRead("wlan0", 0, sent_bytes), on.ProvidersRead(), at_s=at_s)
         worth = known.worth_a_look({})
-        script.tell(FlowsSampled((), {}, looked=worth), at_s=at_s)
+        script.tell(on.FlowsSampled((), {}, looked=worth), at_s=at_s)
         script.wait(at_s + 0.5)
         return worth
 
-    script.tell(FlowOpened(KEY, 8.9, 1.0), at_s=8.9)
+    script.tell(on.FlowOpened(KEY, 8.9, 1.0), at_s=8.9)
     assert [second(9.0, 500), second(10.0, 500), second(11.0, 500)] == [True, False, False]
     assert script.decided(11.5) == [9.0]
     assert [second(12.0, 552), second(13.0, 600)] == [True, True], "it sends again"
@@ -107,42 +78,42 @@ def test_flows_that_send_nothing_are_not_looked_at_and_wait_for_a_decision(scrip
 def test_a_flow_is_looked_at_until_nothing_has_come_for_a_second(script):
     """The bytes that it carried count as competition until a look shows that it rests."""
     known = script.controller
-    script.tell(FlowOpened(KEY, 8.9, 1.0), CountersRead("wlan0", 0, 600), at_s=9.0)
+    script.tell(on.FlowOpened(KEY, 8.9, 1.0), on.CountersRead("wlan0", 0, 600), at_s=9.0)
     worth = []
     for at_s, idle_s in ((9.0, 0.1), (10.0, 0.6), (11.0, 1.6)):
         seen = replace(SAMPLE, at_s=at_s, idle_down_s=idle_s, idle_ack_s=idle_s)
-        script.tell(FlowsSampled((seen,), {}), at_s=at_s)
+        script.tell(on.FlowsSampled((seen,), {}), at_s=at_s)
         worth.append(known.worth_a_look({}))
     assert worth == [True, True, False]
-    script.tell(CountersRead("wlan0", 0, 652))
+    script.tell(on.CountersRead("wlan0", 0, 652))
     assert known.worth_a_look({}), "it sends"
 
 
 def test_a_network_that_dies_or_returns_counts_at_once(script):
-    script.tell(ProvidersRead(), at_s=9.0)
+    script.tell(on.ProvidersRead(), at_s=9.0)
     assert script.decided(9.0) == [9.0]
-    script.tell(ProvidersRead(), at_s=10.0)
+    script.tell(on.ProvidersRead(), at_s=10.0)
     assert script.decided(10.1) == []
     script.known(10.2, wlan0={"available": 0.0})
-    script.tell(ProvidersRead())
+    script.tell(on.ProvidersRead())
     assert script.decided(10.3) == [10.2]
-    script.tell(ProvidersRead(), at_s=10.4)
+    script.tell(on.ProvidersRead(), at_s=10.4)
     assert script.decided(10.5) == []
     script.known(11.6, wlan0={"available": 1.0})
-    script.tell(ProvidersRead())
+    script.tell(on.ProvidersRead())
     assert script.decided(12.0) == [11.6]
 
 
 URGENT = {
     "a spent budget": [*spent("lte0")],
-    "another default": [HostDefaultsChanged({})],
+    "another default": [on.HostDefaultsChanged({})],
 }
 
 
 @pytest.mark.parametrize("events", URGENT.values(), ids=URGENT.keys())
 def test_what_a_person_or_a_budget_changes_counts_at_once(events):
     script = Deciding()
-    script.tell(BudgetsCounted(1e3, ()), ProvidersRead(), at_s=9.0)
+    script.tell(on.BudgetsCounted(1e3, ()), on.ProvidersRead(), at_s=9.0)
     script.decided(9.0)
     script.tell(*events, at_s=9.5)
     assert script.decided(9.5) == [9.5]
@@ -152,20 +123,20 @@ DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00")
 
 
 def counted(used, unix_s):
-    return BudgetsCounted(unix_s, (BudgetUse("data", used, MONTH, "2026-12-01 00:00"),))
+    return on.BudgetsCounted(unix_s, (on.BudgetUse("data", used, MONTH, "2026-12-01 00:00"),))
 
 
 def test_prices_that_hardly_change_wait_for_the_next_decision():
     choices = replace(Script().controller.config.choices, objective=WeightedCost(1.0))
     script = Deciding(choices=choices)
-    script.tell(BudgetSet(1e3, DATA, MONTH), counted(0.0, 1e3), at_s=9.0)
+    script.tell(on.BudgetSet(1e3, DATA, MONTH), counted(0.0, 1e3), at_s=9.0)
     assert script.decided(9.1) == [9.0], "a first price"
     before = script.controller.decider.objective
     assert before.prices.data_rate("lte0") > 0.0
     script.tell(counted(1e5, 1001.0), at_s=10.0)
     assert script.decided(10.5) == []
     assert script.controller.decider.objective != before
-    script.tell(PhoneUseChanged(PhoneUse.WITHOUT_WIFI), counted(1e5, 1001.0), at_s=11.0)
+    script.tell(on.PhoneUseChanged(PhoneUse.WITHOUT_WIFI), counted(1e5, 1001.0), at_s=11.0)
     assert script.decided(11.5) == [11.0], "not the prices alone"
 
 
@@ -175,8 +146,8 @@ def test_changed_networks_are_decided_on_within_the_event(script):
 
 
 def test_a_burst_is_one_decision_a_tenth_of_a_second_after_the_last(script):
-    lost = PingEnded("wlan0", None, 8.9, 9.0)
-    urgent = HostDefaultsChanged({})
+    lost = on.PingEnded("wlan0", None, 8.9, 9.0)
+    urgent = on.HostDefaultsChanged({})
     script.tell(lost, urgent, lost, urgent, at_s=9.0)
     assert script.decided(9.0) == [9.0], "one that rests answers at once"
     script.tell(urgent, at_s=9.03)
@@ -188,7 +159,7 @@ def test_a_burst_is_one_decision_a_tenth_of_a_second_after_the_last(script):
 
 
 def test_a_timer_that_is_early_or_fires_twice_does_no_harm(script):
-    script.tell(HostDefaultsChanged({}), at_s=9.0)
+    script.tell(on.HostDefaultsChanged({}), at_s=9.0)
     assert script.decided(9.0) == [9.0]
     script.decide(9.05)
     assert script.decided_at_s == []
@@ -218,7 +189,7 @@ class Looking(Script):
         return self.wait(until_s, self.answer)
 
     def answer(self, command):
-        if not isinstance(command, LookAtFlows):
+        if not isinstance(command, give.LookAtFlows):
             return []
         silent = self.controller.networks.silent
         looked = bool(self.samples or self.asked_at_s or silent)
@@ -228,7 +199,7 @@ class Looking(Script):
             replace(each, at_s=self.now_s, bytes_down=each.bytes_down + more)
             for each in self.samples
         ]
-        return [FlowsSampled(tuple(self.samples), dict(self.asked_at_s), self.took_s, looked)]
+        return [on.FlowsSampled(tuple(self.samples), dict(self.asked_at_s), self.took_s, looked)]
 
     def pauses_s(self):
         at_s = [each for each, _ in self.looks]
@@ -238,7 +209,7 @@ class Looking(Script):
 def downloading(size=10**9):
     script = Looking()
     script.run(9.0)
-    script.tell(FlowOpened(KEY, 9.0, 1.0))
+    script.tell(on.FlowOpened(KEY, 9.0, 1.0))
     script.told(size)
     script.samples = [SAMPLE]
     script.run(9.05)
@@ -252,8 +223,10 @@ def test_a_transfer_under_way_is_looked_at_closely_and_decided_on_each_second():
     assert script.pauses_s() == {CLOSE_S}
     known = script.controller.context(20.0).networks["wlan0"]
     assert known["delivery_down_bps"].value > 1e6, "what it carries is measured with each look"
-    assert of_kind(NoteUse, given)[-1].networks == {"wlan0"}
-    assert 10 <= len(of_kind(NoteUse, given)) <= 12, "round trips and use are taken each second"
+    assert of_kind(give.NoteUse, given)[-1].networks == {"wlan0"}
+    assert 10 <= len(of_kind(give.NoteUse, given)) <= 12, (
+        "round trips and use are taken each second"
+    )
     assert script.controller.networks.heard_at_s["wlan0"] == pytest.approx(20.0, abs=0.3)
 
 
@@ -262,7 +235,7 @@ def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never():
     script.run(20.0)
     assert {looked for _, looked in script.looks} == {False}
     assert script.pauses_s() <= {1.0, 0.025, 0.975, 1.025}
-    script.tell(FlowOpened(KEY, 20.0, 1.0))
+    script.tell(on.FlowOpened(KEY, 20.0, 1.0))
     script.samples, script.downloads = [SAMPLE], False
     script.looks.clear()
     script.run(30.0)
@@ -272,19 +245,19 @@ def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never():
 
 def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told():
     script = Looking()
-    script.tell(PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
+    script.tell(on.PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
     script.run(10.0)
     script.asked_at_s = {"wlan0": 10.0}
     script.looks.clear()
     given = script.run(12.0)
     assert CLOSE_S in script.pauses_s()
-    assert WatchSilence(frozenset({"wlan0"})) in given
+    assert give.WatchSilence(frozenset({"wlan0"})) in given
     assert script.controller.context(12.0).networks["wlan0"]["silence_s"].value > 1.5
     # It is heard again, and how long the silence lasted is known from then on.
-    script.tell(PingEnded("wlan0", 0.03, 12.4, 12.5), at_s=12.5)
+    script.tell(on.PingEnded("wlan0", 0.03, 12.4, 12.5), at_s=12.5)
     script.asked_at_s = {}
     given = script.run(13.1)
-    assert WatchSilence(frozenset()) in given
+    assert give.WatchSilence(frozenset()) in given
     assert script.controller.context(13.1).pauses == {"wlan0": (pytest.approx(2.5),)}
     assert "silence_s" not in script.controller.context(13.1).networks["wlan0"]
 
@@ -292,8 +265,8 @@ def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told():
 def test_receive_buffers_are_bounded_by_what_was_measured():
     script = Script(short_queues=True)
     script.known(9.0, wlan0={"past1_bps": 8e6})
-    script.tell(PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
-    (bound,) = of_kind(BoundQueues, script.decide(9.1))
+    script.tell(on.PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
+    (bound,) = of_kind(give.BoundQueues, script.decide(9.1))
     assert bound.paths == {"wlan0": (8e6, 0.03)}
 
 
@@ -302,18 +275,18 @@ def test_receive_buffers_are_bounded_by_what_was_measured():
 
 def free(command):
     """No network has a portal."""
-    if not isinstance(command, CheckPage):
+    if not isinstance(command, give.CheckPage):
         return ()
-    finding = PortalFinding(PortalVerdict.FREE, "as it should be")
-    return (PageChecked(command.network, command.number, finding),)
+    finding = on.PortalFinding(on.PortalVerdict.FREE, "as it should be")
+    return (on.PageChecked(command.network, command.number, finding),)
 
 
 def test_a_sleep_makes_all_that_is_known_older_and_portals_are_looked_for():
     script = Script()
     script.known(9.0, wlan0={"rssi_dbm": -60.0})
     script.wait(9.5, free)
-    script.tell(HostSlept(7200.0), at_s=10.0)
-    checked = {each.network for each in of_kind(CheckPage, script.wait(10.3))}
+    script.tell(on.HostSlept(7200.0), at_s=10.0)
+    checked = {each.network for each in of_kind(give.CheckPage, script.wait(10.3))}
     assert checked == {"wlan0", "lte0"}
     (found,) = [script.controller.context(10.0).networks["wlan0"]["rssi_dbm"]]
     assert found.measured_at_s == 9.0 - 7200.0
@@ -322,17 +295,17 @@ def test_a_sleep_makes_all_that_is_known_older_and_portals_are_looked_for():
 def test_a_rule_leads_at_once_and_is_kept():
     script = Script()
     rule = RuleRequest(host="192.0.2.1", only=("lte0",))
-    kinds = [type(each).__name__ for each in script.tell(RuleSet(3, rule), at_s=9.0)]
+    kinds = [type(each).__name__ for each in script.tell(on.RuleSet(3, rule), at_s=9.0)]
     assert kinds == ["KeepRules", "RecordDecision", "SetRuled"]
 
 
 def test_what_witnesses_say_is_a_reason_to_look_but_an_answer_is_none(script):
-    script.tell(ProvidersRead(), at_s=9.0)
+    script.tell(on.ProvidersRead(), at_s=9.0)
     script.decided(9.0)
-    script.tell(Witnessed("wlan0", True, Witness.NAME, 9.5), at_s=9.5)
+    script.tell(on.Witnessed("wlan0", True, on.Witness.NAME, 9.5), at_s=9.5)
     timer_s = script.controller.next_timer_s()
     assert timer_s is None or timer_s > 9.6
-    script.tell(Witnessed("wlan0", False, Witness.NAME, 9.7, 9.6), at_s=9.7)
+    script.tell(on.Witnessed("wlan0", False, on.Witness.NAME, 9.7, 9.6), at_s=9.7)
     timer_s = script.controller.next_timer_s()
     assert timer_s <= 9.7
 
@@ -343,7 +316,7 @@ def test_the_next_plan_is_a_beat_away_where_the_context_is_milliseconds_old(scri
     beat_s = transfers.next_timer_s()
     assert beat_s is not None
     script.controller.context(beat_s - 0.002)  # a flow that opened asked for it
-    script.controller.handle(TimerFired(), beat_s)
+    script.controller.handle(on.TimerFired(), beat_s)
     assert transfers.next_timer_s() == pytest.approx(beat_s + 1.0)
 
 
@@ -355,7 +328,7 @@ def test_what_a_reader_asks_between_two_events_changes_no_decision():
         script, found = Script(), []
         keeper = script.controller.networks.keeper
         for at_s in (9.0, 9.004, 9.008):
-            script.tell(ChoiceAsked(transfer, redundant=False, multipath=True), at_s=at_s)
+            script.tell(on.ChoiceAsked(transfer, redundant=False, multipath=True), at_s=at_s)
             found.append(script.recorded().context.at_s)
             if read:
                 script.controller.context(at_s + 0.002)
@@ -369,7 +342,7 @@ def test_what_a_reader_asks_between_two_events_changes_no_decision():
 def waiting(number):
     """A program tells of a transfer that can wait for an hour."""
     key = f"{number:032x}"
-    return TransferReported(
+    return on.TransferReported(
         TableTransfer(key, 0, "song", "there", Direction.DOWN, 1_000_000, 0, 3600.0), 9.0
     )
 
@@ -377,7 +350,7 @@ def waiting(number):
 def recorded(script, *numbers, at_s):
     """Have programs report transfers; return the number of decisions that are recorded."""
     script.tell(*map(waiting, numbers), at_s=at_s)
-    woken = script.given(TurnsChanged)
+    woken = script.given(give.TurnsChanged)
     assert len(woken) == len(numbers), "each program is woken"
     return sum(len(each.keys) for each in woken)
 
@@ -386,6 +359,6 @@ def test_of_many_turns_that_change_at_once_few_are_recorded():
     """A decision on each held the daemon past its watchdog."""
     script = Script()
     script.networks(replace(WLAN, up=False), LTE, at_s=9.0)
-    script.tell(ClockRead(9.0))
+    script.tell(on.ClockRead(9.0))
     assert recorded(script, *range(20), at_s=9.0) == 16
     assert recorded(script, *range(20, 30), at_s=12.0) == 6, "two more for each second"

@@ -9,15 +9,7 @@ from kit.controller import LTE, WLAN, Script, ScriptedDriver
 
 from cedos.api.messages import CarriedReport, flow_text
 from cedos.api.programs import ChoiceRequest
-from cedos.controller.events import (
-    AnswersRead,
-    DnsReply,
-    FlowClosed,
-    FlowOpened,
-    HostDefault,
-    HostDefaultsChanged,
-    NetworksChanged,
-)
+from cedos.controller import events as on
 from cedos.controller.rule import RuleRequest
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
@@ -73,7 +65,7 @@ class NoDecisions:
 
 
 def opened(script, key):
-    script.tell(FlowOpened(key, script.now_s, 1.0))
+    script.tell(on.FlowOpened(key, script.now_s, 1.0))
     return script.flow(key)
 
 
@@ -98,7 +90,7 @@ async def test_helpers_have_their_neighbours_names(script):
         leads_to=ip_address("198.51.100.9"),
     )  # fmt: skip
     other = replace(helper, name="helper-2", addresses=(ip_interface("169.254.1.6/32"),))
-    script.tell(NetworksChanged((WLAN,), helpers=(helper, other)))
+    script.tell(on.NetworksChanged((WLAN,), helpers=(helper, other)))
     backend = backend_of(script, OpenSockets(None, None))
     assert [(each.name, each.interface, each.neighbour) for each in await backend.networks()] == [
         ("wlan0", "wlan0", ""),
@@ -141,7 +133,7 @@ async def test_the_digest_of_the_rules_is_another_one_once_they_are(script):
     digests.append(await backend.rules_digest())
     assert await backend.rules_digest() == digests[-1]
     place = ip_address("203.0.113.5")
-    script.tell(AnswersRead(None, (DnsReply(1, 0, False, "updates.example", 1, (place,)),)))
+    script.tell(on.AnswersRead(None, (on.DnsReply(1, 0, False, "updates.example", 1, (place,)),)))
     digests.append(await backend.rules_digest())
     assert len(set(digests)) == 3
 
@@ -150,16 +142,16 @@ async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script):
     backend = backend_of(script, OpenSockets(None, None))
     await backend.add_rule(RuleRequest(host="192.0.2.1", never=("metered",)))
     await backend.add_rule(RuleRequest(host="2001:db8:7::/48", never=("lte0",)))
-    script.tell(HostDefaultsChanged({4: HostDefault("wg0", vpn=True, what="wireguard")}))
+    script.tell(on.HostDefaultsChanged({4: on.HostDefault("wg0", vpn=True, what="wireguard")}))
     four, six = await backend.rules()
     assert (four.vpn, six.vpn) == ({"4": "wg0"}, {})
-    refuses = HostDefault("", vpn=False, what="a default route of the host")
-    bridge = HostDefault("br0", vpn=False, what="bridge")
-    script.tell(HostDefaultsChanged({4: bridge, 6: refuses}))
+    refuses = on.HostDefault("", vpn=False, what="a default route of the host")
+    bridge = on.HostDefault("br0", vpn=False, what="bridge")
+    script.tell(on.HostDefaultsChanged({4: bridge, 6: refuses}))
     four, six = await backend.rules()
     assert (four.host_defaults, six.host_defaults, six.vpn) == ({}, {"6": ""}, {})
-    others = HostDefault("wlan0", vpn=False, what="by another program's rule 5000", first=True)
-    script.tell(HostDefaultsChanged({4: others}))
+    others = on.HostDefault("wlan0", vpn=False, what="by another program's rule 5000", first=True)
+    script.tell(on.HostDefaultsChanged({4: others}))
     four, six = await backend.rules()
     assert (four.host_defaults, six.host_defaults) == ({"4": "wlan0"}, {})
 
@@ -202,7 +194,7 @@ async def test_the_status_shows_the_largest_flows_and_counts_the_rest(monkeypatc
     for port in range(2000, 2010):
         flow = opened(script, FlowKey(here, port, there, 443))
         for path in flow.paths.values():
-            path.on_close(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=0))
+            path.on_close(on.FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=0))
     backend = backend_of(script, OpenSockets(None, None))
     shown, others = await backend._largest(api_backend.SHOWN_FLOWS)
     assert [each.bytes_down for each in shown] == [2007, 2008, 2009]
@@ -218,7 +210,7 @@ async def test_what_open_connections_have_carried_is_used_as_well(tmp_path):
         flow.server_name = named
         for path in flow.paths.values():
             path.network = "wlan0"
-            path.on_close(FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=1))
+            path.on_close(on.FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=1))
     backend = backend_of(script, OpenSockets(None, None))
     backend.odometers = Usage(tmp_path / Usage.FILE, "boot")
     backend.history_file = tmp_path / "none.sqlite"
@@ -239,7 +231,7 @@ async def test_connections_through_a_gateway_are_used_apart_from_it(tmp_path):
     session = FlowKey(ip_address("192.0.2.1"), 1111, ip_address("198.51.100.7"), 7010)
     flow = opened(script, session)
     flow.paths[session].network = "wlan0"
-    flow.paths[session].on_close(FlowClosed(session, 2.0, bytes_down=1000, bytes_up=0))
+    flow.paths[session].on_close(on.FlowClosed(session, 2.0, bytes_down=1000, bytes_up=0))
     backend = backend_of(script, OpenSockets(None, None))
     backend.odometers = Usage(tmp_path / Usage.FILE, "boot")
     backend.history_file = tmp_path / "none.sqlite"

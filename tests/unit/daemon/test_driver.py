@@ -5,15 +5,8 @@ import time
 
 import pytest
 
+from cedos.controller import events as on
 from cedos.controller.commands import AnswerChoice, AskName, AskNetwork
-from cedos.controller.events import (
-    ChoiceAsked,
-    ClockRead,
-    HostSlept,
-    PortalDoubted,
-    ProvidersRead,
-    TimerFired,
-)
 from cedos.daemon import driver
 from cedos.daemon.driver import ControllerDriver
 
@@ -34,9 +27,9 @@ class Played:
 
     # -- the controller
     def handle(self, event, now_s):
-        self.said.append(type(event) if isinstance(event, ClockRead) else event)
+        self.said.append(type(event) if isinstance(event, on.ClockRead) else event)
         self._given += self.gives.get(type(event), [])
-        if isinstance(event, TimerFired):
+        if isinstance(event, on.TimerFired):
             self.timer_s = None
 
     def commands(self):
@@ -59,13 +52,13 @@ class Played:
 
 async def test_events_wait_until_the_daemon_begins_and_are_handled_in_order():
     played = Played()
-    played.driver.post(HostSlept(1.0))
-    played.driver.post(ProvidersRead())
+    played.driver.post(on.HostSlept(1.0))
+    played.driver.post(on.ProvidersRead())
     assert played.heard() == []
     played.driver.begin(played.carry_out)
-    assert played.heard() == [ClockRead, HostSlept(1.0), ProvidersRead()]
+    assert played.heard() == [on.ClockRead, on.HostSlept(1.0), on.ProvidersRead()]
     played.driver.close()
-    played.driver.post(ProvidersRead())
+    played.driver.post(on.ProvidersRead())
     assert played.heard() == []
 
 
@@ -74,23 +67,23 @@ async def test_what_comes_of_a_command_is_handled_after_all_commands_of_its_even
     played.driver.begin(played.carry_out)
     played.heard()
     first, second = AskNetwork("wlan0"), AskName("wlan0")
-    played.gives = {ProvidersRead: [first, second]}
-    played.posts = {first: [HostSlept(1.0)]}
-    played.driver.post(ProvidersRead())
-    assert played.heard() == [ProvidersRead(), first, second, HostSlept(1.0)]
+    played.gives = {on.ProvidersRead: [first, second]}
+    played.posts = {first: [on.HostSlept(1.0)]}
+    played.driver.post(on.ProvidersRead())
+    assert played.heard() == [on.ProvidersRead(), first, second, on.HostSlept(1.0)]
 
 
 async def test_a_failure_of_the_executor_does_not_stop_the_driver():
     played = Played()
     played.driver.begin(played.carry_out)
-    played.gives = {ProvidersRead: [AskNetwork("wlan0")]}
+    played.gives = {on.ProvidersRead: [AskNetwork("wlan0")]}
     played.driver._carry_out = lambda command: 1 / 0
     with pytest.raises(ZeroDivisionError):
-        played.driver.post(ProvidersRead())
+        played.driver.post(on.ProvidersRead())
     played.driver._carry_out = played.carry_out
     played.heard()
-    played.driver.post(HostSlept(1.0))
-    assert played.heard() == [HostSlept(1.0)]
+    played.driver.post(on.HostSlept(1.0))
+    assert played.heard() == [on.HostSlept(1.0)]
 
 
 async def test_events_that_come_together_ask_for_the_next_timer_once():
@@ -105,7 +98,7 @@ async def test_events_that_come_together_ask_for_the_next_timer_once():
     played.next_timer_s = next_timer_s
     played.driver.begin(played.carry_out)
     for _ in range(20):
-        played.driver.post(ProvidersRead())
+        played.driver.post(on.ProvidersRead())
     await asyncio.sleep(0)
     assert asked == 1
 
@@ -116,19 +109,19 @@ async def test_the_timer_fires_when_it_is_due_and_follows_the_controller():
     played.heard()
     now_s = time.monotonic()
     played.timer_s = now_s + 5.0
-    played.driver.post(ProvidersRead())
+    played.driver.post(on.ProvidersRead())
     played.timer_s = now_s + 2.0
-    played.driver.post(ProvidersRead())
+    played.driver.post(on.ProvidersRead())
     await asyncio.sleep(1.9)
-    assert TimerFired() not in played.heard()
+    assert on.TimerFired() not in played.heard()
     await asyncio.sleep(0.2)
-    assert played.heard() == [TimerFired()]
+    assert played.heard() == [on.TimerFired()]
     await asyncio.sleep(10.0)
     assert played.heard() == [], "it wants none"
     played.timer_s = time.monotonic() - 1.0
-    played.driver.post(ProvidersRead())
+    played.driver.post(on.ProvidersRead())
     await asyncio.sleep(0.01)
-    assert played.heard() == [ProvidersRead(), TimerFired()], "a time that is over is now"
+    assert played.heard() == [on.ProvidersRead(), on.TimerFired()], "a time that is over is now"
 
 
 @pytest.mark.parametrize("first", ["an event", "a timer"])
@@ -140,27 +133,35 @@ async def test_a_sleep_is_told_before_anything_else_is_decided(first, monkeypatc
     played.driver.begin(played.carry_out)
     played.heard()
     asleep_s += 0.1  # between two readings
-    played.driver.post(PortalDoubted())
-    assert played.heard() == [PortalDoubted()]
+    played.driver.post(on.PortalDoubted())
+    assert played.heard() == [on.PortalDoubted()]
     asleep_s += 7200.0
     if first == "an event":
-        played.driver.post(ProvidersRead())
-        assert played.heard() == [ClockRead, HostSlept(pytest.approx(7200.1)), ProvidersRead()]
-        played.driver.post(ProvidersRead())
-        assert played.heard() == [ProvidersRead()], "it is told once"
+        played.driver.post(on.ProvidersRead())
+        assert played.heard() == [
+            on.ClockRead,
+            on.HostSlept(pytest.approx(7200.1)),
+            on.ProvidersRead(),
+        ]
+        played.driver.post(on.ProvidersRead())
+        assert played.heard() == [on.ProvidersRead()], "it is told once"
     else:
         played.timer_s = time.monotonic() + 1.0
         played.driver._set_timer()
         await asyncio.sleep(1.1)
-        assert played.heard() == [ClockRead, HostSlept(pytest.approx(7200.1)), TimerFired()]
+        assert played.heard() == [
+            on.ClockRead,
+            on.HostSlept(pytest.approx(7200.1)),
+            on.TimerFired(),
+        ]
 
 
 async def test_who_asks_is_answered_at_once():
     played = Played()
     played.driver.begin(played.carry_out)
-    asked = ChoiceAsked(None, redundant=False, multipath=False)
+    asked = on.ChoiceAsked(None, redundant=False, multipath=False)
     answer = AnswerChoice("the decision", None)
-    played.gives = {ChoiceAsked: [AskNetwork("wlan0"), answer]}
+    played.gives = {on.ChoiceAsked: [AskNetwork("wlan0"), answer]}
     played.heard()
     assert played.driver.choose(asked) is answer
     assert played.heard() == [asked, AskNetwork("wlan0")]

@@ -15,40 +15,9 @@ from hypothesis import strategies as st
 from kit.controller import KEY, LTE, WLAN, size_of, spent
 
 from cedos.budget_kinds import Resource
+from cedos.controller import events as on
 from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
 from cedos.controller.controller import Controller
-from cedos.controller.events import (
-    AnswersRead,
-    BatteryRead,
-    BudgetRemoved,
-    BudgetsCounted,
-    BudgetSet,
-    BudgetUse,
-    ClockRead,
-    DecisionMade,
-    DnsReply,
-    FlowClosed,
-    FlowOpened,
-    HandshakeEnded,
-    HintGiven,
-    LookupAsked,
-    NetworksChanged,
-    PageChecked,
-    PhoneUseChanged,
-    PingsPossible,
-    PortalDoubted,
-    PortalFinding,
-    PortalVerdict,
-    PrefetchingChanged,
-    ResolverReplied,
-    RuleSet,
-    ScreenChanged,
-    TimerFired,
-    TlsAnswer,
-    TransferReported,
-    Witness,
-    Witnessed,
-)
 from cedos.controller.hint import HintRequest, PrefetchReport, TakingMessage
 from cedos.controller.rule import RuleRequest
 from cedos.daemon import event_log
@@ -78,44 +47,48 @@ PREFETCHED = PrefetchReport(
     program="mail.secret.example", pid=7, networks=["wlan0", "lte0"], waiting=[WAYS], used_j=2.0
 )
 EVENTS = (
-    ClockRead(1.7e9),
-    NetworksChanged((WLAN, replace(LTE, resolvers=(ip_address("10.1.0.1"),)))),
-    RuleSet(2, RuleRequest(host="other.example.net", only=("lte0",))),
-    AnswersRead(
-        9, (DnsReply(7, 0, False, "www.secret.example.org", 1, (ip_address("203.0.113.5"),)),)
+    on.ClockRead(1.7e9),
+    on.NetworksChanged((WLAN, replace(LTE, resolvers=(ip_address("10.1.0.1"),)))),
+    on.RuleSet(2, RuleRequest(host="other.example.net", only=("lte0",))),
+    on.AnswersRead(
+        9, (on.DnsReply(7, 0, False, "www.secret.example.org", 1, (ip_address("203.0.113.5"),)),)
     ),
-    FlowOpened(KEY, 3.0, 1003.0),
-    LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
-    TimerFired(),
-    BatteryRead(0.9, True),
-    ScreenChanged(True),
-    PingsPossible(frozenset({"wlan0"})),
-    TransferReported(MOVED, 4.0, {"wlan0": 1000}, {}, 1.0),
-    Witnessed("lte0", True, Witness.PAGE, 11.0),
-    PageChecked(
+    on.FlowOpened(KEY, 3.0, 1003.0),
+    on.LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
+    on.TimerFired(),
+    on.BatteryRead(0.9, True),
+    on.ScreenChanged(True),
+    on.PingsPossible(frozenset({"wlan0"})),
+    on.TransferReported(MOVED, 4.0, {"wlan0": 1000}, {}, 1.0),
+    on.Witnessed("lte0", True, on.Witness.PAGE, 11.0),
+    on.PageChecked(
         *("lte0", 1),
-        PortalFinding(
-            *(PortalVerdict.CAPTIVE, "answered by portal.example", "http://login.portal.example/"),
+        on.PortalFinding(
+            *(
+                on.PortalVerdict.CAPTIVE,
+                "answered by portal.example",
+                "http://login.portal.example/",
+            ),
             hosts={"login.portal.example": (ip_address("203.0.113.9"),)},
         ),
     ),
-    HandshakeEnded("lte0", 1, TlsAnswer.SILENT),
-    PortalDoubted(),
-    BudgetSet(1.7e9, PLAN, PERIOD),
-    PhoneUseChanged(PhoneUse.FREELY),
-    BudgetsCounted(1.7e9, (BudgetUse("lte.plan", 1e6, PERIOD, "2026-12-01 00:00"),)),
-    PrefetchingChanged(PREFETCHED),
-    FlowClosed(KEY, 1015.0, 10**6, 300, at_s=15.0),
-    BudgetsCounted(1.7e9 + 1.0, (BudgetUse("lte.plan", 2e6, PERIOD, "2026-12-01 00:00"),)),
-    DecisionMade(
+    on.HandshakeEnded("lte0", 1, on.TlsAnswer.SILENT),
+    on.PortalDoubted(),
+    on.BudgetSet(1.7e9, PLAN, PERIOD),
+    on.PhoneUseChanged(PhoneUse.FREELY),
+    on.BudgetsCounted(1.7e9, (on.BudgetUse("lte.plan", 1e6, PERIOD, "2026-12-01 00:00"),)),
+    on.PrefetchingChanged(PREFETCHED),
+    on.FlowClosed(KEY, 1015.0, 10**6, 300, at_s=15.0),
+    on.BudgetsCounted(1.7e9 + 1.0, (on.BudgetUse("lte.plan", 2e6, PERIOD, "2026-12-01 00:00"),)),
+    on.DecisionMade(
         Transfer(size_of(10**6)), Strategy(StrategyKind.SINGLE, ("lte0",)), "as it had to go"
     ),
-    BudgetRemoved("lte.plan"),
+    on.BudgetRemoved("lte.plan"),
     *spent("lte0"),
-    TimerFired(),
-    HintGiven(HintRequest(server_name="Mail.MixedCase.Example", size_bytes=5), 1000),
-    HintGiven(HintRequest(server_name="bücher.привет.рф", size_bytes=5), 1000),
-    ResolverReplied(ASKED, 7, 1, refused=False),
+    on.TimerFired(),
+    on.HintGiven(HintRequest(server_name="Mail.MixedCase.Example", size_bytes=5), 1000),
+    on.HintGiven(HintRequest(server_name="bücher.привет.рф", size_bytes=5), 1000),
+    on.ResolverReplied(ASKED, 7, 1, refused=False),
 )
 
 
@@ -156,7 +129,7 @@ def test_a_log_replays_to_the_same_commands_wherever_it_begins(tmp_path, begins,
     written = str(list(records(tmp_path / "log")))
     assert all(text in written for text in SECRETS if not begins) or not names
     assert any(text in written for text in SECRETS) is names
-    assert "lte.plan" in written or begins > EVENTS.index(BudgetRemoved("lte.plan"))
+    assert "lte.plan" in written or begins > EVENTS.index(on.BudgetRemoved("lte.plan"))
 
 
 def test_a_long_log_goes_on_in_further_files_of_which_each_can_be_replayed(tmp_path, monkeypatch):
@@ -193,9 +166,9 @@ def test_a_state_that_no_replay_would_read_is_not_recorded(tmp_path, monkeypatch
 def test_an_event_that_no_log_can_hold_ends_the_log_and_nothing_else(tmp_path):
     """A member's report with a huge number had the commands that came of it left undone."""
     log = EventLog(tmp_path / "log", Controller(CONFIG))
-    log.add(PrefetchingChanged(PrefetchReport(program="x", pid=10**30)), 9.0, [])
+    log.add(on.PrefetchingChanged(PrefetchReport(program="x", pid=10**30)), 9.0, [])
     assert "cannot be recorded" in log.problem
-    log.add(TimerFired(), 9.0, [])
+    log.add(on.TimerFired(), 9.0, [])
     log.close()
 
 

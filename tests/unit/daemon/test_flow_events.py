@@ -10,16 +10,8 @@ from typing import NamedTuple
 import pytest
 from kit.controller import KEY, SERVER, TOKEN, Script, ScriptedDriver, size_of
 
+from cedos.controller import events as on
 from cedos.controller.commands import ForgetFlow, MoveConnection, RecordFlow
-from cedos.controller.events import (
-    FlowClosed,
-    FlowOpened,
-    FlowsSampled,
-    PingEnded,
-    SizeLearned,
-    SizesKnown,
-    SubflowJoined,
-)
 from cedos.daemon.flows import FlowEvents, PacketHandler
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import Direction, FlowKey, FlowSample
@@ -63,10 +55,10 @@ async def test_the_first_opening_to_a_destination_is_told_with_what_is_known_of_
     host = Host()
     host.profiler.history.learn(str(SERVER), 80, Direction.DOWN, 4_000_000)
     further = replace(KEY, local_port=4002)
-    await host.tells(FlowOpened(KEY, 9.0, 100.0), FlowOpened(further, 9.0, 100.0))
-    opened = [each for each in host.driver.posted if isinstance(each, FlowOpened)]
+    await host.tells(on.FlowOpened(KEY, 9.0, 100.0), on.FlowOpened(further, 9.0, 100.0))
+    opened = [each for each in host.driver.posted if isinstance(each, on.FlowOpened)]
     assert [(each.key, each.mark) for each in opened] == [(KEY, None), (further, None)]
-    sizes = [each for each in host.driver.posted if isinstance(each, SizesKnown)]
+    sizes = [each for each in host.driver.posted if isinstance(each, on.SizesKnown)]
     assert [(each.remote, each.port, *each.sizes) for each in sizes] == [
         (SERVER, 80, Direction.DOWN)
     ]
@@ -77,10 +69,10 @@ async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended():
     host = Host()
     second = replace(KEY, local=ip_address("10.1.0.2"))
     for key in (KEY, second):
-        await host.tells(FlowOpened(key, 9.0, 100.0))
-        host.driver.post(SubflowJoined(TOKEN, key, False))
+        await host.tells(on.FlowOpened(key, 9.0, 100.0))
+        host.driver.post(on.SubflowJoined(TOKEN, key, False))
     assert len(host.profiler) == 2
-    await host.tells(*(FlowClosed(key, 102.0, 5_000, 500, at_s=9.5) for key in (second, KEY)))
+    await host.tells(*(on.FlowClosed(key, 102.0, 5_000, 500, at_s=9.5) for key in (second, KEY)))
     assert (len(host.script.controller.flows), len(host.profiler)) == (0, 0)
     assert host.read_before_s == [9.5, 9.5], "the flow's last message may still wait"
 
@@ -88,8 +80,8 @@ async def test_nobody_remembers_a_connection_of_two_subflows_that_has_ended():
 async def test_a_flow_that_was_none_is_forgotten_by_the_profiler():
     host = Host()
     key = FlowKey(KEY.local, 4000, SERVER, 443, "udp")
-    await host.tells(FlowOpened(key, 9.0, 100.0))
-    host._events = [FlowClosed(key, 102.0, 0, 500, at_s=40.0)]
+    await host.tells(on.FlowOpened(key, 9.0, 100.0))
+    host._events = [on.FlowClosed(key, 102.0, 0, 500, at_s=40.0)]
     await host.subject.follow_flows()
     for command in host.driver.commands(ForgetFlow):
         host.profiler.forget(command.key)
@@ -127,7 +119,7 @@ class Sockets:
         for _ in range(10):
             await asyncio.sleep(0)
         event = self.driver.posted[before]
-        assert isinstance(event, FlowsSampled)
+        assert isinstance(event, on.FlowsSampled)
         return event
 
     async def snapshot(self):
@@ -143,7 +135,7 @@ class Sockets:
         assert self.driver.posted, "the controller heard it first"
 
     def progressed(self, key, down, up):
-        return [SizeLearned(key, Direction.DOWN, size_of(2 * down, "progress"))]
+        return [on.SizeLearned(key, Direction.DOWN, size_of(2 * down, "progress"))]
 
 
 @pytest.fixture
@@ -160,24 +152,24 @@ async def test_where_nothing_lives_no_socket_is_looked_at(sockets):
     # A pending ping is waited for where pings were ever answered.
     sockets.pinged = {"wlan0": 9.0}
     assert not (await sockets.looks()).looked
-    sockets.script.tell(PingEnded("wlan0", 0.02, 8.5, 8.52))
+    sockets.script.tell(on.PingEnded("wlan0", 0.02, 8.5, 8.52))
     event = await sockets.looks()
     assert event.looked
     assert event.asked_at_s == {"wlan0": 9.0}
 
 
 async def test_a_look_is_told_to_all_and_what_carried_more_has_another_size(sockets):
-    sockets.script.tell(FlowOpened(KEY, 9.0, 1.0), at_s=9.0)
+    sockets.script.tell(on.FlowOpened(KEY, 9.0, 1.0), at_s=9.0)
     event = await sockets.looks()
     assert event.samples == (SAMPLE,)
     learned = sockets.driver.posted[-1]
-    assert learned == SizeLearned(
+    assert learned == on.SizeLearned(
         KEY, Direction.DOWN, size_of(100_000, "progress"), progressed=True
     )
 
 
 async def test_a_look_that_fails_is_none_and_the_next_one_comes(sockets):
-    sockets.script.tell(FlowOpened(KEY, 9.0, 1.0), at_s=9.0)
+    sockets.script.tell(on.FlowOpened(KEY, 9.0, 1.0), at_s=9.0)
     sockets.fails = True
     assert not (await sockets.looks()).looked
     assert sockets.script.controller.next_timer_s() is not None
@@ -217,7 +209,7 @@ class Wire:
 
     def observe(self, packet, now_s):
         self.seen.append(packet)
-        return [SizeLearned(packet.key, Direction.DOWN, size_of(5_000_000), **self._learned)]
+        return [on.SizeLearned(packet.key, Direction.DOWN, size_of(5_000_000), **self._learned)]
 
     def knows(self, key):
         return False
@@ -225,7 +217,7 @@ class Wire:
 
 def test_only_connections_that_can_move_are_decided_on_again():
     wire = Wire()
-    wire.script.tell(FlowOpened(PLAIN, 9.0, 101.0), at_s=9.0)
+    wire.script.tell(on.FlowOpened(PLAIN, 9.0, 101.0), at_s=9.0)
     wire.script.connection(FIXED, token=7)
     wire.script.connection(MOVABLE, token=8, movable=True)
     wire.brings(*(Packet(key) for key in (PLAIN, FIXED, MOVABLE)))
@@ -242,7 +234,7 @@ def test_answers_that_nobody_asked_for_teach_nothing():
         *(Packet(FlowKey(HOME, port, FAR, 80)) for port in range(1000, 1200)), Packet(PLAIN)
     )
     assert wire.seen == []
-    wire.script.tell(FlowOpened(PLAIN, 9.0, 101.0))
+    wire.script.tell(on.FlowOpened(PLAIN, 9.0, 101.0))
     wire.brings(Packet(FIXED))
     assert wire.seen == [Packet(PLAIN)]
 
@@ -269,6 +261,6 @@ def test_a_hello_that_is_read_before_its_flow_is_told_of_names_it(after_s, named
     wire = Wire(server_name="a.example", tls=True)
     wire.brings(Packet(PLAIN, outgoing=True))
     opened_s = wire.script.now_s + after_s
-    wire.script.tell(FlowOpened(PLAIN, opened_s, 101.0), at_s=opened_s)
+    wire.script.tell(on.FlowOpened(PLAIN, opened_s, 101.0), at_s=opened_s)
     flow = wire.script.flow(PLAIN)
     assert (flow.server_name, flow.tls) == (("a.example", True) if named else (None, False))

@@ -11,21 +11,8 @@ from kit.controller import Script
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
 from cedos.config.sections import EnergyConfig
+from cedos.controller import events as on
 from cedos.controller.commands import AskName, CheckPage, SendProbe, ShakeHands
-from cedos.controller.events import (
-    Attached,
-    CountersRead,
-    Event,
-    HandshakeEnded,
-    PageChecked,
-    PingEnded,
-    PingsPossible,
-    PortalFinding,
-    PortalVerdict,
-    TlsAnswer,
-    Witness,
-    Witnessed,
-)
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
@@ -53,7 +40,7 @@ class Watched:
 
     target: str = "1.1.1.1"
     dns: bool = True
-    events: list[Event] = field(default_factory=list)
+    events: list[on.Event] = field(default_factory=list)
 
     def __post_init__(self):
         config = Config(
@@ -75,14 +62,14 @@ async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(m
 
     async def shake_hands(network, target, timeout_s):
         asked.append(target)
-        return TlsAnswer.PROVEN
+        return on.TlsAnswer.PROVEN
 
     monkeypatch.setattr("cedos.daemon.observer.shake_hands", shake_hands)
-    for target, answer in (("gateway", None), ("1.1.1.1", TlsAnswer.PROVEN)):
+    for target, answer in (("gateway", None), ("1.1.1.1", on.TlsAnswer.PROVEN)):
         watched = Watched(target)
         watched.observer.ask(ShakeHands("wlan0", 3, 1.0))
         await watched.rest()
-        assert watched.events == [HandshakeEnded("wlan0", 3, answer)]
+        assert watched.events == [on.HandshakeEnded("wlan0", 3, answer)]
     assert asked == [ip_address("1.1.1.1")]
 
 
@@ -101,10 +88,10 @@ async def test_pings_that_end_and_counters_are_events(monkeypatch):
     await watched.rest()
     await observer._read(WLAN)
     following.cancel()
-    pings = [each for each in watched.events if isinstance(each, PingEnded)]
+    pings = [each for each in watched.events if isinstance(each, on.PingEnded)]
     assert [(each.network, each.rtt_s) for each in pings] == [("wlan0", 0.03), ("lte0", None)]
-    assert CountersRead("wlan0", 2000, 20) in watched.events
-    assert not [each for each in watched.events if isinstance(each, Attached)]
+    assert on.CountersRead("wlan0", 2000, 20) in watched.events
+    assert not [each for each in watched.events if isinstance(each, on.Attached)]
 
 
 class Roaming:
@@ -130,11 +117,11 @@ async def test_an_access_point_is_told_of_until_the_controller_knows_it():
     for bssid in ("02:00:00:00:00:01", "02:00:00:00:00:02"):
         roaming.point = AccessPoint(bssid, "home")
         await watched.observer._read(WLAN)
-        assert Attached("wlan0", bssid, "home") in watched.events
+        assert on.Attached("wlan0", bssid, "home") in watched.events
         keeper.observe_attachment("wlan0", bssid, "home", 1.0)
         watched.events.clear()
         await watched.observer._read(WLAN)
-        assert not [each for each in watched.events if isinstance(each, Attached)]
+        assert not [each for each in watched.events if isinstance(each, on.Attached)]
     watched.observer._counters.close()
 
 
@@ -157,9 +144,9 @@ async def test_a_network_that_is_asked_for_names_says_whether_it_knows_them(
     watched.observer.ask(AskName("eth7"))  # it is gone
     await watched.rest()
     assert asked == ["wlan0"] * dns
-    names = [each for each in watched.events if isinstance(each, Witnessed)]
+    names = [each for each in watched.events if isinstance(each, on.Witnessed)]
     assert [(each.network, each.heard, each.witness) for each in names] == [
-        ("wlan0", heard, Witness.NAME) for heard in said
+        ("wlan0", heard, on.Witness.NAME) for heard in said
     ]
 
 
@@ -168,18 +155,18 @@ async def test_a_network_that_never_answers_pings_is_not_pinged():
     assert watched.observer._ping_target(WLAN) == ip_address("1.1.1.1")
     liveness = watched.known.keeper.liveness("wlan0")
     for second in range(10):
-        liveness.on_heard(Witness.NAME, float(second))
-        liveness.missed(Witness.PING, float(second), float(second))
+        liveness.on_heard(on.Witness.NAME, float(second))
+        liveness.missed(on.Witness.PING, float(second), float(second))
     assert watched.observer._ping_target(WLAN) is None
 
 
 async def test_the_prober_is_told_once_of_what_was_heard():
     """It pings no network that is known to live."""
     watched = Watched()
-    watched.known.heard(("wlan0"), Witness.TRANSFER, 10.0)
+    watched.known.heard(("wlan0"), on.Witness.TRANSFER, 10.0)
     watched.observer.follow_heard()
     assert watched.observer.prober.heard_at_s["wlan0"] == 10.0
-    watched.known.heard("wlan0", Witness.TRANSFER, 9.0)
+    watched.known.heard("wlan0", on.Witness.TRANSFER, 9.0)
     watched.observer.follow_heard()
     assert watched.observer.prober.heard_at_s["wlan0"] == 10.0
 
@@ -196,20 +183,20 @@ async def test_every_check_has_an_answer(monkeypatch, network):
     watched.observer.ask(CheckPage(network, 7, 1.0))
     await watched.rest()
     (event,) = watched.events
-    assert isinstance(event, PageChecked)
+    assert isinstance(event, on.PageChecked)
     assert (event.network, event.number, event.manager) == (network, 7, None)
-    assert event.finding.verdict is PortalVerdict.UNCLEAR
+    assert event.finding.verdict is on.PortalVerdict.UNCLEAR
     assert ("KeyError" in event.finding.why) is (network == "wlan0")
 
 
 @pytest.mark.parametrize(
-    ("page", "captive"), [(PortalVerdict.FREE, None), (PortalVerdict.SILENT, True)]
+    ("page", "captive"), [(on.PortalVerdict.FREE, None), (on.PortalVerdict.SILENT, True)]
 )
 async def test_networkmanager_is_asked_where_the_page_does_not_come(monkeypatch, page, captive):
     watched = Watched()
 
     async def check(network, timeout_s):
-        return PortalFinding(page, "as it is")
+        return on.PortalFinding(page, "as it is")
 
     async def says(network):
         return True
@@ -218,7 +205,9 @@ async def test_networkmanager_is_asked_where_the_page_does_not_come(monkeypatch,
     monkeypatch.setattr(watched.observer, "_manager", SimpleNamespace(captive=says))
     watched.observer.ask(CheckPage("wlan0", 7, 1.0))
     await watched.rest()
-    assert watched.events == [PageChecked("wlan0", 7, PortalFinding(page, "as it is"), captive)]
+    assert watched.events == [
+        on.PageChecked("wlan0", 7, on.PortalFinding(page, "as it is"), captive)
+    ]
 
 
 def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down():
@@ -295,7 +284,7 @@ async def test_helpers_are_counted_and_neither_asked_nor_named(monkeypatch):
     observer.networks_changed([WLAN, LTE], [helper])
     observer._count_helpers()
     observer._tell_pingable()
-    assert watched.events == [PingsPossible(frozenset({"wlan0", "lte0"}))]
+    assert watched.events == [on.PingsPossible(frozenset({"wlan0", "lte0"}))]
     observer.networks_changed([WLAN, LTE], [])
     observer._count_helpers()
     # Once as it is there, and once when it goes.

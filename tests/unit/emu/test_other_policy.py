@@ -8,18 +8,9 @@ import pytest
 from click.testing import CliRunner
 from kit.controller import KEY, LTE, SERVER, WLAN, Script
 
+from cedos.controller import events as on
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.controller import Controller
-from cedos.controller.events import (
-    ClockRead,
-    FlowClosed,
-    FlowOpened,
-    IndicatorsRead,
-    NetworksChanged,
-    SubflowJoined,
-    Witness,
-    Witnessed,
-)
 from cedos.daemon.event_log import EventLog
 from cedos.model import Indicator
 from cedos.selector.objective import MaxS
@@ -53,10 +44,10 @@ class Beside(Script):
 
     def carry(self, *keys, down=0, up=0, token=None):
         """A flow of these paths begins and ends; each carries so much."""
-        self.tell(*(FlowOpened(key, 9.0, 109.0) for key in keys), at_s=9.0)
+        self.tell(*(on.FlowOpened(key, 9.0, 109.0) for key in keys), at_s=9.0)
         if token is not None:
-            self.tell(*(SubflowJoined(token, key, True) for key in keys), at_s=9.1)
-        ends = (FlowClosed(key, 111.0, down, up, at_s=11.0) for key in keys)
+            self.tell(*(on.SubflowJoined(token, key, True) for key in keys), at_s=9.1)
+        ends = (on.FlowClosed(key, 111.0, down, up, at_s=11.0) for key in keys)
         self.tell(*ends, at_s=11.0)
 
 
@@ -101,8 +92,8 @@ def test_without_its_network_a_fixed_policy_takes_the_other_as_routes_do():
 
 def test_a_flow_that_the_policy_begins_on_a_dead_network_counts_and_is_not_predicted():
     script = Beside(WIFI_FIRST, lte=True)
-    script.tell(Witnessed("wlan0", True, Witness.PING, 8.1), at_s=8.1)
-    script.tell(Witnessed("wlan0", False, Witness.RADIO, 8.5), at_s=8.5)
+    script.tell(on.Witnessed("wlan0", True, on.Witness.PING, 8.1), at_s=8.1)
+    script.tell(on.Witnessed("wlan0", False, on.Witness.RADIO, 8.5), at_s=8.5)
     script.carry(ON_LTE, down=1000)
     found = script.other.total
     assert (found.elsewhere, found.dead, found.predicted) == (1, 1, 0)
@@ -115,12 +106,12 @@ def test_the_command_shows_and_writes_the_comparison(tmp_path):
     controller = Controller(config)
     log = EventLog(tmp_path / "log", controller)
     events = (
-        ClockRead(1.7e9),
-        IndicatorsRead("wlan0", {"rtt_s": Indicator(0.5, 1.0)}),
-        IndicatorsRead("lte0", {"rtt_s": Indicator(0.02, 1.0)}),
-        NetworksChanged((WLAN, LTE)),
-        FlowOpened(ON_LTE, 5.0, 1.7e9),
-        FlowClosed(ON_LTE, 1.7e9, 2_000_000, 0, at_s=6.0),
+        on.ClockRead(1.7e9),
+        on.IndicatorsRead("wlan0", {"rtt_s": Indicator(0.5, 1.0)}),
+        on.IndicatorsRead("lte0", {"rtt_s": Indicator(0.02, 1.0)}),
+        on.NetworksChanged((WLAN, LTE)),
+        on.FlowOpened(ON_LTE, 5.0, 1.7e9),
+        on.FlowClosed(ON_LTE, 1.7e9, 2_000_000, 0, at_s=6.0),
     )
     for now_s, event in enumerate(events, 1):
         controller.handle(event, float(now_s))

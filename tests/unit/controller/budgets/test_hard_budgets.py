@@ -8,18 +8,9 @@ from hypothesis import strategies as st
 from kit.controller import LTE, WLAN, Script
 
 from cedos.budget_kinds import Resource
+from cedos.controller import events as on
 from cedos.controller.commands import BarNetworks, CountUse, Tell, WatchNetworks
 from cedos.controller.controller import Controller
-from cedos.controller.events import (
-    BudgetRemoved,
-    BudgetsCounted,
-    BudgetSet,
-    BudgetUse,
-    CommandDone,
-    CommandFailed,
-    NetworksChanged,
-    TimerFired,
-)
 from cedos.model import Budget, Every
 from cedos.selector.budgets.keeper import Period
 
@@ -64,17 +55,17 @@ class Spending(Script):
         """The budgets of now are told where they are others than before, and what is used of each."""
         period = Period(self.begins_s, self.begins_s + 1e6)
         before, now = self.controller.budgets.keepers, {each.name: each for each in self.budgets}
-        removed = [BudgetRemoved(name) for name in before.keys() - now]
+        removed = [on.BudgetRemoved(name) for name in before.keys() - now]
         told = [
-            BudgetSet(self.now_s, each, period)
+            on.BudgetSet(self.now_s, each, period)
             for name, each in now.items()
             if name not in before or before[name].budget != each
         ]
         uses = tuple(
-            BudgetUse(each.name, self.spent.get(each.name, 0.0), period, "2026-12-01 00:00")
+            on.BudgetUse(each.name, self.spent.get(each.name, 0.0), period, "2026-12-01 00:00")
             for each in self.budgets
         )
-        return [*removed, *told, BudgetsCounted(self.now_s, uses, dict(self.carried))]
+        return [*removed, *told, on.BudgetsCounted(self.now_s, uses, dict(self.carried))]
 
     def happen(self, *events):
         waiting = list(events)
@@ -85,10 +76,10 @@ class Spending(Script):
     def carry_out(self, command):
         match command:
             case BarNetworks() if self.refuses:
-                return [CommandFailed(command, why=self.refuses)]
+                return [on.CommandFailed(command, why=self.refuses)]
             case BarNetworks(networks):
                 self.bars.append(networks)
-                return [CommandDone(command)]
+                return [on.CommandDone(command)]
             case WatchNetworks(networks):
                 self.watched = {each.name for each in networks if each.up}
             case Tell(what, _):
@@ -178,11 +169,11 @@ def test_nothing_is_kept_of_budgets_that_are_gone(script):
 def test_a_network_that_vanishes_is_barred_when_it_comes_back_and_another_metered_one_too(script):
     script.use(1e9)
     for networks in ((WLAN,), (WLAN, replace(LTE, index=9))):
-        script.happen(NetworksChanged(networks))
+        script.happen(on.NetworksChanged(networks))
         script.use()
     assert script.bars == [("lte0",)]
     usb = replace(LTE, name="usb0", interface="usb0", index=10)
-    script.happen(NetworksChanged((WLAN, usb)))
+    script.happen(on.NetworksChanged((WLAN, usb)))
     assert script.barred == ["lte0", "usb0"], "at once"
     assert USED_UP in script.controller.decider.barred["usb0"]
 
@@ -224,7 +215,7 @@ def test_the_nearer_the_end_the_sooner_it_is_counted(script):
     assert script.use(1_000) is None, "each second, as ever"
     near_s = script.use(980e6)
     assert 0.05 <= near_s < 0.1
-    given = script.tell(TimerFired(), at_s=script.now_s + near_s)
+    given = script.tell(on.TimerFired(), at_s=script.now_s + near_s)
     assert CountUse() in given
     assert script.hard.next_timer_s() is None, "until that is done"
     assert script.use(0, 5.0) == 0.2, "nothing moves"
@@ -260,7 +251,7 @@ def test_bars_do_not_outlive_their_controller():
     script = Spending()
     script.use(1e9)
     again = Controller(script.controller.config)
-    again.handle(NetworksChanged((WLAN, LTE)), 1.0)
-    again.handle(BudgetSet(1.0, DATA, Period(0.0, 1e6)), 1.0)
+    again.handle(on.NetworksChanged((WLAN, LTE)), 1.0)
+    again.handle(on.BudgetSet(1.0, DATA, Period(0.0, 1e6)), 1.0)
     again.handle(script.counted()[-1], 2.0)
     assert BarNetworks(("lte0",)) in again.commands(), "another one bars again"

@@ -6,15 +6,8 @@ from ipaddress import ip_address, ip_interface
 import pytest
 from kit.controller import LTE, SERVER, WLAN, Script, led, of_kind, size_of
 
+from cedos.controller import events as on
 from cedos.controller.commands import AskNetwork, SetDestinations
-from cedos.controller.events import (
-    FlowClosed,
-    FlowOpened,
-    PingEnded,
-    RuleSet,
-    SizesKnown,
-    SubflowJoined,
-)
 from cedos.controller.rule import RuleRequest
 from cedos.model import Direction, FlowKey
 from predictors.base import Distribution
@@ -50,18 +43,18 @@ class Visited(Script):
     def begins(self, at_s, network=LTE):
         self.port += 1
         key = FlowKey(network.addresses[0].ip, self.port, ip_address(str(SERVER)), 80)
-        sizes = SizesKnown(SERVER, 80, {Direction.DOWN: size_of(300_000, "history")})
-        self.tell(FlowOpened(key, at_s, at_s), sizes, at_s=at_s)
+        sizes = on.SizesKnown(SERVER, 80, {Direction.DOWN: size_of(300_000, "history")})
+        self.tell(on.FlowOpened(key, at_s, at_s), sizes, at_s=at_s)
         return self.flow(key)
 
     def ends(self, flow, at_s):
-        self.tell(FlowClosed(flow.key, at_s, 300_000, 100, at_s=at_s), at_s=at_s)
+        self.tell(on.FlowClosed(flow.key, at_s, 300_000, 100, at_s=at_s), at_s=at_s)
 
     def looks(self, at_s, answered_s=0.05):
         """Decide again; Wi-Fi answered so long ago (None: not now). Return destinations' networks."""
         if answered_s is not None:
             answered_at_s = at_s - answered_s
-            self.tell(PingEnded("wlan0", 0.02, answered_at_s, answered_at_s), at_s=at_s)
+            self.tell(on.PingEnded("wlan0", 0.02, answered_at_s, answered_at_s), at_s=at_s)
         self.given(SetDestinations)
         self.asked = [each.network for each in of_kind(AskNetwork, self.decide(at_s))]
         return list(self.given(SetDestinations))
@@ -149,7 +142,7 @@ def test_a_connection_with_several_paths_counts_once(script):
     for token in range(3):
         flow = script.begins(20.0)
         for _ in range(10):
-            script.tell(SubflowJoined(token, flow.key, False), at_s=20.05)
+            script.tell(on.SubflowJoined(token, flow.key, False), at_s=20.05)
         script.ends(flow, 20.1)
     script.looks(29.8)
     assert script.looks(30.0) == [], "of three not enough would be saved"
@@ -157,7 +150,7 @@ def test_a_connection_with_several_paths_counts_once(script):
 
 def test_what_a_rule_of_the_user_leads_is_not_tried(script):
     script.is_busy()
-    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), only=("lte0",))))
+    script.tell(on.RuleSet(1, RuleRequest(host=str(SERVER), only=("lte0",))))
     for second in range(50, 60):
         assert "wlan0" not in led(script.looks(float(second), None)).values()
         assert script.asked == []

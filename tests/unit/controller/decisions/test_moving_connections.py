@@ -9,14 +9,8 @@ from ipaddress import ip_address
 import pytest
 from kit.controller import KEY, LTE, ONLY_LTE, ONLY_WLAN, TOKEN, WLAN, of_kind
 
+from cedos.controller import events as on
 from cedos.controller.commands import MoveConnection, ReleasePath, SetDefault
-from cedos.controller.events import (
-    ClockRead,
-    CommandFailed,
-    FlowClosed,
-    Steerable,
-    SubflowJoined,
-)
 from cedos.model import (
     Context,
     Decision,
@@ -73,12 +67,12 @@ def test_a_move_takes_one_decision_and_says_why(script, monkeypatch):
 def test_a_connection_without_a_spare_path_stays(script, spare):
     flow = script.connection(movable=spare == "gone")
     if spare == "gone":
-        script.tell(Steerable(TOKEN, False))
+        script.tell(on.Steerable(TOKEN, False))
     script.told(5_000_000, at_once=True)
     script.decide(10.0)
     assert flow.strategy == ONLY_WLAN
     assert script.given(MoveConnection) == []
-    script.tell(SubflowJoined(TOKEN, KEY, True), at_s=11.0)
+    script.tell(on.SubflowJoined(TOKEN, KEY, True), at_s=11.0)
     assert len(script.given(MoveConnection)) == 1, "at once"
 
 
@@ -86,7 +80,7 @@ def test_a_move_that_was_refused_is_not_counted_and_made_again(script):
     flow = script.connection(movable=True)
     script.told(5_000_000, at_once=True)
     (move,) = script.given(MoveConnection)
-    script.tell(CommandFailed(move))
+    script.tell(on.CommandFailed(move))
     assert flow.strategy == ONLY_WLAN
     script.decide(10.0)
     assert script.given(MoveConnection) == [move]
@@ -113,9 +107,9 @@ class Moved:
         self.script = script
         self.flow = script.connection()
         self.other = replace(KEY, local=ip_address("10.1.0.2"), local_port=4001)
-        script.tell(SubflowJoined(TOKEN, self.other, False), at_s=9.1)
+        script.tell(on.SubflowJoined(TOKEN, self.other, False), at_s=9.1)
         script.told(1_000_000)
-        script.tell(Steerable(TOKEN, True))
+        script.tell(on.Steerable(TOKEN, True))
         self.flow.strategy = ONLY_LTE
         script.model.rate_bps = {"wifi": 1e6, "cellular": 20e6}
         self.old = LOOK
@@ -210,7 +204,7 @@ def test_a_path_that_has_ended_is_not_given_up_again(script):
     moved = Moved(script)
     silent = {"silence_s": 0.4}
     assert moved.looked(9.7, 0.7, 0.01, wlan0=silent) == RELEASED
-    script.tell(FlowClosed(KEY, 109.8, 100_000, 0, at_s=9.8), at_s=9.8)
+    script.tell(on.FlowClosed(KEY, 109.8, 100_000, 0, at_s=9.8), at_s=9.8)
     moved.looks(9.9, replace(moved.new, at_s=9.9, bytes_down=600_000), wlan0=silent)
     assert of_kind(ReleasePath, script.steering()) == []
 
@@ -256,7 +250,7 @@ def test_each_move_makes_the_next_one_dearer_for_a_while(script):
     assert not moves_at(1.15)
     # The wall clock is set by an hour, to and fro: seconds are seconds.
     for set_to_unix_s in (time.time() + 3600.0, time.time() - 3600.0):
-        script.tell(ClockRead(set_to_unix_s))
+        script.tell(on.ClockRead(set_to_unix_s))
         assert not moves_at(1.15)
     assert moves_at(1.6)
     assert not moves_at(1.6)

@@ -5,22 +5,15 @@ from dataclasses import replace
 import pytest
 from kit.controller import LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, Script, size_of
 
+from cedos.controller import events as on
 from cedos.controller.commands import SetDefault, SetDestinations, SetMark
-from cedos.controller.events import (
-    ChoiceAsked,
-    CommandFailed,
-    HintGiven,
-    HintWithdrawn,
-    SizesKnown,
-    TimerFired,
-)
 from cedos.controller.hint import HintRequest
 from cedos.model import Direction, SizeEstimate, StrategyKind, Transfer
 
 PLACE = (f"{SERVER}/32", 80)
 HINTED = ("203.0.113.0/24", 443)
 MARK = 0xCE000001
-SIZES = SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
+SIZES = on.SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
 
 
 def test_new_connections_go_where_a_small_transfer_is_quickest():
@@ -36,7 +29,7 @@ def test_new_connections_go_where_a_small_transfer_is_quickest():
 
 
 def test_a_default_that_was_refused_is_set_again(script):
-    script.tell(CommandFailed(SetDefault("wlan0", {})), at_s=9.0)
+    script.tell(on.CommandFailed(SetDefault("wlan0", {})), at_s=9.0)
     assert script.steering() == []
     script.decide(10.0)
     assert script.steering() == [SetDefault("wlan0", {})]
@@ -45,7 +38,7 @@ def test_a_default_that_was_refused_is_set_again(script):
 
 def test_a_program_goes_where_its_transfers_are_quickest(script):
     hint = HintRequest(program="curl", size_bytes=10**7)
-    script.tell(HintGiven(hint, uid=1000), at_s=9.0)
+    script.tell(on.HintGiven(hint, uid=1000), at_s=9.0)
     assert script.controller.programs.led.get(MARK) == "lte0"
     assert script.steering() == [SetMark(MARK, "lte0")]
     assert script.recorded().transfer.size == size_of(10**7, "hint")
@@ -55,12 +48,12 @@ def test_a_program_goes_where_its_transfers_are_quickest(script):
     script.model.rate_bps["cellular"] = 1e5
     script.decide(11.0)
     assert script.steering() == [SetMark(MARK, "wlan0")]
-    script.tell(CommandFailed(SetMark(MARK, "wlan0")))
+    script.tell(on.CommandFailed(SetMark(MARK, "wlan0")))
     script.decide(12.0)
     assert script.steering() == [SetMark(MARK, "wlan0")], "it was refused"
-    script.tell(HintWithdrawn(1))
+    script.tell(on.HintWithdrawn(1))
     assert script.steering() == [SetMark(MARK, None)]
-    script.tell(HintWithdrawn(1))
+    script.tell(on.HintWithdrawn(1))
     script.decide(13.0)
     assert script.steering() == []
 
@@ -99,7 +92,7 @@ def test_a_rule_that_was_refused_is_tried_again(script):
     script.tell(SIZES)
     script.decide(10.0)
     (command,) = script.steering()
-    script.tell(CommandFailed(command, (PLACE,)))
+    script.tell(on.CommandFailed(command, (PLACE,)))
     script.decide(11.0)
     assert script.steering() == [command] == [SetDestinations({PLACE: "lte0"})]
 
@@ -108,16 +101,18 @@ def test_a_rule_that_was_refused_is_tried_again(script):
 def test_a_rule_that_could_not_be_changed_is_taken_back_with_its_hint(script, named):
     """The kernel may still have the earlier one, as where a network went while its rule was added."""
     prefix, port = HINTED
-    script.tell(HintGiven(HintRequest(destination=prefix, port=port, size_bytes=10**7), uid=1000))
-    script.tell(HintGiven(HintRequest(program="curl", size_bytes=10**7), uid=1000))
+    script.tell(
+        on.HintGiven(HintRequest(destination=prefix, port=port, size_bytes=10**7), uid=1000)
+    )
+    script.tell(on.HintGiven(HintRequest(program="curl", size_bytes=10**7), uid=1000))
     destination, program = script.steering()[-2:]
-    script.tell(CommandFailed(destination, named), CommandFailed(program))
+    script.tell(on.CommandFailed(destination, named), on.CommandFailed(program))
     assert script.controller.programs.led.get(MARK) is None
-    script.tell(HintWithdrawn(1), HintWithdrawn(2))
+    script.tell(on.HintWithdrawn(1), on.HintWithdrawn(2))
     removals = script.steering()
     assert removals == [SetDestinations({HINTED: None}), SetMark(MARK, None)]
     # Nor is it forgotten where that is refused, too.
-    script.tell(CommandFailed(removals[0], named), CommandFailed(removals[1]), at_s=11.0)
+    script.tell(on.CommandFailed(removals[0], named), on.CommandFailed(removals[1]), at_s=11.0)
     script.decide(12.0)
     assert script.steering() == removals
     script.decide(13.0)
@@ -129,12 +124,12 @@ def test_what_was_refused_is_tried_again_a_second_later_and_then_with_the_next_d
     script.wait(9.0)
     script.given(SetDefault)
     command = SetDefault("wlan0", {})
-    script.tell(CommandFailed(command), at_s=9.5)
+    script.tell(on.CommandFailed(command), at_s=9.5)
     script.wait(10.4)
     assert script.given(SetDefault) == []
     script.wait(10.6)
     assert script.given(SetDefault) == [command]
-    script.tell(CommandFailed(command))
+    script.tell(on.CommandFailed(command))
     script.wait(15.0)
     assert script.given(SetDefault) == []
     script.decide(16.0)
@@ -145,13 +140,13 @@ def test_what_was_refused_is_tried_again_a_second_later_and_then_with_the_next_d
 def test_a_hint_gives_its_destination_a_rule_at_once(script, ends):
     prefix, port = HINTED
     hint = HintRequest(destination=prefix, port=port, size_bytes=10**7, lifetime_s=49.0)
-    script.tell(HintGiven(hint, uid=1000), at_s=11.0)
+    script.tell(on.HintGiven(hint, uid=1000), at_s=11.0)
     assert script.controller.destinations.network_of(*HINTED) == "lte0"
     assert script.steering() == [SetDestinations({HINTED: "lte0"})]
     if ends == "in time":
-        script.tell(TimerFired(), at_s=61.0)
+        script.tell(on.TimerFired(), at_s=61.0)
     else:
-        script.tell(HintWithdrawn(1))
+        script.tell(on.HintWithdrawn(1))
     assert script.steering() == [SetDestinations({HINTED: None})]
 
 
@@ -193,7 +188,7 @@ def test_with_no_other_way_than_a_barred_network_nothing_is_chosen_at_all(script
     assert script.recorded().reason == f"No network works: {WHY[0].lower()}{WHY[1:]}"
     guess = Transfer(SizeEstimate(3000, 3000, 3000, "hint"))
     context = script.controller.context(11.0)
-    asked = ChoiceAsked(guess, True, False)
+    asked = on.ChoiceAsked(guess, True, False)
     decision = script.controller.decider.choose(asked, context).decision
     assert decision.choice.kind is StrategyKind.DEFER
     made = len(script.decisions)

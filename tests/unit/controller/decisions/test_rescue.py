@@ -8,29 +8,10 @@ from typing import NamedTuple
 import pytest
 from kit.controller import TOKEN, Script
 
-from cedos.controller.commands import (
-    AskNetwork,
-    EndRescue,
-    LookAtFirstPacket,
-    RescueFlow,
-    SetFirstTimeouts,
-)
+from cedos.controller import commands as give
+from cedos.controller import events as on
 from cedos.controller.decisions import rescue
 from cedos.controller.decisions.rescue import KERNEL_S, LEAST_S
-from cedos.controller.events import (
-    CommandDone,
-    CommandFailed,
-    FirstPacketAnswered,
-    FirstPacketSeen,
-    FirstTimeoutsSet,
-    FlowClosed,
-    FlowOpened,
-    HostDefaultsChanged,
-    PingEnded,
-    RuleSet,
-    SubflowJoined,
-    TimerFired,
-)
 from cedos.controller.rule import RuleRequest
 from cedos.model import FlowKey, FlowSample, Network, NetworkKind, NextHop
 
@@ -98,13 +79,13 @@ class Place:
             if rtt_s is None:
                 self.script.known(at_s, **{name: {"available": 0.0}})
             else:
-                self.tell_all(self.script.tell(PingEnded(name, rtt_s, at_s, at_s), at_s=at_s))
+                self.tell_all(self.script.tell(on.PingEnded(name, rtt_s, at_s, at_s), at_s=at_s))
         self.tell_all(self.script.decide(at_s))
 
     def connect(self, *keys, at_s=BEGAN_S):
         for key in keys or (KEY,):
             self.begun[key] = at_s
-            self.script.tell(FlowOpened(key, at_s, 100.0), at_s=at_s)
+            self.script.tell(on.FlowOpened(key, at_s, 100.0), at_s=at_s)
 
     def wait(self, until_s):
         return self.script.wait(until_s, self.carry_out)
@@ -117,13 +98,13 @@ class Place:
     def carry_out(self, command):
         now_s = self.script.now_s
         match command:
-            case SetFirstTimeouts(timeouts_s):
+            case give.SetFirstTimeouts(timeouts_s):
                 self.timeouts.append(dict(timeouts_s))
-                return [FirstTimeoutsSet(self.early)]
-            case LookAtFirstPacket(key):
+                return [on.FirstTimeoutsSet(self.early)]
+            case give.LookAtFirstPacket(key):
                 self.looks.append(key)
                 if key in self.joins | self.answered:
-                    return [FirstPacketAnswered(key)]
+                    return [on.FirstPacketAnswered(key)]
                 # (On this clock an instant may be a hair before the repetition that it is at.)
                 waited_s = now_s - self.begun[key]
                 times = math.floor(waited_s / self.timeout_s + 1e-9)
@@ -131,12 +112,12 @@ class Place:
                 received = {
                     each.interface: int(self.received_bytes(each.name, now_s)) for each in NETWORKS
                 }
-                return [FirstPacketSeen(key, left_s, times, received, self.users.get(key, 0))]
-            case RescueFlow(key, network):
+                return [on.FirstPacketSeen(key, left_s, times, received, self.users.get(key, 0))]
+            case give.RescueFlow(key, network):
                 if self.refuses:
-                    return [CommandFailed(command)]
+                    return [on.CommandFailed(command)]
                 self.rescued.append(Rescued(key, network, now_s - self.begun[key]))
-                return [CommandDone(command)]
+                return [on.CommandDone(command)]
         return []
 
 
@@ -150,7 +131,7 @@ def test_what_finds_no_answer_goes_over_the_best_network_that_lives():
     commands = place.wait(BEGAN_S + 0.25)
     assert [each[:2] for each in place.rescued] == [(KEY, "eth0")]  # unmetered, though slower
     assert 0.2 < place.rescued[0].after_s < LEAST_S, "just before the kernel repeats it"
-    assert AskNetwork("wlan0") in commands, "its first packet had no reply there"
+    assert give.AskNetwork("wlan0") in commands, "its first packet had no reply there"
     reason = place.script.recorded().reason
     assert "no reply to its first packet over wlan0 for 2" in reason
     assert place.script.recorded().transfer.flow == KEY
@@ -158,8 +139,8 @@ def test_what_finds_no_answer_goes_over_the_best_network_that_lives():
     flow = place.script.flow(KEY)
     assert place.script.controller.flows.is_rescued(KEY)
     assert flow.paths[KEY].network == "eth0"
-    ended = place.script.tell(FlowClosed(KEY, 121.0, 900, 300, at_s=21.0), at_s=21.0)
-    assert EndRescue(KEY) in ended
+    ended = place.script.tell(on.FlowClosed(KEY, 121.0, 900, 300, at_s=21.0), at_s=21.0)
+    assert give.EndRescue(KEY) in ended
     assert place.script.controller.rescuer.living == {}
 
 
@@ -175,7 +156,7 @@ def test_a_packet_lost_where_others_are_answered_is_repeated_there_once():
 
 def test_the_users_rules_are_kept():
     place = Place(**ALL)
-    place.script.tell(RuleSet(1, RuleRequest(host=str(KEY.remote), never=("eth0",))))
+    place.script.tell(on.RuleSet(1, RuleRequest(host=str(KEY.remote), never=("eth0",))))
     place.connect()
     place.wait(BEGAN_S + 0.25)
     assert [each.network for each in place.rescued] == ["lte0"]
@@ -233,7 +214,7 @@ def test_without_early_repetition_or_a_round_trip_the_kernels_second_counts(rtts
 def test_time_outs_that_were_refused_are_set_again():
     place = Place(BOTH, **TWO)
     (*_, last) = place.timeouts
-    place.script.tell(CommandFailed(SetFirstTimeouts(last)))
+    place.script.tell(on.CommandFailed(give.SetFirstTimeouts(last)))
     place.tell_all(place.script.decide(BEGAN_S))
     assert place.timeouts[-2:] == [last, last]
 
@@ -254,7 +235,7 @@ def test_an_established_subflow_is_not_looked_at():
     """A look asks the privileged process, and half of a hundred flows a second were looked at."""
     place, other = Place(**ALL), replace(KEY, local_port=40001)
     place.connect(KEY, other)
-    place.script.tell(SubflowJoined(TOKEN, KEY, True), at_s=BEGAN_S + 0.05)
+    place.script.tell(on.SubflowJoined(TOKEN, KEY, True), at_s=BEGAN_S + 0.05)
     place.wait(BEGAN_S + 1.0)
     assert set(place.looks) == {other}
 
@@ -291,8 +272,8 @@ def test_a_turn_of_the_event_loop_looks_at_few():
     controller, late_s = place.script.controller, BEGAN_S + 5.0
     seen = []
     while (due_s := controller.rescuer.next_timer_s()) is not None and due_s <= late_s:
-        controller.handle(TimerFired(), late_s)
-        looks = [each for each in controller.commands() if isinstance(each, LookAtFirstPacket)]
+        controller.handle(on.TimerFired(), late_s)
+        looks = [each for each in controller.commands() if isinstance(each, give.LookAtFirstPacket)]
         seen.append(len(looks))
     assert max(seen) <= 32
     assert sum(seen) == 200
@@ -358,10 +339,12 @@ def test_a_rescued_packet_stays_where_others_are_carried():
 def test_without_rescues_no_first_packet_is_watched():
     script = Script(rescue=False)
     script.networks(*NETWORKS, at_s=19.0)
-    script.tell(FlowOpened(KEY, BEGAN_S, 100.0), at_s=BEGAN_S)
-    script.tell(HostDefaultsChanged({}))
+    script.tell(on.FlowOpened(KEY, BEGAN_S, 100.0), at_s=BEGAN_S)
+    script.tell(on.HostDefaultsChanged({}))
     given = script.wait(BEGAN_S + 1.0)
-    assert not [each for each in given if isinstance(each, LookAtFirstPacket | SetFirstTimeouts)]
+    assert not [
+        each for each in given if isinstance(each, give.LookAtFirstPacket | give.SetFirstTimeouts)
+    ]
 
 
 def black_holes(place, user, count, first_port=1024):
@@ -401,7 +384,7 @@ def test_one_user_s_connections_into_the_void_leave_rescues_to_others():
     assert len({each.key for each in place.rescued}) == 11
     # What has ended leaves its place to others.
     for key in void:
-        place.script.tell(FlowClosed(key, 0.0, 0, 0, at_s=BEGAN_S + 3.0), at_s=BEGAN_S + 3.0)
+        place.script.tell(on.FlowClosed(key, 0.0, 0, 0, at_s=BEGAN_S + 3.0), at_s=BEGAN_S + 3.0)
     assert place.script.controller.rescuer.living.keys() <= {other}
     later = [replace(KEY, local_port=60_000 + n) for n in range(10)]
     place.users |= dict.fromkeys(later, 1000)

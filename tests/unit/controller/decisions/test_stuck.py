@@ -6,18 +6,8 @@ from ipaddress import ip_address
 import pytest
 from kit.controller import LTE, WLAN, Script, size_of
 
+from cedos.controller import events as on
 from cedos.controller.commands import AskNetwork, CloseConnection, LookAtFlows
-from cedos.controller.events import (
-    CommandDone,
-    CommandFailed,
-    FlowOpened,
-    FlowsSampled,
-    PingEnded,
-    RuleSet,
-    SizeLearned,
-    Witness,
-    Witnessed,
-)
 from cedos.controller.rule import RuleRequest
 from cedos.model import Direction, FlowKey, FlowSample, NextHop
 
@@ -47,22 +37,22 @@ class Silence:
         self.refusing, self.looking = False, True
         self.script = Script(close_stuck=when, closes_after_s=after_s, close_stuck_ports=PORTS)
         for name in ("wlan0", "lte0"):
-            self.script.tell(PingEnded(name, 0.02, 8.0, 8.0))
+            self.script.tell(on.PingEnded(name, 0.02, 8.0, 8.0))
         self.run(19.0)
 
     def opens(self, port=80, *, key=None, **more):
         """A connection begins, on which nothing comes since 20 s."""
         key = key or FlowKey(LAPTOP, 4000 + port % 1000, SERVER, port)
-        self.script.tell(FlowOpened(key, 19.0, 119.0, **more))
+        self.script.tell(on.FlowOpened(key, 19.0, 119.0, **more))
         self.seen[key] = {}
         return key
 
     def downloads(self, key, size=240_000, source="content-length"):
-        self.script.tell(SizeLearned(key, Direction.DOWN, size_of(size, source)))
+        self.script.tell(on.SizeLearned(key, Direction.DOWN, size_of(size, source)))
 
     def run(self, until_s):
         for at_s, event in (
-            (20.0, Witnessed("wlan0", True, Witness.NAME, 20.0)),
+            (20.0, on.Witnessed("wlan0", True, on.Witness.NAME, 20.0)),
             (21.0, None),
         ):
             if self.script.now_s < at_s <= until_s:
@@ -80,16 +70,16 @@ class Silence:
         now_s = self.script.now_s
         match command:
             case LookAtFlows() if self.looking:
-                replies = [PingEnded(name, 0.02, now_s, now_s) for name in self.replying]
+                replies = [on.PingEnded(name, 0.02, now_s, now_s) for name in self.replying]
                 samples = tuple(self.sample(key, now_s, **it) for key, it in self.seen.items())
-                return [*replies, FlowsSampled(samples, dict(self.pinged))]
+                return [*replies, on.FlowsSampled(samples, dict(self.pinged))]
             case AskNetwork(name):
                 self.asked.append(name)
             case CloseConnection(key) if self.refusing:
-                return [CommandFailed(command)]
+                return [on.CommandFailed(command)]
             case CloseConnection(key):
                 self.closed.append((now_s, key))
-                return [CommandDone(command)]
+                return [on.CommandDone(command)]
         return []
 
     @staticmethod
@@ -161,7 +151,7 @@ def test_what_others_opened_what_is_near_ruled_or_the_daemons_own_stays(silence)
     silence.opens(key=FlowKey(LAPTOP, 4003, SERVER, 80), own=True)
     silence.opens(443, incoming=True)
     ruled = ip_address("198.51.100.9")
-    silence.script.tell(RuleSet(1, RuleRequest(host=str(ruled), never=("lte0",))))
+    silence.script.tell(on.RuleSet(1, RuleRequest(host=str(ruled), never=("lte0",))))
     silence.opens(key=FlowKey(LAPTOP, 4004, ruled, 80))
     for key in silence.seen:
         silence.seen[key] = {"unacknowledged": 3}

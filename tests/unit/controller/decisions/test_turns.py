@@ -7,15 +7,8 @@ from ipaddress import ip_address
 import pytest
 from kit.controller import KEY, LTE, WLAN, Rates, Script, led, of_kind, size_of
 
+from cedos.controller import events as on
 from cedos.controller.commands import MoveConnection, SetDefault, SetDestinations
-from cedos.controller.events import (
-    FlowOpened,
-    HintGiven,
-    HintWithdrawn,
-    HostDefaultsChanged,
-    SizesKnown,
-    TimerFired,
-)
 from cedos.controller.hint import HintRequest
 from cedos.model import Direction
 
@@ -43,14 +36,14 @@ def script():
     script = Script(Counting(), rescue=False)
     for number, host in enumerate(HOSTS):
         size = size_of(4_000_000 + number, "history")
-        opened = FlowOpened(replace(KEY, remote=host, local_port=5000 + number), 9.0, 9.0)
-        script.tell(opened, SizesKnown(host, 80, {Direction.DOWN: size}), at_s=9.0)
+        opened = on.FlowOpened(replace(KEY, remote=host, local_port=5000 + number), 9.0, 9.0)
+        script.tell(opened, on.SizesKnown(host, 80, {Direction.DOWN: size}), at_s=9.0)
     return script
 
 
 def asks_again(script, at_s):
     """Everything is to be decided again, and destinations have been looked at."""
-    script.tell(HostDefaultsChanged({}), TimerFired(), TimerFired(), at_s=at_s)
+    script.tell(on.HostDefaultsChanged({}), on.TimerFired(), on.TimerFired(), at_s=at_s)
 
 
 def test_no_event_decides_on_more_than_one_destination(script):
@@ -60,7 +53,7 @@ def test_no_event_decides_on_more_than_one_destination(script):
     asked.clear()
     for _ in range(MANY):
         before = asked.total()
-        script.tell(TimerFired())
+        script.tell(on.TimerFired())
         assert asked.total() == before + 1
     assert led(script.steering()) == dict.fromkeys(PLACES, "lte0"), "they had no verdict: at once"
     assert set(asked.values()) == {1}, "and each was decided on once"
@@ -82,7 +75,7 @@ def test_destinations_leave_a_network_that_dies_at_once_and_together(script):
     asked = script.model.asked
     script.networks(WLAN, replace(LTE, up=False), at_s=11.0)
     asked.clear()
-    script.tell(TimerFired())
+    script.tell(on.TimerFired())
     assert not asked, "nothing has to be predicted for that"
     (left,) = script.given(SetDestinations)
     assert left.wanted == dict.fromkeys(PLACES, None), "they follow the default"
@@ -112,17 +105,17 @@ def test_destinations_follow_the_default_at_once_to_a_network_that_lives_again(s
 
 def test_flows_and_programs_have_their_turn_before_destinations(script):
     hint = HintRequest(program="curl", size_bytes=10**7)
-    script.tell(HintGiven(hint, uid=1000), at_s=9.0)
+    script.tell(on.HintGiven(hint, uid=1000), at_s=9.0)
     keys = [replace(KEY, local_port=7000 + number) for number in range(9)]
     for token, key in enumerate(keys, 1):
         script.connection(key, token=token, movable=True)
         script.told(5_000_000 + token, key=key)
     script.decide(10.0)
     script.networks(WLAN, replace(LTE, up=False), at_s=11.0)
-    script.tell(TimerFired())
+    script.tell(on.TimerFired())
     moved = 0
     for _ in range(1 + len(keys)):
-        given = script.tell(TimerFired())
+        given = script.tell(on.TimerFired())
         moves = [each for each in given if isinstance(each, MoveConnection)]
         assert len(moves) <= 1
         moved += len(moves)
@@ -132,10 +125,10 @@ def test_flows_and_programs_have_their_turn_before_destinations(script):
 def test_a_hint_that_ends_before_its_turn_has_none():
     script = Script(rescue=False)
     hint = HintRequest(destination="198.51.100.9", port=80, size_bytes=10**7)
-    script.tell(HintGiven(hint, uid=1000), at_s=9.0)
+    script.tell(on.HintGiven(hint, uid=1000), at_s=9.0)
     asks_again(script, 10.0)
     (number,) = script.controller.hints.in_force
-    script.tell(HintWithdrawn(number), at_s=10.01)
+    script.tell(on.HintWithdrawn(number), at_s=10.01)
     assert led(script.wait(12.0)) == {}
 
 
@@ -148,6 +141,6 @@ def test_no_destination_is_led_over_the_network_that_went_last(script):
 
 def test_nothing_is_kept_of_a_destination_whose_hint_has_ended(script):
     hint = HintRequest(destination=str(HOSTS[0]), port=80, size_bytes=10**7)
-    script.tell(HintGiven(hint, uid=1000), at_s=9.0)
-    script.tell(HintWithdrawn(script.controller.hints.last))
+    script.tell(on.HintGiven(hint, uid=1000), at_s=9.0)
+    script.tell(on.HintWithdrawn(script.controller.hints.last))
     assert PLACES[0] not in script.controller.destinations._sizes

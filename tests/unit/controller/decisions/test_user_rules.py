@@ -9,29 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.controller import KEY, LTE, ONLY_LTE, SERVER, TOKEN, WLAN, Script, led, of_kind, size_of
 
-from cedos.controller.commands import (
-    NOWHERE,
-    KeepRules,
-    MoveConnection,
-    ReleasePath,
-    SetDefault,
-    SetDestinations,
-    SetRuled,
-)
+from cedos.controller import commands as give
+from cedos.controller import events as on
 from cedos.controller.decisions.user_rules import MOST, MOST_OF_ALL, UserRules
-from cedos.controller.events import (
-    AnswersRead,
-    CommandDone,
-    CommandFailed,
-    DnsReply,
-    PortalFinding,
-    PortalVerdict,
-    ProvidersRead,
-    RuleSet,
-    SizesKnown,
-    TimerFired,
-    TlsAnswer,
-)
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
 from cedos.errors import ConfigError
@@ -89,7 +69,7 @@ def test_a_rule_names_a_network_a_kind_or_all_metered_ones(word, meant):
 
 
 def told(name, *addresses, aliases=()):
-    return DnsReply(1, 0, False, name, 1, tuple(map(ip_address, addresses)), aliases)
+    return on.DnsReply(1, 0, False, name, 1, tuple(map(ip_address, addresses)), aliases)
 
 
 def test_a_rule_covers_what_resolvers_say_of_its_name():
@@ -112,8 +92,10 @@ def test_an_answer_has_no_rule_read_again(monkeypatch):
     rules = rules_of(*(RuleRequest(host=f"{n}.example", never=("lte0",)) for n in range(MOST)))
     read = []
     monkeypatch.setattr("cedos.controller.rule.ip_network", lambda *given, **_: read.append(given))
-    assert rules.on_answer(DnsReply(1, 0, False, "a.1.example", 1, (ip_address("203.0.113.7"),)))
-    assert not rules.on_answer(DnsReply(1, 0, False, "other.test", 1, (ip_address("203.0.113.8"),)))
+    assert rules.on_answer(on.DnsReply(1, 0, False, "a.1.example", 1, (ip_address("203.0.113.7"),)))
+    assert not rules.on_answer(
+        on.DnsReply(1, 0, False, "other.test", 1, (ip_address("203.0.113.8"),))
+    )
     assert not read
 
 
@@ -235,7 +217,7 @@ def test_rules_are_kept():
 
     def kept():
         (*_, last) = outbox.take()
-        assert isinstance(last, KeepRules)
+        assert isinstance(last, give.KeepRules)
         return msgspec.json.decode(msgspec.json.encode(last.rules))
 
     assert add(host="192.0.2.1", never=["lte0"]) == 1
@@ -319,15 +301,15 @@ def ruled():
 
 
 def steered(script):
-    return [each for each in script.steering() if not isinstance(each, SetDefault)]
+    return [each for each in script.steering() if not isinstance(each, give.SetDefault)]
 
 
 def test_it_goes_to_the_best_of_what_is_allowed():
     script = Script(rules={"1": msgspec.to_builtins(NOT_METERED)})
-    assert script.steering() == [SetRuled({PLACE: "wlan0"}), SetDefault("wlan0", {})]
+    assert script.steering() == [give.SetRuled({PLACE: "wlan0"}), give.SetDefault("wlan0", {})]
     script.model.rtt_s["wifi"] = 0.5
     script.decide(9.0)
-    assert script.steering() == [SetDefault("lte0", {})]
+    assert script.steering() == [give.SetDefault("lte0", {})]
     decision = script.controller.ruled.decision(KEY)
     assert decision.reason == (
         "Your rule 1: never metered. wlan0 is the only network that it allows"
@@ -339,7 +321,7 @@ def test_it_goes_to_the_best_of_what_is_allowed():
 
 def test_without_an_allowed_network_it_is_refused(ruled):
     ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0)
-    assert ruled.steering()[0] == SetRuled({PLACE: NOWHERE})
+    assert ruled.steering()[0] == give.SetRuled({PLACE: give.NOWHERE})
     found = ruled.controller.ruled.by_version(1)[4]
     assert found.network is None
     assert "connections are refused" in found.decision.reason
@@ -351,26 +333,28 @@ def test_without_an_allowed_network_it_is_refused(ruled):
 
 def test_a_rule_that_could_not_be_changed_is_taken_back_with_the_users(ruled):
     """The kernel still leads its place where the command before did."""
-    (command,) = of_kind(SetRuled, ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0))
-    ruled.tell(CommandFailed(command, (PLACE,)))
-    (again,) = of_kind(SetRuled, ruled.decide(10.5))
-    assert again == command == SetRuled({PLACE: NOWHERE})
-    ruled.tell(CommandFailed(again, (PLACE,)))
-    (removal,) = of_kind(SetRuled, ruled.tell(RuleSet(1, None), at_s=11.0))
-    assert removal == SetRuled({PLACE: None})
+    (command,) = of_kind(give.SetRuled, ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0))
+    ruled.tell(on.CommandFailed(command, (PLACE,)))
+    (again,) = of_kind(give.SetRuled, ruled.decide(10.5))
+    assert again == command == give.SetRuled({PLACE: give.NOWHERE})
+    ruled.tell(on.CommandFailed(again, (PLACE,)))
+    (removal,) = of_kind(give.SetRuled, ruled.tell(on.RuleSet(1, None), at_s=11.0))
+    assert removal == give.SetRuled({PLACE: None})
     # Nor is it forgotten where that is refused, too.
-    ruled.tell(CommandFailed(removal, (PLACE,)))
-    (again,) = of_kind(SetRuled, ruled.decide(12.0))
-    ruled.tell(CommandDone(again))
-    assert (again, of_kind(SetRuled, ruled.decide(13.0))) == (removal, [])
+    ruled.tell(on.CommandFailed(removal, (PLACE,)))
+    (again,) = of_kind(give.SetRuled, ruled.decide(12.0))
+    ruled.tell(on.CommandDone(again))
+    assert (again, of_kind(give.SetRuled, ruled.decide(13.0))) == (removal, [])
 
 
 def test_an_address_that_its_network_cannot_reach_is_refused(ruled):
     """By IPv6, that is, which only LTE has: the kernel would look for the next best way."""
     lte = replace(LTE, addresses=(*LTE.addresses, ip_interface("2001:db8::2/64")))
     ruled.networks(WLAN, lte, at_s=9.0)
-    given = ruled.tell(RuleSet(2, RuleRequest(host="2001:db8:7::/48", never=("lte0",))), at_s=10.0)
-    assert led(given) == {("2001:db8:7::/48", None): NOWHERE}
+    given = ruled.tell(
+        on.RuleSet(2, RuleRequest(host="2001:db8:7::/48", never=("lte0",))), at_s=10.0
+    )
+    assert led(given) == {("2001:db8:7::/48", None): give.NOWHERE}
 
 
 def test_the_kernel_has_no_rule_for_the_last_port(script):
@@ -379,7 +363,7 @@ def test_the_kernel_has_no_rule_for_the_last_port(script):
         rules_of(RuleRequest(host="x.example", never=("lte0",), port=65_535))
     for port, where in ((65_534, "lte0"), (65_535, None)):
         script.connection(replace(KEY, remote_port=port))
-        script.tell(SizesKnown(SERVER, port, {Direction.DOWN: size_of(4_000_000, "history")}))
+        script.tell(on.SizesKnown(SERVER, port, {Direction.DOWN: size_of(4_000_000, "history")}))
         script.decide()
         assert led(script.steering()).get((f"{SERVER}/32", port)) == where
 
@@ -387,17 +371,17 @@ def test_the_kernel_has_no_rule_for_the_last_port(script):
 def test_what_is_known_of_a_destination_leads_it_no_more(ruled):
     """LTE is quicker for what it sends; the rule counts."""
     ruled.connection()
-    large = SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
+    large = on.SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
     ruled.tell(large)
     ruled.decide(10.0)
     assert steered(ruled) == []
-    ruled.tell(RuleSet(1, None), at_s=11.0)
+    ruled.tell(on.RuleSet(1, None), at_s=11.0)
     ruled.wait(11.0)
     assert steered(ruled) == [
-        SetRuled({PLACE: None}),
-        SetDestinations({(f"{SERVER}/32", 80): "lte0"}),
+        give.SetRuled({PLACE: None}),
+        give.SetDestinations({(f"{SERVER}/32", 80): "lte0"}),
     ]
-    ruled.tell(RuleSet(1, NOT_METERED), at_s=12.0)
+    ruled.tell(on.RuleSet(1, NOT_METERED), at_s=12.0)
     ruled.decide(13.0)
     assert led(steered(ruled)) == {PLACE: "wlan0", (f"{SERVER}/32", 80): None}
 
@@ -405,29 +389,32 @@ def test_what_is_known_of_a_destination_leads_it_no_more(ruled):
 def test_a_living_connection_leaves_a_network_that_it_may_not_use(script):
     """It began before its name was known to lead there."""
     flow = script.connection(movable=True)
-    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0",))), at_s=10.0)
-    assert steered(script) == [SetRuled({PLACE: "lte0"})]
+    script.tell(on.RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0",))), at_s=10.0)
+    assert steered(script) == [give.SetRuled({PLACE: "lte0"})]
     script.decide(10.5)
-    assert steered(script) == [MoveConnection(TOKEN, ONLY_LTE), ReleasePath(TOKEN, "wlan0")]
+    assert steered(script) == [
+        give.MoveConnection(TOKEN, ONLY_LTE),
+        give.ReleasePath(TOKEN, "wlan0"),
+    ]
     assert flow.strategy == ONLY_LTE
 
 
 def test_a_living_connection_is_not_moved_to_a_network_that_has_just_been_barred(script):
     script.connection(movable=True)
-    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0",))), at_s=10.0)
-    script.tell(ProvidersRead(), TimerFired(), at_s=10.5)  # the flow's turn is to come
+    script.tell(on.RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0",))), at_s=10.0)
+    script.tell(on.ProvidersRead(), on.TimerFired(), at_s=10.5)  # the flow's turn is to come
     script.barred("lte0")
     script.steering()
     script.wait(12.0)
-    assert MoveConnection(TOKEN, ONLY_LTE) not in script.steering()
+    assert give.MoveConnection(TOKEN, ONLY_LTE) not in script.steering()
 
 
 def test_a_claimed_name_counts_for_its_connection_alone(script):
     flow = script.connection(movable=True)
-    script.tell(RuleSet(1, RuleRequest(host="updates.example", never=("wlan0",))), at_s=10.0)
+    script.tell(on.RuleSet(1, RuleRequest(host="updates.example", never=("wlan0",))), at_s=10.0)
     flow.server_name = "dl.updates.example"
     script.decide(10.5)
-    assert ReleasePath(TOKEN, "wlan0") in script.steering()
+    assert give.ReleasePath(TOKEN, "wlan0") in script.steering()
     assert flow.strategy == ONLY_LTE
     assert script.controller.ruled.rules.rules[1].addresses == ()
     assert not script.controller.ruled.covers(SERVER, 443)
@@ -435,23 +422,23 @@ def test_a_claimed_name_counts_for_its_connection_alone(script):
 
 def test_a_living_connection_stays_where_no_network_is_allowed(script):
     script.connection(movable=True)
-    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0", "lte0"))), at_s=10.0)
+    script.tell(on.RuleSet(1, RuleRequest(host=str(SERVER), never=("wlan0", "lte0"))), at_s=10.0)
     script.decide(10.5)
-    assert steered(script) == [SetRuled({PLACE: NOWHERE})]
+    assert steered(script) == [give.SetRuled({PLACE: give.NOWHERE})]
 
 
 def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script):
     rule = RuleRequest(host="updates.example", never=("wlan0",))
-    assert led(script.tell(RuleSet(1, rule), at_s=10.0)) == {}
+    assert led(script.tell(on.RuleSet(1, rule), at_s=10.0)) == {}
     reply = told("dl.updates.example", str(SERVER), "2001:db8::2")
     assert not script.controller.ruled.rules.at(SERVER)
-    given = script.tell(AnswersRead(None, (reply,)), at_s=10.1)
-    assert led(given) == {PLACE: "lte0", ("2001:db8::2/128", None): NOWHERE}
+    given = script.tell(on.AnswersRead(None, (reply,)), at_s=10.1)
+    assert led(given) == {PLACE: "lte0", ("2001:db8::2/128", None): give.NOWHERE}
     assert not script.controller.ruled.stand(reply.addresses), "it is not done yet"
-    script.tell(*(CommandDone(each) for each in of_kind(SetRuled, given)))
+    script.tell(*(on.CommandDone(each) for each in of_kind(give.SetRuled, given)))
     assert script.controller.ruled.stand(reply.addresses)
-    assert script.tell(AnswersRead(None, (reply,)), at_s=10.2) == [], "it stands"
-    assert led(script.tell(RuleSet(1, None), at_s=11.0)) == {
+    assert script.tell(on.AnswersRead(None, (reply,)), at_s=10.2) == [], "it stands"
+    assert led(script.tell(on.RuleSet(1, None), at_s=11.0)) == {
         PLACE: None,
         ("2001:db8::2/128", None): None,
     }
@@ -462,13 +449,13 @@ def test_an_answer_without_news_has_no_place_worked_out_again(script, monkeypatc
     for n in range(1, 9):
         addresses = tuple(f"203.0.{n}.{k}" for k in range(1, 17))
         rule = RuleRequest(host=f"{n}.example", never=("wlan0",), addresses=addresses)
-        script.tell(*map(CommandDone, of_kind(SetRuled, script.tell(RuleSet(n, rule)))))
+        script.tell(*map(on.CommandDone, of_kind(give.SetRuled, script.tell(on.RuleSet(n, rule)))))
     read = []
     module = "cedos.controller.decisions.user_rules.ip_network"
     monkeypatch.setattr(module, lambda text: read.append(text) or ip_network(text))
-    script.tell(AnswersRead(None, (told("1.example", "203.0.1.1"),)))
+    script.tell(on.AnswersRead(None, (told("1.example", "203.0.1.1"),)))
     assert not read
-    script.tell(AnswersRead(None, (told("1.example", "203.0.1.17"),)))
+    script.tell(on.AnswersRead(None, (told("1.example", "203.0.1.17"),)))
     assert read
 
 
@@ -476,8 +463,8 @@ def portal(script, at_s, *addresses):
     """Wi-Fi's test page is redirected by way of these hosts, and nothing else is answered there."""
     script.now_s = at_s
     hosts = {address: (ip_address(address),) for address in addresses}
-    found = PortalFinding(PortalVerdict.CAPTIVE, "the test page was redirected", hosts=hosts)
-    script.checked("wlan0", found, TlsAnswer.SILENT)
+    found = on.PortalFinding(on.PortalVerdict.CAPTIVE, "the test page was redirected", hosts=hosts)
+    script.checked("wlan0", found, on.TlsAnswer.SILENT)
     script.decide(at_s)
 
 
@@ -485,7 +472,7 @@ def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script):
     portal(script, 10.0, str(SERVER), "198.51.100.2")
     given = script.steering()
     assert led(given) == {PLACE: "wlan0", ("198.51.100.2/32", None): "wlan0"}
-    assert given[-1] == SetDefault("lte0", {})
+    assert given[-1] == give.SetDefault("lte0", {})
     decision = script.controller.ruled.decision(KEY)
     assert decision.reason == (
         "wlan0 wants a log-in, and 198.51.100.1 is on the way to it."
@@ -493,15 +480,15 @@ def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script):
     )
     assert not script.controller.ruled.may_use(KEY, "lte0"), "no rescue leads it elsewhere"
     script.now_s = 11.0
-    given = script.checked("wlan0", PortalFinding(PortalVerdict.FREE, "as it should be"))
+    given = script.checked("wlan0", on.PortalFinding(on.PortalVerdict.FREE, "as it should be"))
     given += script.wait(11.0)
     assert led(given) == {PLACE: None, ("198.51.100.2/32", None): None}
-    assert SetDefault("wlan0", {}) in given
-    assert script.given(KeepRules) == []
+    assert give.SetDefault("wlan0", {}) in given
+    assert script.given(give.KeepRules) == []
 
 
 def test_the_users_rule_counts_before_the_portals(script):
-    script.tell(RuleSet(1, RuleRequest(host=str(SERVER), only=("lte0",))), at_s=9.0)
+    script.tell(on.RuleSet(1, RuleRequest(host=str(SERVER), only=("lte0",))), at_s=9.0)
     portal(script, 10.0, str(SERVER))
     decision = script.controller.ruled.decision(KEY)
     assert decision.choice.networks == ("lte0",)
@@ -514,7 +501,7 @@ def test_the_users_rule_counts_before_the_portals(script):
 @pytest.mark.parametrize("prefix", ["198.51.100.0/24", "198.51.100.1/32", "0.0.0.0/0"])
 def test_a_portal_takes_no_host_out_of_the_users_prefix(script, prefix):
     """The kernel takes the longest prefix: a portal may name any address."""
-    script.tell(RuleSet(1, RuleRequest(host=prefix, never=("wlan0",))), at_s=9.0)
+    script.tell(on.RuleSet(1, RuleRequest(host=prefix, never=("wlan0",))), at_s=9.0)
     portal(script, 10.0, str(SERVER), "2001:db8::1")
     assert not script.controller.ruled.may_use(KEY, "wlan0")
     found = led(script.steering())
@@ -524,8 +511,8 @@ def test_a_portal_takes_no_host_out_of_the_users_prefix(script, prefix):
 
 def test_a_rule_for_a_captive_network_alone_leads_there(script):
     portal(script, 10.0)
-    script.tell(RuleSet(1, NOT_METERED))
-    assert steered(script) == [SetRuled({PLACE: "wlan0"})]
+    script.tell(on.RuleSet(1, NOT_METERED))
+    assert steered(script) == [give.SetRuled({PLACE: "wlan0"})]
     found = script.controller.ruled.by_version(1)[4]
     assert found.network == "wlan0"
     assert found.decision.reason == (
@@ -533,7 +520,7 @@ def test_a_rule_for_a_captive_network_alone_leads_there(script):
     )
     script.known(11.0, wlan0={"available": 0.0})
     script.decide(11.0)
-    assert steered(script) == [SetRuled({PLACE: NOWHERE})]
+    assert steered(script) == [give.SetRuled({PLACE: give.NOWHERE})]
     found = script.controller.ruled.by_version(1)[4]
     assert found.decision.reason.endswith("wlan0 does not answer, so connections are refused")
 
@@ -550,8 +537,8 @@ def test_a_host_is_explained_by_the_rule_that_applies(script):
         ),
         1,
     ):
-        script.tell(RuleSet(number, rule))
-    script.tell(AnswersRead(None, (told("updates.example", "198.51.100.7"),)))
+        script.tell(on.RuleSet(number, rule))
+    script.tell(on.AnswersRead(None, (told("updates.example", "198.51.100.7"),)))
 
     def rule_of(asked):
         decision = ruled.about(asked)

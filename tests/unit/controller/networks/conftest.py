@@ -4,13 +4,8 @@ from ipaddress import ip_address, ip_interface
 
 import pytest
 
+from cedos.controller import events as on
 from cedos.controller.commands import CheckPage, ShakeHands
-from cedos.controller.events import (
-    HandshakeEnded,
-    PageChecked,
-    PortalFinding,
-    PortalVerdict,
-)
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.portals import Portals
 from cedos.controller.outbox import Outbox
@@ -69,15 +64,15 @@ class Told:
                 elif isinstance(command, ShakeHands):
                     self.shaken.append(command.network)
                     answer = self.tls.get(command.network)
-                    ended = HandshakeEnded(command.network, command.number, answer)
+                    ended = on.HandshakeEnded(command.network, command.number, answer)
                     self.watch.on_handshake(ended, self.now_s)
 
     def _check(self, command):
-        nothing = PortalFinding(PortalVerdict.UNCLEAR, "nothing can be told")
+        nothing = on.PortalFinding(on.PortalVerdict.UNCLEAR, "nothing can be told")
         self.checks.append((command.network, command.timeout_s))
         finding = self.answers.get(command.network, nothing)
         manager = self.manager.get(command.network)
-        ended = PageChecked(command.network, command.number, finding, manager)
+        ended = on.PageChecked(command.network, command.number, finding, manager)
         assert self.watch.on_page(ended, self.now_s)
         assert not self.watch.on_page(ended, self.now_s), "an answer counts once"
 
