@@ -134,8 +134,11 @@ def destroy_request(answer: NetlinkMessage, protocol: int = socket.IPPROTO_TCP) 
     return _REQUEST.pack(family, protocol, 0, _ANY_STATE) + identity
 
 
-def sender_request(protocol: int, key: FlowKey) -> bytes:
-    """Return the request for the socket (TCP or UDP) that has the local end of `key`."""
+def sender_request(protocol: int, key: FlowKey, interface: int = 0) -> bytes:
+    """Return the request for the socket (TCP or UDP) that has the local end of `key`.
+
+    `interface`: of its packets; without it the kernel finds none that is bound to one.
+    """
     family = socket.AF_INET if key.local.version == 4 else socket.AF_INET6
     local, remote = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
     ends = key.local_port, key.remote_port, local, remote
@@ -143,8 +146,8 @@ def sender_request(protocol: int, key: FlowKey) -> bytes:
     if protocol == socket.IPPROTO_UDP:
         ends = key.remote_port, key.local_port, remote, local
     # Packets from there come over the loopback, to which the socket may be bound.
-    interface = _LOOPBACK_INTERFACE if key.remote.is_loopback else _NO_INTERFACE
-    identity = _IDENTITY.pack(*ends, interface, _NO_COOKIE)
+    bound = _LOOPBACK_INTERFACE if key.remote.is_loopback else struct.pack("=I", interface)
+    identity = _IDENTITY.pack(*ends, bound, _NO_COOKIE)
     return _REQUEST.pack(family, protocol, 0, _ANY_STATE) + identity
 
 

@@ -32,11 +32,18 @@ class SocketOwners:
         self._answers: dict[int, bool] = {}
 
     def find(
-        self, protocol: int, program: Endpoint, to: Endpoint, *, living: bool = False
+        self,
+        protocol: int,
+        program: Endpoint,
+        to: Endpoint,
+        *,
+        interface: int = 0,
+        living: bool = False,
     ) -> SocketOwner | None:
         """Return the socket that sends from `program` to `to`; None: there is none; `UNKNOWN`.
 
-        `living`: one that its program has closed, and that the kernel still serves, counts as none.
+        `interface`: of its packets; without it, one that is bound to an interface counts as none.
+        `living`: one that its program has closed, and that the kernel still serves, does likewise.
         """
         # Without the kernel's module for a protocol, it answers as if there were no socket. So look for a
         # socket of our own first.
@@ -45,20 +52,26 @@ class SocketOwners:
                 own.bind(("127.0.0.1", 0))
                 if protocol == socket.IPPROTO_TCP:
                     own.listen()
-                found = self._find(protocol, own.getsockname(), ("127.0.0.1", 9))
+                found = self._find(protocol, own.getsockname(), ("127.0.0.1", 9), 0)
                 self._answers[protocol] = found not in (None, UNKNOWN)
         known = self._answers[protocol]
-        return self._find(protocol, program, to, living=living) if known else UNKNOWN
+        return self._find(protocol, program, to, interface, living=living) if known else UNKNOWN
 
     def _find(
-        self, protocol: int, program: Endpoint, to: Endpoint, *, living: bool = False
+        self,
+        protocol: int,
+        program: Endpoint,
+        to: Endpoint,
+        interface: int,
+        *,
+        living: bool = False,
     ) -> SocketOwner | None:
         local, remote = (ip_address(each[0].partition("%")[0]) for each in (program, to))
         key = FlowKey(local, program[1], remote, to[1])
         try:
             if self._asking is None:
                 self._asking = Requester(NETLINK_SOCK_DIAG)
-            request = sock_diag.sender_request(protocol, key)
+            request = sock_diag.sender_request(protocol, key, interface)
             answers = self._asking.ask(sock_diag.SOCK_DIAG_BY_FAMILY, request, 0)
         except FileNotFoundError:
             return None

@@ -41,7 +41,7 @@ from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwner, SocketOwners
-from cedos.limits import TokenBucket
+from cedos.limits import TokenBucket, UsersTable
 from cedos.model import Address, FlowKey, Network
 
 HOSTS: Final = Path("/etc/hosts")
@@ -125,8 +125,8 @@ class AnswerWatch:
         self._queues = 0
         # By flow and number, what was asked for; of TCP also the flow, with number None.
         self._questions: dict[
-            str, OrderedDict[tuple[FlowKey, int | None], tuple[str, int] | None]
-        ] = {"udp": OrderedDict(), "tcp": OrderedDict()}
+            str, UsersTable[tuple[FlowKey, int | None], tuple[str, int] | None]
+        ] = {each: UsersTable(_MOST_QUESTIONS) for each in ("udp", "tcp")}
         # Bounds how often the user of an answer is looked up that does not wait.
         self._looks = TokenBucket(_LOOKS_PER_S, _LOOKS_PER_S, time.monotonic())
         self._tasks: set[asyncio.Task[None]] = set()
@@ -199,7 +199,7 @@ class AnswerWatch:
             return
         messages = [packet.payload]
         if tcp:
-            messages = _read_on(self._seen, packet)
+            messages = self._read_on(self._seen, packet)
         replies = filter(None, map(dns.parse, messages))
         told = _with_short_names([each for each in replies if self._asked_for(key, each)])
         if not told:
@@ -219,19 +219,20 @@ class AnswerWatch:
     # -- within -------------------------------------------------------------------------------
 
     def _note_questions(self, packet: CapturedPacket) -> None:
-        key, messages = packet.key, [packet.payload]
-        if key.protocol == "tcp":
-            messages = _read_on(self._asked, packet)
-            self._note(key, None, None)
-        for each in messages[:_MOST_MESSAGES]:
-            self._note(key, int.from_bytes(each[:2], "big"), dns.asked(each) or dns.odd_name(each))
-
-    def _note(self, key: FlowKey, number: int | None, asked: tuple[str, int] | None) -> None:
+        key, messages, whose = packet.key, [packet.payload], self._group_of(packet.key)
         known = self._questions[key.protocol]
-        known[key, number] = asked
-        known.move_to_end((key, number))
-        while len(known) > _MOST_QUESTIONS:
-            known.popitem(last=False)
+        if key.protocol == "tcp":
+            messages = self._read_on(self._asked, packet)
+            known.put((key, None), None, whose)
+        for each in messages[:_MOST_MESSAGES]:
+            asked = dns.asked(each) or dns.odd_name(each)
+            known.put((key, int.from_bytes(each[:2], "big")), asked, whose)
+
+    def _read_on(self, streams: AnswerStreams, packet: CapturedPacket) -> list[bytes]:
+        """Return the messages that end with a captured packet; the first one seen begins the stream."""
+        if streams.reading(packet.key) is None:
+            streams.begin(packet.key, packet.segment, user=self._group_of(packet.key))
+        return streams.messages(packet.key, packet.segment, packet.payload) or []
 
     def _asked_for(self, key: FlowKey, reply: DnsReply) -> bool:
         """Return whether a program of this host asked for that: any host can send what looks like it."""
@@ -327,14 +328,20 @@ class AnswerWatch:
             if idle and self._unread:
                 self._parse()
 
+    def _group_of(self, key: FlowKey) -> int:
+        """Return whose share of a table it is that a socket uses."""
+        return min(self._user_of(key), _SUBORDINATE)
+
     def _user_of(self, key: FlowKey) -> int:
         return self._owner_of(key).user
 
     def _owner_of(self, key: FlowKey) -> SocketOwner:
         protocol = socket.IPPROTO_TCP if key.protocol == "tcp" else socket.IPPROTO_UDP
         near, far = (str(key.local), key.local_port), (str(key.remote), key.remote_port)
+        # (A socket may be bound to the interface of its packets.)
+        found = (n.index for n in self._networks() if any(key.local == a.ip for a in n.addresses))
         try:
-            owner = self._owners.find(protocol, near, far)
+            owner = self._owners.find(protocol, near, far, interface=next(found, 0))
         except OSError:
             owner = UNKNOWN
         if owner is None:
@@ -440,13 +447,6 @@ class AnswerWatch:
         self._verdicts.clear()
         with suppress(OSError, CedosError):  # they wait no more
             self._queue.decide(passed, dropped)
-
-
-def _read_on(streams: AnswerStreams, packet: CapturedPacket) -> list[bytes]:
-    """Return the messages that end with a captured packet; the first one seen begins the stream."""
-    if streams.reading(packet.key) is None:
-        streams.begin(packet.key, packet.segment)
-    return streams.messages(packet.key, packet.segment, packet.payload) or []
 
 
 def _with_short_names(replies: Sequence[DnsReply]) -> tuple[DnsReply, ...]:

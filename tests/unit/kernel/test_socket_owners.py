@@ -36,6 +36,10 @@ def test_the_kernel_tells_who_sends():
         stub.bind(("127.0.0.53", 0))
         here = stub.getsockname()
         assert owners.find(socket.IPPROTO_UDP, here, ("127.0.0.53", 9)) == owner(stub)
+        # Any one of a device is found with that alone.
+        assert owners.find(socket.IPPROTO_UDP, here, ("192.0.2.9", 9)) is None
+        found = owners.find(socket.IPPROTO_UDP, here, ("192.0.2.9", 9), interface=1)
+        assert found == owner(stub)
     owners.close()
 
 

@@ -141,7 +141,7 @@ async def test_what_a_stub_on_loopback_asks_itself_is_told_as_such(watch, monkey
     monkeypatch.setattr(answers, "RESOLV_CONF", file)
     users = {53: 101, 4000: 101}
     monkeypatch.setattr(
-        SocketOwners, "find", lambda _, __, program, ___: SocketOwner(1, users[program[1]])
+        SocketOwners, "find", lambda _, __, program, *_a, **_k: SocketOwner(1, users[program[1]])
     )
     content, key = answer(HOST, "203.0.113.1"), FlowKey(LOCAL, 4000, STRANGER, 53, "udp")
     assert watch.comes(5, content, STRANGER).claimed, "it has not asked"
@@ -196,7 +196,7 @@ async def test_a_stream_begins_only_behind_what_opens_it(watch, monkeypatch):
     content = answer(HOST, "203.0.113.1")
     content = struct.pack("!H", len(content)) + content
     opens = 0x12
-    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(1, 1000))
+    monkeypatch.setattr(SocketOwners, "find", lambda *_, **__: SocketOwner(1, 1000))
     assert watch.comes_by_tcp(1, 99, b"", opens) == []
     assert watch.comes_by_tcp(2, 99, b"\xff" + content) == []
     assert watch.comes_by_tcp(3, 98, b"", opens) == [], "it opens the same connection elsewhere"
@@ -207,7 +207,7 @@ async def test_a_stream_begins_only_behind_what_opens_it(watch, monkeypatch):
     watch.release(told.number, passes=True)
     assert watch.passed == {1: True, 2: False, 3: False, 4: False, 5: True, 6: True, 7: True}
     # The port is another connection's.
-    monkeypatch.setattr(SocketOwners, "find", lambda *_: SocketOwner(2, 1000))
+    monkeypatch.setattr(SocketOwners, "find", lambda *_, **__: SocketOwner(2, 1000))
     assert watch.comes_by_tcp(8, 40, b"", opens) == []
     assert len(watch.comes_by_tcp(9, 41, content)) == 1
 
@@ -342,7 +342,7 @@ async def test_a_users_flood_of_answers_leaves_other_users_theirs(watch, monkeyp
     """One queue for all had 20,000 look-ups a second of a stub deny those of all other users."""
     users = {4000: 1000, 4001: 1001}
     monkeypatch.setattr(
-        SocketOwners, "find", lambda _, __, program, ___: SocketOwner(1, users[program[1]])
+        SocketOwners, "find", lambda _, __, program, *_a, **_k: SocketOwner(1, users[program[1]])
     )
     flood = [FlowKey(LOCAL, 4000, OWN, 53, "udp")] * 200
     content = answer("other.example", "203.0.113.1")
@@ -357,12 +357,34 @@ async def test_a_users_flood_of_answers_leaves_other_users_theirs(watch, monkeyp
         assert turns() >= 6
 
 
+@pytest.mark.parametrize("protocol", ["udp", "tcp"])
+async def test_a_users_flood_of_questions_hides_none_of_other_users(watch, monkeypatch, protocol):
+    """One table for all forgot them after 64 packets of TCP: their answers passed as a VPN's."""
+    users = {4000: 1000, 4001: 1001}
+    monkeypatch.setattr(
+        SocketOwners, "find", lambda _, __, program, *_a, **_k: SocketOwner(1, users[program[1]])
+    )
+    mine, flood = (FlowKey(LOCAL, port, OWN, 53, protocol) for port in users)
+    watch.asks(key=mine)
+    for number in range(1, 5_000):
+        question = dns.question(number, "other.example")
+        if protocol == "tcp":
+            question = struct.pack("!H", len(question)) + question
+        at = (number - 1) * len(question)
+        watch.on_captured(CapturedPacket(flood, True, question, segment=at))
+    for number in range(100):  # the beginnings of streams have shares, too
+        users[5000 + number] = 1001
+        watch.asks(key=replace(flood, local_port=5000 + number))
+    assert watch._asked_for(mine, dns.parse(answer(HOST, "203.0.113.1")))
+    assert protocol == "udp" or watch._asked.reading(mine) is not None
+
+
 @pytest.mark.parametrize(("owner", "dropped"), [(UNKNOWN, 0), (None, 36)])
 async def test_without_socket_diagnostics_programs_share_the_room_of_all(
     watch, monkeypatch, owner, dropped
 ):
     """Know no owner: all programs had the room of one user. Packets for no socket still have it."""
-    monkeypatch.setattr(SocketOwners, "find", lambda *_: owner)
+    monkeypatch.setattr(SocketOwners, "find", lambda *_, **__: owner)
     content = datagram(FlowKey(LOCAL, 4000, OWN, 53, "udp"), answer(HOST, "203.0.113.1"))
     watch._take(QueuedPacket(number, content) for number in range(100))
     assert list(watch.passed.values()) == [False] * dropped
@@ -374,7 +396,7 @@ async def test_answers_are_read_although_a_look_fails(watch, monkeypatch):
     key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
     content = datagram(key, answer("other.example", "203.0.113.1"))
 
-    def find(*_):
+    def find(*_, **__):
         raise OSError("no files are left")
 
     def packets():

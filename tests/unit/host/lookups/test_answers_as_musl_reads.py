@@ -102,7 +102,7 @@ def read_by_musl(data):
 
 @pytest.mark.parametrize("protocol", ["udp", "tcp"])
 async def test_what_musl_takes_for_an_address_is_read_or_dropped(protocol, monkeypatch):
-    monkeypatch.setattr(SocketOwners, "find", lambda *_: None)
+    monkeypatch.setattr(SocketOwners, "find", lambda *_, **__: None)
     random, taken = Random(7), 0
     for number in range(MOST):
         kind = random.choice((dns.A, dns.AAAA))
