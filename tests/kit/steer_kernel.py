@@ -297,7 +297,7 @@ class MemoryKernel:
     def bar(self, interfaces: Sequence[str]) -> None:
         self._changed(f"packet filter: bar {', '.join(interfaces) or 'nothing'}")
         self.barred = tuple(interfaces)
-        self.walled = set() if self.no_wall else set(interfaces)
+        self.walled |= set() if self.no_wall else set(interfaces)
         self.filter = True
 
     def hold_answers(self, on: bool) -> None:
@@ -323,9 +323,10 @@ class MemoryKernel:
         self.walled |= missing
         return bool(missing)
 
-    def remove_wall(self) -> bool:
-        there, self.walled = bool(self.walled), set()
-        return there
+    def remove_wall(self, but: Sequence[str] = ()) -> bool:
+        there = self.walled - {*but}
+        self.walled -= there
+        return bool(there)
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         self.tell_filter = on_change

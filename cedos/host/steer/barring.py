@@ -46,6 +46,7 @@ class Barring:
         self._interfaces: dict[str, str] = {}
         self._kept: str | None = None
         self._stands = False
+        self._settled = False
         self._open = True
 
     @property
@@ -68,7 +69,7 @@ class Barring:
             if self._names or self._stands:
                 self._follow()
                 self._stands = True
-                await self._filter.bar(self.interfaces)
+                await self._filter.bar(self.interfaces, alone=self._settled)
                 if not self._open:  # meanwhile everything is undone
                     return
                 self._stands = bool(self._names)
@@ -81,10 +82,13 @@ class Barring:
             )
 
     async def settled(self) -> None:
-        """Take down what an earlier daemon left of the second wall, if nothing is barred by now."""
-        if not self._names:
-            with refusals("open networks that an earlier daemon has barred"):
-                await self._filter.do(self._kernel.remove_wall)
+        """Take down what an earlier daemon left of the second wall, where nothing is barred by now.
+
+        Until then it stands: not all that is spent may be known.
+        """
+        self._settled = True
+        with refusals("open networks that an earlier daemon has barred"):
+            await self._filter.do(lambda: self._kernel.remove_wall(self.interfaces))
 
     async def networks_changed(self) -> None:
         """Follow the networks: one that comes back under another interface is barred there.
@@ -96,7 +100,7 @@ class Barring:
         self._filter.raise_wall()  # one that comes back has none
         if self.interfaces != before:
             try:
-                await self._filter.bar(self.interfaces)
+                await self._filter.bar(self.interfaces, alone=self._settled)
             except OSError as error:
                 _log.warning("a network cannot be barred", why=error.strerror)
 

@@ -75,11 +75,19 @@ class PacketFilter:
         except (OSError, HostError) as error:
             _log.debug("the packet filter is looked at", why=str(error))
 
-    async def bar(self, interfaces: Sequence[str]) -> None:
-        """Bar these interfaces and no others. OSError: refused; it is tried again by `repaired`."""
+    async def bar(self, interfaces: Sequence[str], *, alone: bool = True) -> None:
+        """Bar these interfaces; `alone`: open all others. OSError: refused; `repaired` tries again."""
         wanted = tuple(interfaces)
         self._plan = replace(self._plan, barred=wanted)
-        await self.do(lambda: self._kernel.bar(wanted))
+
+        def act() -> None:
+            try:
+                self._kernel.bar(wanted)
+            finally:
+                if alone:
+                    self._kernel.remove_wall(wanted)
+
+        await self.do(act)
 
     async def hold_answers(self, on: bool) -> None:
         """Let answers to look-ups wait to be read, or pass. OSError: the packet filter cannot."""

@@ -64,10 +64,12 @@ class Host:
             self.connect()
         return time.monotonic() - began_s < 0.5
 
-    def set(self, supply, *, hard=True):
+    def set(self, supply, *, hard=True, name="data", networks=()):
         until = "2099-12-01T00:00:00"
         return self.cedos.client.set_budget(
-            Budget("data", Resource.DATA, supply, until, every=Every.MONTH, hard=hard)
+            Budget(
+                name, Resource.DATA, supply, until, networks=networks, every=Every.MONTH, hard=hard
+            )
         )
 
     def restore(self):
@@ -105,8 +107,12 @@ def _sends(where, to, over):
                 sending.sendto(bytes(1000), (to, PORT))
 
 
-def test_nothing_gets_through_while_a_daemon_follows_a_killed_one(host):
-    """The daemon took the walls down before it put them up again: 2 to 6 MB went through."""
+@pytest.mark.parametrize("others", [(), ("wlan0",)])
+def test_nothing_gets_through_while_a_daemon_follows_a_killed_one(host, others):
+    """The daemon took the walls down before it put them up again: 2 to 6 MB went through.
+
+    So it did later, where another spent budget named other networks: it barred these alone at first.
+    """
     with host.phones.entered():
         coming = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     host.sockets.append(coming)
@@ -119,12 +125,17 @@ def test_nothing_gets_through_while_a_daemon_follows_a_killed_one(host):
             sending.start()
             wait_until(lambda: _came(coming))
             host.set(1.0)
+            if others:
+                host.set(1.0, name="others", networks=others)
+                host.laptop.run("ping", "-c1", "-I", "wlan0", "192.168.43.1")
+                wait_until(lambda: all(each.barred for each in host.cedos.client.budgets()))
+                host.set(1.0)  # what was used is kept
             wait_until(lambda: _quiet(coming))
             process.send_signal(signal.SIGKILL)
             process.wait()
         with host.cedos.up():
-            assert host.cedos.client.budgets()[0].barred
-            assert not _came(coming)
+            assert all(each.barred for each in host.cedos.client.budgets())
+            assert not _came(coming), len(coming.recv(1 << 20))
             host.set(9e14)
             wait_until(lambda: _came(coming))
     finally:

@@ -171,19 +171,23 @@ class EgressWall:
         An interface that is not there has none until the next time. Where one cannot have it, the others
         have.
         """
+        put_up, refused = [], None
         with self._turn:
-            return self._put_up_at(self._there(names))
+            for link in self._there(names):
+                try:
+                    put_up.append(self._put_up(link))
+                except (OSError, HostError) as error:
+                    refused = error
+        if refused is not None:
+            raise refused
+        return any(put_up)
 
-    def only(self, names: Collection[str]) -> bool:
-        """Have the wall at these interfaces only; return whether another one had it."""
+    def remove(self, but: Collection[str]) -> bool:
+        """Take it down, whoever put it up, but at these interfaces; return whether one was there."""
         with self._turn:
-            keep = self._there(names)
-            try:
-                self._put_up_at(keep)
-            finally:
-                there = self._qdiscs()
-                others = there.keys() - {link.index for link in keep}
-                taken_down = [self._take_down(index, there[index]) for index in others]
+            there = self._qdiscs()
+            others = there.keys() - {link.index for link in self._there(but)}
+            taken_down = [self._take_down(index, there[index]) for index in others]
         return any(taken_down)
 
     def close(self) -> None:
@@ -191,17 +195,6 @@ class EgressWall:
 
     def _there(self, names: Collection[str]) -> list[Link]:
         return [link for name in names if (link := self._link(name)) is not None]
-
-    def _put_up_at(self, links: Collection[Link]) -> bool:
-        put_up, refused = [], None
-        for link in links:
-            try:
-                put_up.append(self._put_up(link))
-            except (OSError, HostError) as error:
-                refused = error
-        if refused is not None:
-            raise refused
-        return any(put_up)
 
     def _put_up(self, link: Link) -> bool:
         try:
@@ -260,14 +253,19 @@ class EgressWall:
         return refused is None
 
     def _stands(self, link: Link) -> bool:
-        asked = named_filter_request(link.index, _PRIORITY, self._handle(link))
-        try:
-            self._requester.ask(RTM_GETTFILTER, asked)
-        except OSError as error:
-            if error.errno in _GONE:
-                raise
-            return False
-        return True
+        """Return whether it is there. A killed daemon's tells, too, who has made what it stands on."""
+        for handle in sorted(_HANDLES, key=self._handle(link).__ne__):
+            try:
+                asked = named_filter_request(link.index, _PRIORITY, handle)
+                self._requester.ask(RTM_GETTFILTER, asked)
+            except OSError as error:
+                if error.errno in _GONE:
+                    raise
+                continue
+            if handle == _CLSACT_IS_OURS:
+                self._made.add(link.index)
+            return True
+        return False
 
     def _filter(self, link: Link) -> tuple[int, bytes]:
         code = program(link.type, link.hardware_address)

@@ -111,7 +111,10 @@ class SteeringKernel(Protocol):
 
     @privileged(FILTER, slow=True)
     def bar(self, interfaces: Sequence[str]) -> None:
-        """Let nothing of a program's go over these interfaces, and over all others; none: over all."""
+        """Let nothing of a program's go over these interfaces.
+
+        The packet filter lets it go over all others, at which the second wall may still stand.
+        """
 
     @privileged(FILTER, slow=True)
     def hold_answers(self, on: bool) -> None:
@@ -129,8 +132,8 @@ class SteeringKernel(Protocol):
         """
 
     @privileged(slow=True)
-    def remove_wall(self) -> bool:
-        """Take the second wall away wherever it stands; return whether there was one."""
+    def remove_wall(self, but: Sequence[str] = ()) -> bool:
+        """Take the second wall away wherever it stands but at these; return whether there was one."""
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         """Call back from the running event loop when something of ours may have gone.

@@ -316,13 +316,13 @@ class LinuxKernel:
             filter_rules.bar(interfaces)
         finally:
             with suppress(HostError):  # `raise_wall` tells
-                self._wall.only(interfaces)
+                self._wall.put_up(interfaces)
 
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         return self._wall.put_up(interfaces)
 
-    def remove_wall(self) -> bool:
-        return self._wall.only(())
+    def remove_wall(self, but: Sequence[str] = ()) -> bool:
+        return self._wall.remove(but)
 
     def hold_answers(self, on: bool) -> None:
         self._must_be_here()

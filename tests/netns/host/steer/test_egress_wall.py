@@ -66,8 +66,8 @@ def test_nothing_of_a_program_leaves_and_the_interface_is_as_before_afterwards(h
         host.client.ip("neigh", "flush", "dev", "lte0")
         found = host.client.run("arping", "-c1", "-w2", "-I", "lte0", "192.168.44.1", check=False)
         assert found.returncode in (0, 127)  # 127: there is no arping here
-        assert made.only([])
-        assert not made.only([])
+        assert made.remove([])
+        assert not made.remove([])
     assert host.state() == before
 
 
@@ -77,17 +77,28 @@ def test_filters_of_others_stay(host):
     before = host.state()
     with wall(host) as made:
         assert made.put_up(["lte0"])
-        assert made.only(["wlan0"])
-        assert made.only([])
+        assert made.remove([])
         assert host.state() == before
         # One that comes while the wall stands stays, too, and keeps what it stands on.
         controlled(host, "qdisc del dev lte0 clsact")
         assert made.put_up(["lte0"])
         controlled(host, *FOREIGN)
-        assert made.only([])
+        assert made.remove([])
     shown = controlled(host, "filter show dev lte0 egress")
     assert "pref 9 " in shown
     assert "pref 7300 " not in shown
+
+
+def test_what_a_killed_daemon_has_made_is_taken_down_though_its_filter_was_flushed(host):
+    before = host.state()
+    with wall(host) as killed:
+        assert killed.put_up(["lte0"])
+    with wall(host) as made:
+        assert not made.put_up(["lte0"])
+        controlled(host, "filter del dev lte0 egress")
+        assert made.put_up(["lte0"])
+        assert made.remove([])
+    assert host.state() == before
 
 
 def test_a_qdisc_for_what_comes_in_is_told_and_gets_no_filter_of_ours(host):
@@ -95,14 +106,14 @@ def test_a_qdisc_for_what_comes_in_is_told_and_gets_no_filter_of_ours(host):
     controlled(host, "qdisc add dev lte0 ingress")
     before = host.state()
     with wall(host) as made:
-        for act in (made.put_up, made.only):
+        for act in (made.put_up, made.put_up):
             with pytest.raises(HostError, match="lte0 has the qdisc `ingress`"):
                 act(["lte0", "wlan0"])
             assert host.state() != before
             assert "pref 7300 " not in controlled(host, "filter show dev lte0 ingress")
             assert "pref 7300 " in controlled(host, "filter show dev wlan0 egress")
         assert answered(host, 4, to=NEAR[4])
-        assert made.only([])
+        assert made.remove([])
         assert host.state() == before
         # It comes in the place of what the wall stands on.
         controlled(host, "qdisc del dev lte0 ingress")
@@ -111,7 +122,7 @@ def test_a_qdisc_for_what_comes_in_is_told_and_gets_no_filter_of_ours(host):
         controlled(host, "qdisc add dev lte0 ingress")
         with pytest.raises(HostError, match="ingress"):
             made.put_up(["lte0"])
-        made.only([])
+        made.remove([])
     assert host.state() == before
 
 
@@ -150,7 +161,7 @@ def test_what_waits_in_the_queue_does_not_leave(host, others):
         assert waiting() > 500_000
         assert made.put_up(["lte0"])
         assert waiting() == 0
-        made.only([])
+        made.remove([])
     assert length() == before_length
     assert host.state() == before
 
