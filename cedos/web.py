@@ -376,8 +376,9 @@ def strong_validator(fields: Fields) -> str:
         # It must come back as it was, and the client sends UTF-8.
         return tag if tag.isascii() and tag.isprintable() and len(tag) <= 1000 else ""
     modified, dated = fields.get("last-modified", [""])[0], fields.get("date", [""])[0]
-    # The object may have changed again within the second that the date counts in (8.8.2.2).
-    return modified if date(modified) is not None and modified != dated else ""
+    at_s, now_s = date(modified), date(dated)
+    # The object may change again within the second that the date counts in (8.8.2.2).
+    return modified if at_s is not None and (now_s is None or at_s < now_s) else ""
 
 
 def date(text: str) -> float | None:
