@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from email.utils import formatdate, parsedate_to_datetime
+from email.utils import formatdate
 from typing import Final
 from uuid import UUID
 
@@ -24,6 +24,7 @@ from hishel import (
 )
 
 from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
+from cedos.web import date
 
 # A client is a host: its users share its objects.
 _OPTIONS: Final = CacheOptions(shared=True)
@@ -36,6 +37,9 @@ _STRICT: Final = re.compile("max-age|min-fresh", re.IGNORECASE)
 # Rules by which nothing, or not every field, may be another user's. hishel takes `private="x-token"` for
 # no rule, and does not read a request's `no-store`.
 _NOT_STORED: Final = re.compile(r"\b(?:private|no-store|no-cache\s*=)", re.IGNORECASE)
+# How long an answer is fresh, and that as it can be read.
+_LIFETIME: Final = re.compile(r"(?<![\w-])(?:s-maxage|max-age)(?![\w-])")
+_CLEAR_LIFETIME: Final = re.compile(r'(?<![\w-])(s-maxage|max-age)="?([0-9]+)"?[ \t]*(?=,|$)')
 _VALIDATORS: Final = frozenset({"etag", "last-modified", "date"})
 _TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
@@ -72,6 +76,7 @@ class CacheLookup:
         variants = [each for each in newest if _is_variant(each, headers)]
         # hishel asks about the first of several, and may take another one for the confirmed.
         self._older = [each.id for each in variants[:-1]]
+        self._had = variants[-1].headers if variants else {}
         self._forbids_storage = _NOT_STORED.search(rules) is not None
         found = IdleClient(options=_OPTIONS).next(request, list(map(_entry, variants[-1:])))
         self.fresh = str(found.entry.id) if isinstance(found, FromCache) else None
@@ -106,34 +111,49 @@ class CacheLookup:
             replaced += [str(each) for each in state.entry_ids]
             state = state.next_state
         if isinstance(state, NeedToBeUpdated):
-            updated = {
-                str(each.id): _lists(each.response.headers) for each in state.updating_entries
-            }
-            for newer in updated.values():
-                if "age" not in headers:  # how old the answer before this one was says nothing now
-                    newer.pop("age", None)
+            updated = {str(each.id): self._newer(each, headers) for each in state.updating_entries}
             # What one request forbids takes no stored object from the others.
             return Verdict(not forbidden, str(state.next().entry.id), replaced, updated)
         return Verdict(store=isinstance(state, StoreAndUse), replaced=list(dict.fromkeys(replaced)))
 
+    def _newer(self, confirmed: Entry, headers: HeaderLists) -> HeaderLists:
+        """Return the headers of an object that an answer with other `headers` confirms."""
+        had = {
+            name: values for name, values in self._had.items() if name != "age"
+        }  # of its own answer
+        now = confirmed.response.headers
+        return had | {name: now.get_list(name) or [] for name in now if name in headers}
+
+
+def variant(headers: HeaderLists, asked: Mapping[str, str]) -> dict[str, str | None]:
+    """Return the fields of a request by which an answer was chosen (RFC 9111, 4.1)."""
+    asks = {name.lower(): value for name, value in asked.items()}
+    names = (each.strip().lower() for each in ",".join(headers.get("vary", ())).split(","))
+    return {name: asks.get(name) for name in names}
+
 
 def _is_variant(record: ObjectRecord, headers: Mapping[str, str]) -> bool:
-    """Return whether an object was asked for as this request asks (RFC 9111, 4.1).
+    """Return whether an object was asked for as this request asks.
 
     Origins confirm another variant, too: that of a program that reads gzip, say.
     """
-    asked = {name.lower(): values[0] for name, values in record.asked.items()}
-    asks = {name.lower(): value for name, value in headers.items()}
-    names = (each.strip().lower() for each in ",".join(record.headers.get("vary", ())).split(","))
-    return all(asked.get(name) == asks.get(name) for name in names)
+    asked = {name: values[0] for name, values in record.asked.items()}
+    return variant(record.headers, asked) == variant(record.headers, headers)
 
 
 def _entry(record: ObjectRecord) -> Entry:
     request = Request("GET", record.url, Headers(dict(record.asked)))
     # hishel tells an age by the date alone: what caches before us, and clocks that are ahead, make of it
     # (RFC 9111, 4.2.3) goes in there.
-    dated_s = min(_dated_s(record), record.received_unix_s - _age_s(record))
-    headers = record.headers | {"date": [formatdate(dated_s, usegmt=True)]}
+    dated_s = _dated_s(record)
+    since_s = min(dated_s, record.received_unix_s - _age_s(record))
+    headers = record.headers | {"date": [formatdate(since_s, usegmt=True)]}
+    if (until_s := date(",".join(headers.get("expires", ())))) is not None:  # by the origin's clock
+        headers["expires"] = [formatdate(since_s + max(0.0, until_s - dated_s), usegmt=True)]
+    rules = ",".join(headers.get("cache-control", ())).lower()
+    named, said = _LIFETIME.findall(rules), _CLEAR_LIFETIME.findall(rules)
+    if len(named) != len(said) or len(set(named)) != len(set(said)):
+        headers["cache-control"] = ["no-cache"]  # (4.2.1); hishel would take another rule
     return Entry(UUID(record.id), request, Response(200, Headers(dict(headers))))
 
 
@@ -145,19 +165,13 @@ def _forbids_storage(headers: HeaderLists) -> bool:
 
 
 def _dated_s(record: ObjectRecord) -> float:
-    try:
-        return parsedate_to_datetime(record.headers["date"][0]).timestamp()
-    except (KeyError, ValueError, OverflowError):
-        return record.received_unix_s
+    dated_s = date(record.headers.get("date", [""])[0])
+    return record.received_unix_s if dated_s is None else dated_s
 
 
 def _age_s(record: ObjectRecord) -> int:
     text = record.headers.get("age", ["0"])[0]
     return int(text) if text.isdecimal() and len(text) < 10 else 0
-
-
-def _lists(headers: Headers) -> HeaderLists:
-    return {name: list(headers.get_list(name) or []) for name in headers}
 
 
 def not_modified(asked: Mapping[str, str], headers: HeaderLists) -> bool:
@@ -168,11 +182,9 @@ def not_modified(asked: Mapping[str, str], headers: HeaderLists) -> bool:
             return True
         # Compared weakly (RFC 9110, 13.1.2).
         return bool(tag) and tag in _TAG.findall(wanted)
-    try:
-        since = parsedate_to_datetime(asked["if-modified-since"])
-        return parsedate_to_datetime(headers["last-modified"][0]) <= since
-    except (KeyError, ValueError, TypeError, OverflowError):
-        return False
+    since = date(asked.get("if-modified-since", ""))
+    changed = date(headers.get("last-modified", [""])[0])
+    return since is not None and changed is not None and changed <= since
 
 
 def one_range(text: str, size: int) -> tuple[int, int] | None:

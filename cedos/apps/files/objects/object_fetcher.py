@@ -18,7 +18,7 @@ from yarl import URL
 
 from cedos import web
 from cedos.apps.files.messages import unix_time
-from cedos.apps.files.objects.http_rules import CacheLookup
+from cedos.apps.files.objects.http_rules import CacheLookup, variant
 from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
 from cedos.apps.files.objects.origin_client import LookUp, OriginClient, words
 from cedos.errors import TransferError
@@ -375,11 +375,11 @@ class ObjectFetcher:
             if verdict.fresh is None:
                 raise TransferError(f"{url.host} answers 304, for what it was not asked")
             return kept[verdict.fresh]
-        # A new object: equal strong validators make equal versions.
-        validator = head.validator
-        version = (
-            hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32] if validator else ""
-        )
+        # A new object: equal strong validators make equal versions, of one variant.
+        version = ""
+        if validator := head.validator:
+            which = f"{url}\0{validator}\0{sorted(variant(headers, asked).items())}"
+            version = hashlib.sha256(which.encode()).hexdigest()[:32]
         found = await self.store.create(
             client, str(url), version, {name: [value] for name, value in asked.items()}, headers,
             reusable=verdict.store, size=head.size,

@@ -13,6 +13,7 @@ from cedos.apps.files.objects.object_store import ObjectRecord
 
 URL = "http://example.org/file"
 ASKED = {"accept": "*/*"}
+LONG_AGO = "Mon, 02 Jan 2023 00:00:00 GMT"
 
 
 def headers(age_s=0.0, **fields):
@@ -32,6 +33,11 @@ def record(kept, asked=None):
         headers(-3600, cache_control="max-age=60", age="70", etag='"a"'),
         headers(0, cache_control="no-cache, max-age=60", etag='"a"'),
         headers(0, expires="0", etag='"a"'),
+        # What says no time, or several, is stale: a change long ago made a week of it.
+        headers(0, cache_control="max-age=-1", last_modified=LONG_AGO, etag='"a"'),
+        headers(0, cache_control="max-age=0; private-not", last_modified=LONG_AGO, etag='"a"'),
+        headers(0, cache_control="s-maxage=a, max-age=60", last_modified=LONG_AGO, etag='"a"'),
+        headers(0, cache_control="max-age=0, Max-Age=600", etag='"a"'),
     ],
 )
 def test_what_is_stale_is_asked_about(kept):
@@ -209,12 +215,18 @@ def test_what_is_no_condition_says_nothing(text):
     st.integers(0, 200),
     st.integers(0, 200),
     st.integers(0, 200),
-    st.sampled_from(["", "no-cache", "must-revalidate"]),
+    st.sampled_from(["", "no-cache", "must-revalidate", "expires"]),
+    st.sampled_from([0, 3_600, 10**6]),
 )
-def test_nothing_is_fresh_for_longer_than_it_was_said(max_age, kept_s, age_before, more):
-    """By a clock of our own: max-age against the whole age (RFC 9111, 4.2)."""
+def test_nothing_is_fresh_for_longer_than_it_was_said(max_age, kept_s, age_before, more, ahead_s):
+    """By a clock of our own: what it said against the whole age (RFC 9111, 4.2).
+
+    An hour for which an origin's clock was ahead was added to what `Expires` said.
+    """
     said = ", ".join(filter(None, (f"max-age={max_age}", more)))
-    one = record(headers(kept_s, cache_control=said, age=str(age_before), etag='"a"'))
+    until = formatdate(time() - kept_s + ahead_s + max_age, usegmt=True)
+    rules = {"expires": until} if more == "expires" else {"cache_control": said}
+    one = record(headers(kept_s - ahead_s, age=str(age_before), etag='"a"', **rules))
     one.received_unix_s = time() - kept_s
     fresh = CacheLookup(URL, ASKED, [one]).fresh is not None
     age_s = kept_s + age_before
