@@ -20,7 +20,6 @@ _SMALLEST: Final = 1 << 16
 _LARGEST: Final = 1 << 20
 # Where all tunnels keep more, they read small blocks.
 MOST_KEPT_BYTES: Final = 1 << 25
-_LINGER_S: Final = 1.0
 _RESET_ON_CLOSE, _END_ON_CLOSE = struct.pack("ii", 1, 0), struct.pack("ii", 0, 0)
 
 
@@ -105,8 +104,7 @@ class Tunnel:
         if self._up.ended and self._down.ended:
             self.end("complete")
         elif self._down.ended and self._up.satisfied:
-            # One request was all that was wanted; whether the client closes is no matter.
-            self._loop.call_later(_LINGER_S, self.end, "complete")
+            self.end("complete")  # one request was all that was wanted
 
     def _check_idle(self) -> None:
         moved_at_s = max(self._up.moved_at_s, self._down.moved_at_s)

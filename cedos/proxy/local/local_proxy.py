@@ -25,7 +25,13 @@ from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.program_packets import Came, ProgramPackets, Refused
-from cedos.proxy.local.program_request import FirstWords, ProgramRequest, read_request, refuse
+from cedos.proxy.local.program_request import (
+    FirstWords,
+    ProgramRequest,
+    part_from,
+    read_request,
+    refuse,
+)
 from cedos.proxy.local.redirection import Redirection
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import Tunnel, TunnelBuffer, TunnelBytes, end_on_close, reset_on_close
@@ -513,6 +519,8 @@ class LocalProxy:
         ended = await carrying
         if ended.ended == "complete":
             end_on_close(program)
+            if answer is not None:  # it may have asked for more
+                await part_from(program)
         _log.debug("carried", ended=ended.ended, up=ended.up_bytes, down=ended.down_bytes)
 
     def _on_spoken(self, user: int, task: asyncio.Task[None] | None) -> None:

@@ -114,11 +114,17 @@ async def refuse(program: socket.socket, request: ProgramRequest, error: Refused
 
 
 async def _say(program: socket.socket, data: bytes) -> None:
-    """Send an answer and wait until the program closes: closing first could reset it on its way."""
-    loop = asyncio.get_running_loop()
+    """Send an answer, and part from the program."""
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_LINGER_S):
-            await loop.sock_sendall(program, data)
+            await asyncio.get_running_loop().sock_sendall(program, data)
+            await part_from(program)
+
+
+async def part_from(program: socket.socket) -> None:
+    """Wait a moment until the program closes: closing first could reset what is on its way."""
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(_LINGER_S):
             program.shutdown(socket.SHUT_WR)
             while await receive(program, _BLOCK):
                 pass

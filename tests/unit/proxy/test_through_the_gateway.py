@@ -232,6 +232,28 @@ async def test_a_request_in_clear_reaches_its_origin_as_its_own(ends):
 
 @pytest.mark.usefixtures("nothing_is_near")
 @pytest.mark.parametrize("direct", [False, True])
+async def test_a_program_that_asks_ahead_has_its_answer_to_the_end(ends, direct):
+    """The proxy closed with the next request unread: a reset took what was on the way."""
+    await ends.start(fail=Fail.OPEN, direct=lambda *_: direct)
+
+    async def answers(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(1_000_000))
+        await writer.drain()
+
+    asked = b"GET http://127.0.0.1:%d/ HTTP/1.1\r\n\r\n" % await ends.origin(answers)
+    reader, writer = await ends.ask(asked + b"GET http://other.example/ HTTP/1.1\r\n\r\n")
+    got = await reader.readexactly(1)
+    while more := await asyncio.wait_for(reader.read(100_000), 5):
+        got += more
+        writer.write(b"GET http://third.example/ HTTP/1.1\r\n\r\n")
+        await asyncio.sleep(0.005)
+    writer.close()
+    assert len(got.partition(b"\r\n\r\n")[2]) == 1_000_000
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+@pytest.mark.parametrize("direct", [False, True])
 async def test_an_origin_cannot_have_a_programs_next_request_on_its_connection(ends, direct):
     """curl sent the request for another host, with its cookie, and took this origin's answer for it."""
     await ends.start(fail=Fail.OPEN, direct=lambda *_: direct)
