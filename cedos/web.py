@@ -149,6 +149,8 @@ class _FinalAnswer(aiohttp.ClientResponse):
             await super().start(connection)
         finally:
             del protocol.read
+        if ",".join(self.headers.getall(hdrs.TRANSFER_ENCODING, ["chunked"])).lower() != "chunked":
+            raise aiohttp.ClientPayloadError("its body is coded as nobody asked for")
         self._bound_framing(protocol)
         return self
 

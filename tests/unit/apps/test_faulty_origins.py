@@ -87,7 +87,9 @@ class FaultyOrigin:
         if framing == "length":
             fields.append(f"Content-Length: {len(sent) + (draw.random() < 0.1 and not honest)}")
         elif framing == "chunked":
-            fields.append("Transfer-Encoding: chunked")
+            coded = not honest and draw.random() < 0.1
+            sent = gzip.compress(sent) if coded else sent
+            fields.append(f"Transfer-Encoding: {'gzip, ' * coded}chunked")
         writer.write("\r\n".join([f"HTTP/1.1 {status}", *fields, "", ""]).encode())
         cut = draw.randrange(len(sent)) if sent and not honest and draw.random() < 0.6 else None
         if framing == "chunked":
