@@ -40,6 +40,7 @@ _NOT_STORED: Final = re.compile(r"\b(?:private|no-store|no-cache\s*=)", re.IGNOR
 # How long an answer is fresh, and that as it can be read.
 _LIFETIME: Final = re.compile(r"(?<![\w-])(?:s-maxage|max-age)(?![\w-])")
 _CLEAR_LIFETIME: Final = re.compile(r'(?<![\w-])(s-maxage|max-age)="?([0-9]+)"?[ \t]*(?=,|$)')
+CONDITIONS: Final[tuple[str, ...]] = ("if-none-match", "if-modified-since")
 _VALIDATORS: Final = frozenset({"etag", "last-modified", "date"})
 _TAG: Final = re.compile(r'"[\x21\x23-\x7e\x80-\xff]*"')
 _RANGE: Final = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
@@ -89,7 +90,7 @@ class CacheLookup:
 
     @property
     def conditional(self) -> bool:
-        return isinstance(self._state, NeedRevalidation)
+        return any(name in self.headers for name in CONDITIONS)
 
     def on_answer(self, status: int, headers: HeaderLists) -> Verdict:
         """Return what the origin's answer means for the kept objects."""
@@ -111,16 +112,17 @@ class CacheLookup:
             replaced += [str(each) for each in state.entry_ids]
             state = state.next_state
         if isinstance(state, NeedToBeUpdated):
-            updated = {str(each.id): self._newer(each, headers) for each in state.updating_entries}
-            # What one request forbids takes no stored object from the others.
+            # What one request forbids takes no stored object from the others, and gives none.
+            updated = {} if self._forbids_storage and not forbidden else {
+                str(each.id): self._newer(each, headers) for each in state.updating_entries
+            }  # fmt: skip
             return Verdict(not forbidden, str(state.next().entry.id), replaced, updated)
         return Verdict(store=isinstance(state, StoreAndUse), replaced=list(dict.fromkeys(replaced)))
 
     def _newer(self, confirmed: Entry, headers: HeaderLists) -> HeaderLists:
         """Return the headers of an object that an answer with other `headers` confirms."""
-        had = {
-            name: values for name, values in self._had.items() if name != "age"
-        }  # of its own answer
+        # (An age is that of the answer that it came with.)
+        had = {name: values for name, values in self._had.items() if name != "age"}
         now = confirmed.response.headers
         return had | {name: now.get_list(name) or [] for name in now if name in headers}
 

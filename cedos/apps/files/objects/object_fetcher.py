@@ -18,7 +18,7 @@ from yarl import URL
 
 from cedos import web
 from cedos.apps.files.messages import unix_time
-from cedos.apps.files.objects.http_rules import CacheLookup, variant
+from cedos.apps.files.objects.http_rules import CONDITIONS, CacheLookup, variant
 from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
 from cedos.apps.files.objects.origin_client import LookUp, OriginClient, words
 from cedos.errors import TransferError
@@ -43,8 +43,6 @@ _ASKED: Final[dict[str, str]] = {
 }
 # The proxy streams a program's smaller answers instead of keeping them.
 _LEAST_KEPT: Final = 1 << 16
-
-_CONDITIONS: Final = frozenset({"if-none-match", "if-modified-since"})
 
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 
@@ -336,7 +334,7 @@ class ObjectFetcher:
         large = (AnswerHead.of(url, answer).size or 0) >= _LEAST_KEPT
         if (answer.status == 304 and lookup.conditional) or (answer.status == 200 and large):
             asked = {
-                name: value for name, value in lookup.headers.items() if name not in _CONDITIONS
+                name: value for name, value in lookup.headers.items() if name not in CONDITIONS
             }
             try:
                 return await self._keep(client, url, asked, lookup, kept, answer)

@@ -26,7 +26,7 @@ from cedos.apps.files.messages import (
     pack,
     read,
 )
-from cedos.apps.files.objects.http_rules import not_modified, one_range
+from cedos.apps.files.objects.http_rules import CONDITIONS, not_modified, one_range
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher, PassedOn
 from cedos.apps.files.objects.object_store import ObjectRecord, OpenObject, StoredObject
 from cedos.apps.files.tree import reader
@@ -50,7 +50,6 @@ _FOR_ALL: Final = frozenset(
      b"range", b"referer", b"save-data", b"sec-gpc", b"upgrade-insecure-requests", b"user-agent",
      b"via")
 )  # fmt: skip
-_CONDITIONS: Final[tuple[str, ...]] = ("if-none-match", "if-modified-since")
 _HOP_BY_HOP: Final = frozenset(
     (b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authentication-info",
      b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"via", b"age")
@@ -248,7 +247,7 @@ class ProgramRequests:
         whose = client_of(client)
         try:
             url = program_url(host, port, target, hosts)
-            conditions = {each: asked.pop(each) for each in _CONDITIONS if each in asked}
+            conditions = {each: asked.pop(each) for each in CONDITIONS if each in asked}
             wanted = asked.pop("range", None)
             if "only-if-cached" in asked.get("cache-control", "").lower():
                 return self._kept(whose, url, asked, conditions, wanted) or NoAnswer()
