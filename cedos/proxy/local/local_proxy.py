@@ -503,13 +503,15 @@ class LocalProxy:
             return
         self._on_spoken(user, asyncio.current_task())
         self._refused.pop(origin)
+        broken = words.broken
         if not words.accepted:
-            with suppress(OSError):
+            try:
                 await asyncio.get_running_loop().sock_sendall(program, request.accepted)
-        # If this process ends, the program must see a reset. An orderly end would look like a complete
-        # one.
+            except OSError:
+                broken = True  # the next read would look like an orderly end
+        # If this process ends, the program must see a reset, too.
         reset_on_close(program)
-        if words.broken:
+        if broken:
             self._give_up(upstream)
             return
         answer = OnlyAnswer() if request.only else None

@@ -100,6 +100,32 @@ async def test_who_does_not_read_holds_nobody_up(ends):
         each.transport.abort()
 
 
+async def test_a_program_that_resets_while_it_is_connected_never_looks_complete(ends, monkeypatch):
+    """The proxy's own word to it took the error: its next read looked like an orderly end."""
+    await ends.start()
+    heard = asyncio.get_running_loop().create_future()
+
+    async def hears(reader, _writer):
+        try:
+            heard.set_result(await reader.read())
+        except ConnectionError:
+            heard.set_result("reset")
+
+    connect = ends.proxy.connect
+
+    async def connect_and_reset(*words, **more):
+        made = await connect(*words, **more)
+        reset_on_close(writer.get_extra_info("socket"))
+        writer.transport.abort()
+        await asyncio.sleep(0.05)
+        return made
+
+    monkeypatch.setattr(ends.proxy, "connect", connect_and_reset)
+    _, writer = await ends.forward(await ends.origin(hears))
+    writer.write(b"half of it")
+    assert await asyncio.wait_for(heard, 5) == "reset"
+
+
 @pytest.mark.parametrize("half_closes", [False, True])
 async def test_what_is_dropped_never_looks_complete(ends, half_closes):
     """Break it off: a slow program got a part of what its server had sent, and an end in good order."""
