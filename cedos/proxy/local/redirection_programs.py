@@ -180,11 +180,9 @@ def connect_program(
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
     code.put(Opcode.LOAD, 2, 3, _BOUND_INTERFACE)
     code.jump(Opcode.IF_NOT, EXIT, 2)
-    # QUIC: return 0, which makes the kernel refuse.
     code.unless(_USER_PORT, kernel_port(_QUIC_PORT), "no_quic")
     _unless_bound(code, version, "no_quic")
-    code.put(Opcode.SET, 0, immediate=0)
-    code.put(Opcode.RETURN)
+    code.jump(Opcode.JUMP, _REFUSED)
     code.label("no_quic")
     # Leave port 0 alone: the C library connects there to learn its own address.
     code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
@@ -192,7 +190,7 @@ def connect_program(
     code.label("question")
     _lead_datagram(code, version, tables, datagrams, otherwise)
     code.jump(Opcode.JUMP, EXIT)
-    code.label(_REFUSED)
+    code.label(_REFUSED)  # return 0, which makes the kernel refuse
     code.put(Opcode.SET, 0, immediate=0)
     code.put(Opcode.RETURN)
     return code.code()
@@ -416,10 +414,7 @@ def _lead_datagram(
     code.put(Opcode.LOAD, 2, 0)
     code.put(Opcode.STORE, STACK, 2, _SHARE_AT)
     if version == 6:
-        for word, number in enumerate((0, 0, _MAPPED_WORD)):
-            code.put(Opcode.LOAD, 2, STACK, _PLACE_AT + 4 * word)
-            code.set_wide(3, number & 0xFFFFFFFF)
-            code.jump(Opcode.IF_NOT_REGISTER, "place_ipv6", 2, 3)
+        _unless_mapped(code, STACK, _PLACE_AT, "place_ipv6")
     _put_in_places(code, tables, PLACES4, _DRAWS, otherwise)
     if version == 6:
         code.label("place_ipv6")
@@ -508,12 +503,24 @@ def _put_destination(code: Assembly, version: int) -> None:
 
 
 def _unless_bound(code: Assembly, version: int, otherwise: str = EXIT) -> None:
-    """Go on only if the program has bound the socket neither to an interface nor to an address."""
+    """Go on only if the program has bound the socket neither to an interface nor to an address.
+
+    ::ffff:0.0.0.0 is none: the word of ffff does not count (no host's address has that alone).
+    """
     code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
-    words = range(_SOURCE6, _SOURCE6 + ADDRESS_BYTES, 4) if version == 6 else (_SOURCE4,)
+    words = (_SOURCE6, _SOURCE6 + 4, _SOURCE6 + 12) if version == 6 else (_SOURCE4,)
     for field in (_BOUND_INTERFACE, *words):
         code.put(Opcode.LOAD, 2, 3, field)
         code.jump(Opcode.IF_NOT, otherwise, 2)
+
+
+def _unless_mapped(code: Assembly, base: int, at: int, otherwise: str) -> None:
+    """Go on only for an IPv4 address (::ffff:a.b.c.d), to which an IPv6 socket may send, too."""
+    for word, number in enumerate((0, 0, _MAPPED_WORD)):
+        code.put(Opcode.LOAD, 2, base, at + 4 * word)
+        # Comparisons are of 64 bits: a negative number would not be equal.
+        code.set_wide(3, number & 0xFFFFFFFF)
+        code.jump(Opcode.IF_NOT_REGISTER, otherwise, 2, 3)
 
 
 def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str, otherwise: str) -> None:
@@ -522,12 +529,7 @@ def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str, othe
     if version == 4:
         _lead_to(code, table, to.port4, {_USER_IP4: _LOOPBACK4}, otherwise)
         return
-    for word, number in enumerate((0, 0, _MAPPED_WORD)):
-        code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6 + 4 * word)
-        # An IPv6 socket may connect to an IPv4 address (::ffff:a.b.c.d). Comparisons are of 64 bits: a
-        # negative number would not be equal.
-        code.set_wide(3, number & 0xFFFFFFFF)
-        code.jump(Opcode.IF_NOT_REGISTER, ipv6, 2, 3)
+    _unless_mapped(code, CONTEXT, _USER_IP6, ipv6)
     _lead_to(code, table, to.port4, {_USER_IP6 + 12: _LOOPBACK4}, otherwise)
     if to.port6 is None:
         return

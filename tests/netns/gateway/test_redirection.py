@@ -145,6 +145,9 @@ def test_ipv6_and_ipv4_within_it(laptop):
         "print(one.getsockname()[0], one.getpeername()[0])\n"
     )
     assert said(laptop, PYTHON, "-c", within).split() == ["::ffff:127.0.0.1", f"::ffff:{ORIGIN}"]
+    # A port of any address of IPv4 alone is bound to no address: it went direct.
+    anywhere = within.replace("one.connect", "one.bind(('::ffff:0.0.0.0', 0))\none.connect")
+    assert said(laptop, PYTHON, "-c", anywhere).split() == ["::ffff:127.0.0.1", f"::ffff:{ORIGIN}"]
 
 
 def test_what_is_said_by_a_program_that_goes_at_once_arrives(laptop):
