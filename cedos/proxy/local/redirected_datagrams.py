@@ -54,11 +54,15 @@ class _Here:
 
 @dataclass(slots=True)
 class _Known:
-    """A destination that datagrams were sent to, its ends here, and when the sender was last checked."""
+    """A destination that datagrams were sent to, its ends here, and when the sender was last checked.
+
+    `answered_s`: it was checked for an answer, which does not show that the address stands for the same.
+    """
 
     to: SentTo
     here: _Here
     checked_s: float
+    answered_s: float = 0.0
 
 
 class _Sender:
@@ -68,31 +72,31 @@ class _Sender:
         self,
         user: int,
         packets: Callable[[int, Came, Refused], ProgramPackets],
-        came: Callable[[_Here, bytes], None],
+        came: Callable[[_Known, bytes], None],
         refused: Callable[[_Here], None],
     ) -> None:
         self.user = user
         self.packets = packets(user, self._answered, self._not_taken)
-        self.destinations: OrderedDict[tuple[str, int], _Here] = OrderedDict()
+        self.destinations: OrderedDict[tuple[str, int], _Known] = OrderedDict()
         self._came, self._refused = came, refused
 
-    def send(self, to: SentTo, here: _Here, data: bytes) -> None:
-        destination = to.address, to.port
-        self.destinations[destination] = here
+    def send(self, known: _Known, data: bytes) -> None:
+        destination = known.to.address, known.to.port
+        self.destinations[destination] = known
         self.destinations.move_to_end(destination)
         while len(self.destinations) > MOST_DESTINATIONS:
             self.destinations.popitem(last=False)
         self.packets.send(*destination, data)
 
     def _answered(self, host: str, port: int, data: bytes) -> None:
-        here = self.destinations.get((host, port))
-        if here is not None:
-            self._came(here, data)
+        known = self.destinations.get((host, port))
+        if known is not None:
+            self._came(known, data)
 
     def _not_taken(self, host: str, port: int) -> None:
-        here = self.destinations.get((host, port))
-        if here is not None:
-            self._refused(here)
+        known = self.destinations.get((host, port))
+        if known is not None:
+            self._refused(known.here)
 
 
 class RedirectedDatagrams:
@@ -152,10 +156,10 @@ class RedirectedDatagrams:
                 one.close()
         self._families.clear()
         self._refusals.close()
-        self._owners.close()
         for cookie in list(self._senders):
             self._end(cookie)
         await asyncio.gather(*self._ending, return_exceptions=True)
+        self._owners.close()
 
     def _readable(self, one: socket.socket) -> None:
         for _ in range(_AT_ONCE):
@@ -186,9 +190,9 @@ class RedirectedDatagrams:
             if known is None:
                 self._refused(_Here(address, sender, one))
                 return
-        to, here = known.to, known.here
+        to = known.to
         if to.port == NAMES_PORT:
-            self._question(data, to.user, partial(self._came, here))
+            self._question(data, to.user, partial(self._came, known))
             return
         # One carrier for each socket, so that all its datagrams leave from one port.
         program = self._senders.get(to.cookie)
@@ -198,7 +202,7 @@ class RedirectedDatagrams:
                 to.user, self._packets, self._came, self._refused
             )
         self._senders.move_to_end(to.cookie)
-        program.send(to, here, data)
+        program.send(known, data)
 
     def _checked(self, here: _Here, now_s: float) -> _Known | None:
         """Return a datagram's destination if its sender is the socket that the address was made for.
@@ -207,21 +211,28 @@ class RedirectedDatagrams:
         may belong to another program by now.
         """
         to = self._redirection.place(here.address)
-        receiver = here.address, self._port
         if to is None:
-            self._redirection.end(here.sender[:2], receiver)
+            self._redirection.end(here.sender[:2], (here.address, self._port))
             return None
-        owner = self._owners.find(socket.IPPROTO_UDP, here.sender[:2], receiver)
-        if owner is None and to.cookie not in self._senders:
+        found = _Known(to, here, now_s)
+        whose = self._is_of(found)
+        if whose is None and to.cookie not in self._senders:
             # The program sent a datagram and has ended: send it, but remember nothing for answers.
-            return _Known(to, here, now_s)
-        if owner is None or owner.cookie not in (to.cookie, UNKNOWN.cookie):
+            found.checked_s = 0.0
+            return found
+        if not whose:
             return None
-        found = self._known[here.address] = _Known(to, here, now_s)
+        self._known[here.address] = found
         self._known.move_to_end(here.address)
         while len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
         return found
+
+    def _is_of(self, known: _Known) -> bool | None:
+        """Tell whether the place's own socket sends from there; None: no socket does."""
+        here = known.here.address, self._port
+        owner = self._owners.find(socket.IPPROTO_UDP, known.here.sender[:2], here)
+        return owner and owner.cookie in (known.to.cookie, UNKNOWN.cookie)
 
     def _make_room(self, user: int) -> None:
         """Drop a socket of the user who has most of them: the one that has been silent for longest."""
@@ -233,7 +244,13 @@ class RedirectedDatagrams:
         whose = user if user in full else min(full)
         self._end(next(cookie for cookie, each in self._senders.items() if each.user == whose))
 
-    def _came(self, here: _Here, data: bytes) -> None:
+    def _came(self, known: _Known, data: bytes) -> None:
+        """Hand an answer on, unless the program's port is free, or another one's, by now."""
+        now_s, here = self._loop.time(), known.here
+        if now_s > max(known.checked_s, known.answered_s) + _CHECKED_S:
+            if not self._is_of(known):
+                return
+            known.answered_s = now_s
         with suppress(OSError):  # the program does not read, or has gone
             here.by.sendmsg([data], [_from(here.address)], 0, here.sender)
 
@@ -242,8 +259,8 @@ class RedirectedDatagrams:
 
     def _end(self, cookie: int) -> None:
         program = self._senders.pop(cookie)
-        for here in program.destinations.values():
-            self._known.pop(here.address, None)
+        for known in program.destinations.values():
+            self._known.pop(known.here.address, None)
         task = self._loop.create_task(program.packets.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
@@ -331,8 +348,7 @@ def _from(address: str) -> tuple[int, int, bytes]:
     return socket.IPPROTO_IPV6, socket.IPV6_PKTINFO, _PKTINFO6.pack(packed, 0)
 
 
-_ICMP_FILTER, _ICMPV6_FILTER, _SOL_RAW = 1, 1, 255
-_NOTHING4, _NOTHING6 = b"\xff" * 4, b"\xff" * 32
+_ICMP_FILTER, _SOL_RAW = 1, 255
 _UNREACHABLE4, _UNREACHABLE6 = (3, 3), (1, 4)  # type and code: that port (RFC 792, RFC 4443)
 _ICMP: Final = struct.Struct("!BBHI")
 _IPV4: Final = struct.Struct("!BBHHHBBH4s4s")
@@ -348,17 +364,14 @@ class Refusals:
 
     def __init__(self) -> None:
         self._sockets: dict[int, socket.socket] = {}
-        for version, family, protocol in (
-            (4, socket.AF_INET, socket.IPPROTO_ICMP),
-            (6, socket.AF_INET6, socket.IPPROTO_ICMPV6),
+        for version, family, protocol, level, nothing in (
+            (4, socket.AF_INET, socket.IPPROTO_ICMP, _SOL_RAW, b"\xff" * 4),
+            (6, socket.AF_INET6, socket.IPPROTO_ICMPV6, socket.IPPROTO_ICMPV6, b"\xff" * 32),
         ):
             with suppress(OSError):
                 one = socket.socket(family, socket.SOCK_RAW | socket.SOCK_NONBLOCK, protocol)
                 self._sockets[version] = one
-                if version == 4:
-                    one.setsockopt(_SOL_RAW, _ICMP_FILTER, _NOTHING4)
-                else:
-                    one.setsockopt(socket.IPPROTO_ICMPV6, _ICMPV6_FILTER, _NOTHING6)
+                one.setsockopt(level, _ICMP_FILTER, nothing)
 
     def tell(self, program: tuple[str, int], receiver: tuple[str, int]) -> None:
         """Tell a program (its address and port) that its datagram was refused at `receiver`."""

@@ -313,8 +313,7 @@ class Redirection:
     def _end_led_to(wanted: Callable[[int], bool]) -> None:
         """End the datagram sockets that are connected to a stand-in address, by its port."""
         try:
-            asking = Requester(NETLINK_SOCK_DIAG)
-            try:
+            with closing(Requester(NETLINK_SOCK_DIAG)) as asking:
                 for each in _udp_sockets(asking):
                     end = sock_diag.remote_end(each)
                     if end is None or not (
@@ -324,23 +323,17 @@ class Redirection:
                     with suppress(OSError):  # it has ended meanwhile
                         ending = sock_diag.destroy_request(each, socket.IPPROTO_UDP)
                         asking.ask(sock_diag.SOCK_DESTROY, ending)
-            finally:
-                asking.close()
         except (OSError, HostError) as error:
             _log.debug("sockets that are led to no proxy stay", why=str(error))
 
     def _end_those_of_dead(self) -> None:
         """End the datagram sockets that a killed proxy has left, connected to a port of no program."""
-        living: set[int] = set()
-        with suppress(OSError, HostError):
-            asking = Requester(NETLINK_SOCK_DIAG)
-            try:
-                for each in _udp_sockets(asking):
-                    owner, port = sock_diag.owner_of(each), sock_diag.local_port(each)
-                    if owner is not None and owner[1] == os.geteuid() and port is not None:
-                        living.add(port)
-            finally:
-                asking.close()
+        with suppress(OSError, HostError), closing(Requester(NETLINK_SOCK_DIAG)) as asking:
+            living = {
+                sock_diag.local_port(each)
+                for each in _udp_sockets(asking)
+                if (owner := sock_diag.owner_of(each)) is not None and owner[1] == os.geteuid()
+            }
             self._end_led_to(lambda port: port not in living)
 
     def close(self) -> None:

@@ -202,6 +202,11 @@ async def test_who_has_the_port_later_is_not_the_sender(hosts, programs):
     host.datagrams._known[FIRST].checked_s -= 1.0
     assert await host.says(attacker, FIRST, b"mine now") is None
     assert len(host.made[0].sent) == 1
+    # Nor does it hear what is answered later.
+    host.made[0].came("203.0.113.9", 4000, b"to the victim")
+    await asyncio.sleep(0.05)
+    with pytest.raises(BlockingIOError):
+        attacker.recv(100)
 
 
 async def test_a_program_may_end_after_its_only_datagram(hosts, programs):
