@@ -205,11 +205,10 @@ class CountUse:
 
 @dataclass(frozen=True, slots=True)
 class SendProbe:
-    """Probe a network: by these kinds, one after the other, and by a train upwards."""
+    """Probe a network: by these kinds, one after the other."""
 
     network: str
     kinds: tuple[str, ...]
-    train_up: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,6 @@ from cedos.limits import TokenBucket
 from cedos.model import (
     Context,
     Decision,
-    Direction,
     FlowKey,
     FlowRecord,
     NetworkLife,
@@ -341,7 +340,7 @@ class Controller:
         self.rescuer.on_timer(now_s)
         self.lookups.on_timer(now_s)
         self.hard.on_timer(now_s)
-        self.probing.on_timer(self.flows.uploads, now_s)
+        self.probing.on_timer(now_s)
         if self.portals.on_timer(now_s):
             self._portals_changed(now_s)
         self.hints.on_timer(now_s)
@@ -421,19 +420,15 @@ class Controller:
             self.ruled.reconsider(self._context(now_s))  # before any flow's turn: see `keep`
             self._outbox.wake(urgent=True)
 
-    def _seen(self, direction: Direction, now_s: float) -> Moment:
-        """Return what a rule of probing sees: a download like most, an upload like the last one."""
-        context, upload = self._context(now_s), self.flows.upload
+    def _seen(self, now_s: float) -> Moment:
+        """Return what a rule of probing sees: the strategies of a download like most."""
         default = self.default.decision
-        evaluations = default.evaluations if default is not None else ()
-        if direction is Direction.UP:
-            evaluations = self.decider.weighed(upload, context) if upload is not None else ()
         return Moment(
             now_s,
             attended=self.probing.attended,
             pending=False,
-            indicators=context.networks,
-            evaluations=evaluations,
+            indicators=self._context(now_s).networks,
+            evaluations=default.evaluations if default is not None else (),
             prices=self.decider.objective.prices,
             heard_at_s=self.networks.heard_at_s,
         )

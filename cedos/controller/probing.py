@@ -3,20 +3,17 @@
 With a probe server these are a look-up and a train of packets that measures the rate.
 Without one a look-up tells that a network lives, where pings are in vain and programs do not hear it
 anyway. (Pings go by a schedule, `docs/decisions/pings.md`.)
-
-Each direction has a rule of its own. A train upwards serves uploads alone, so none is sent before there
-was one, nor long after the last one: of most hosts, most of the time, no program uses the uplink.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from math import exp, inf
 from typing import Final
 
 from cedos.controller.commands import SendProbe
 from cedos.controller.config import ProbingConfig
 from cedos.controller.outbox import Outbox, next_beat_s
-from cedos.model import Direction, Network, NetworkKind
+from cedos.model import Network, NetworkKind
 from cedos.selector.energy import PowerModel
 from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule
 from cedos.selector.probing.value import Price, ProbeValue, probe_cost
@@ -24,24 +21,8 @@ from cedos.selector.probing.value import Price, ProbeValue, probe_cost
 _ASK_S: Final = 1.0
 # The time over which the starts of transfers are counted.
 _REMEMBERED_S: Final = 60.0
-# Below this expected number of uploads, the uplink is not probed: three minutes after the only
-# upload.
-_NO_UPLOADS: Final = 0.05
 # The bytes of a look-up and its ping, and the time that the radio is used for them.
 _LIGHT_BYTES, _LIGHT_S = 320, 0.1
-
-
-@dataclass(slots=True)
-class _Arrivals:
-    """The recent rate at which transfers of a direction begin; `pending`: one has just begun."""
-
-    per_s: float = 0.0
-    pending: bool = False
-    new: int = 0
-
-    def record(self, seconds: float) -> None:
-        self.per_s = self.per_s * exp(-seconds / _REMEMBERED_S) + self.new / _REMEMBERED_S
-        self.pending, self.new = self.new > 0, 0
 
 
 class Probing:
@@ -49,7 +30,7 @@ class Probing:
 
     Args:
         power: the radios.
-        seen: what a rule may look at, without the arrivals: of a direction at an instant.
+        seen: what a rule may look at now, without the arrivals of transfers.
 
     Attributes:
         networks: those that are up and may be probed.
@@ -62,20 +43,21 @@ class Probing:
         outbox: Outbox,
         config: ProbingConfig,
         power: PowerModel,
-        seen: Callable[[Direction, float], Moment],
+        seen: Callable[[float], Moment],
     ) -> None:
         self.networks: tuple[Network, ...] = ()
         self.attended = True
         self.pingable: frozenset[str] = frozenset()
-        # When each network was last probed downwards.
+        # When each network was last probed.
         self._sent_at_s: dict[str, float] = {}
         self._outbox = outbox
         self._config = config
         self._power = power
         self._seen = seen
-        self._rules: dict[tuple[str, int, NetworkKind], Mapping[Direction, ProbeRule]] = {}
-        self._begun = {direction: _Arrivals() for direction in Direction}
-        self._uploads = 0
+        self._rules: dict[tuple[str, int, NetworkKind], ProbeRule] = {}
+        # The transfers that began since the rules were asked, and the recent rate of such beginnings.
+        self._begun = 0
+        self._begun_per_s = 0.0
         self._asked_at_s: float | None = None
         self._ask_at_s: float | None = None
 
@@ -93,7 +75,8 @@ class Probing:
         self.networks = tuple(network for network in networks if network.up)
         there = {_key(network): network for network in networks}
         self._rules = {
-            key: self._rules.get(key) or self._new_rules(network) for key, network in there.items()
+            key: self._rules.get(key) or rule_of(self._config, [network], self._power)
+            for key, network in there.items()
         }
         names = {network.name for network in networks}
         self._sent_at_s = {name: at_s for name, at_s in self._sent_at_s.items() if name in names}
@@ -101,46 +84,28 @@ class Probing:
             self._asked_at_s, self._ask_at_s = now_s, next_beat_s(now_s, _ASK_S)
 
     def on_transfer_begun(self) -> None:
-        """Note a new transfer. Most directions are unknown yet and count as downloads."""
-        self._begun[Direction.DOWN].new += 1
+        """Note a new transfer. Most directions are unknown yet."""
+        self._begun += 1
 
-    def on_timer(self, uploads: int, now_s: float) -> None:
-        """Ask the rules; `uploads`: how many have begun that are large enough for a rate to count."""
+    def on_timer(self, now_s: float) -> None:
+        """Ask the rules, and have networks probed where that is worth it."""
         if self._ask_at_s is None or now_s < self._ask_at_s:
             return
         passed_s = now_s - (self._asked_at_s if self._asked_at_s is not None else now_s)
         self._asked_at_s, self._ask_at_s = now_s, next_beat_s(now_s, _ASK_S)
-        self._begun[Direction.UP].new += uploads - self._uploads
-        self._uploads = uploads
-        for begun in self._begun.values():
-            begun.record(passed_s)
-        down = self._worth(Direction.DOWN, now_s)
-        lately = self._begun[Direction.UP].per_s * _REMEMBERED_S
-        up: list[str] = []
-        if self._config.server and lately > _NO_UPLOADS:
-            up = self._worth(Direction.UP, now_s)
+        kept = exp(-passed_s / _REMEMBERED_S)
+        self._begun_per_s = self._begun_per_s * kept + self._begun / _REMEMBERED_S
+        pending, self._begun = self._begun > 0, 0
+        moment = replace(self._seen(now_s), pending=pending, transfers_per_s=self._begun_per_s)
         for network in self.networks:
-            if network.name in down or network.name in up:
-                kinds = self._config.kinds if network.name in down else ()
-                self._outbox.give(SendProbe(network.name, kinds, train_up=network.name in up))
-
-    def _worth(self, direction: Direction, now_s: float) -> list[str]:
-        """Return the networks that are to be probed now."""
-        begun = self._begun[direction]
-        seen = self._seen(direction, now_s)
-        moment = replace(seen, pending=begun.pending, transfers_per_s=begun.per_s)
-        worth = []
-        for network in self.networks:
-            rule = self._rules[_key(network)][direction]
+            rule = self._rules[_key(network)]
             if not rule.weigh(network.name, moment):
                 continue
             if self._config.light and not self._needed(network.name, moment):
                 continue
             rule.probed(network.name, moment)
-            if direction is Direction.DOWN:
-                self._sent_at_s[network.name] = now_s
-            worth.append(network.name)
-        return worth
+            self._sent_at_s[network.name] = now_s
+            self._outbox.give(SendProbe(network.name, self._config.kinds))
 
     def _needed(self, network: str, moment: Moment) -> bool:
         """Return whether a look-up, which only tells that a network lives, tells anything new."""
@@ -150,42 +115,26 @@ class Probing:
         heard_at_s = max(sent_at_s, moment.heard_at_s.get(network, -inf))
         return moment.now_s - heard_at_s >= self._config.interval_s
 
-    def _new_rules(self, network: Network) -> Mapping[Direction, ProbeRule]:
-        return {way: rule_of(self._config, [network], self._power, way) for way in Direction}
 
-
-def rule_of(
-    config: ProbingConfig,
-    networks: Iterable[Network],
-    power: PowerModel,
-    direction: Direction = Direction.DOWN,
-) -> ProbeRule:
-    """Return the configured rule, with what a probe of each network takes: upwards, a train alone."""
+def rule_of(config: ProbingConfig, networks: Iterable[Network], power: PowerModel) -> ProbeRule:
+    """Return the configured rule, with what a probe of each network takes."""
     if config.rule == "fixed":
         return FixedRate(config.full_interval_s)
     if config.rule == "change":
         return PassiveChange(config.threshold, config.full_interval_s)
-    prices: dict[str | None, Price] = {
-        None: expected_price(config, NetworkKind.CELLULAR, power, direction)
-    }
-    prices |= {each.name: expected_price(config, each.kind, power, direction) for each in networks}
-    # A user at the screen may load something at any time; uploads come after uploads.
+    prices: dict[str | None, Price] = {None: expected_price(config, NetworkKind.CELLULAR, power)}
+    prices |= {each.name: expected_price(config, each.kind, power) for each in networks}
     if config.light:
         return ProbeValue(prices, idle_per_s=0.0, light=True)
-    down = direction is Direction.DOWN
-    return ProbeValue(prices) if down else ProbeValue(prices, idle_per_s=0.0)
+    # A user at the screen may load something at any time.
+    return ProbeValue(prices)
 
 
-def expected_price(
-    config: ProbingConfig, kind: NetworkKind, power: PowerModel, direction: Direction
-) -> Price:
+def expected_price(config: ProbingConfig, kind: NetworkKind, power: PowerModel) -> Price:
     """Return a probe's expected cost, the radio's joules and the bytes, in seconds."""
     up = down = _LIGHT_BYTES / 2
     if config.server:
-        if direction is Direction.UP:
-            up += config.train_bytes
-        else:
-            down += config.train_bytes
+        down += config.train_bytes
     sent = up + down
     energy_j = probe_cost(
         kind, bytes_up=up, bytes_down=down, seconds=_LIGHT_S, power=power

@@ -46,7 +46,7 @@ from cedos.host.monitor.providers.screen import Screen
 from cedos.host.monitor.providers.series_file import SeriesProvider
 from cedos.host.monitor.providers.wifi import WifiProvider
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Address, Direction, Indicator, Network
+from cedos.model import Address, Indicator, Network
 from cedos.selector.energy import PowerModel
 
 _log = structlog.get_logger(__name__)
@@ -204,11 +204,9 @@ class Observer:
                     if target is not None and target not in network.gateways:
                         answer = await shake_hands(network, target, timeout_s)
                 self._post(HandshakeEnded(name, number, answer))
-            case SendProbe(_, kinds, train_up) if network is not None:
+            case SendProbe(_, kinds) if network is not None:
                 for kind in kinds:
                     await self.prober.probe(network, ProbeKind(kind))
-                if train_up:
-                    await self.prober.probe(network, ProbeKind.UDP_TRAIN, Direction.UP)
             case AskName() if network is not None and network.up:
                 if self._probes.enabled and self._probes.dns:
                     await self._ask_for_a_name(network)
@@ -323,7 +321,7 @@ class Observer:
                 continue
             found = {
                 name: Indicator(value, result.at_s, active=True)
-                for name, value in result.named.items()
+                for name, value in result.indicators.items()
             }
             self._post(IndicatorsRead(result.network, found))
             # (A resolver may answer from its cache.)

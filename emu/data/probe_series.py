@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cedos.errors import DataSetError
 from cedos.host.monitor.probing.prober import Prober
-from cedos.model import Direction, Network, NetworkKind
+from cedos.model import Network, NetworkKind
 from emu import console
 from emu.data import datasets, probes, side_by_side
 from emu.data.probes import ProbeLaptop
@@ -177,9 +177,7 @@ class SeriesBench(ProbeLaptop):
     ) -> None:
         for second in range(0, seconds, EVERY_S):
             await probes.sleep_until(zero_s + second + TRAIN_AT_S)
-            outcome = await probes.train_over(
-                self.probe_server, network, Direction.DOWN, TRAIN_TIMEOUT_S
-            )
+            outcome = await probes.train_over(self.probe_server, network, TRAIN_TIMEOUT_S)
             spent = outcome.spent
             found[second] |= probes.columns(outcome)
             found[second] |= {

@@ -2,8 +2,8 @@
 
 Probes are those of the daemon: the same code, from the same laptop, to a `cedos probe-server` at the
 server. Per start of a transfer data set there is one replay, so that no transfer is disturbed: each
-network has its names asked, then gets a train up, then one down, in the last seconds before the start.
-Rows of one start share what was found, in the direction of each row.
+network has its names asked, then gets a train, in the last seconds before the start. Rows of one start
+share what was found; the train came downwards, and uploads have no columns of it.
 """
 
 import asyncio
@@ -94,13 +94,9 @@ async def lookup_s(network: Network, timeout_s: float) -> float | None:
     return None if took_s is None else round(took_s, 6)
 
 
-async def train_over(
-    server: ProbeServer, network: Network, direction: Direction, timeout_s: float
-) -> ProbeOutcome:
-    """Send one train over a network; an end of the emulation itself is an error, not a loss."""
-    return await udp_train.run(
-        server, interface=network.interface, direction=direction, timeout_s=timeout_s
-    )
+async def train_over(server: ProbeServer, network: Network, timeout_s: float) -> ProbeOutcome:
+    """Take one train over a network; an end of the emulation itself is an error, not a loss."""
+    return await udp_train.run(server, interface=network.interface, timeout_s=timeout_s)
 
 
 def columns(outcome: ProbeOutcome) -> dict[str, float]:
@@ -203,11 +199,9 @@ class ProbeLaptop(Started):
 # Seconds that a replay runs before the start.
 LEAD_S = 5.0
 
-# When each probe begins, from the start on. It ends when the next one begins, or with the start.
-#
-# A train up comes first: what it leaves in a slow network's queue then has the longest time to
-# drain.
-DNS_AT_S, UP_AT_S, DOWN_AT_S = -4.0, -3.1, -1.55
+# When each probe begins, from the start on, and for how long an answer to the look-up is waited for. The
+# train ends with the start.
+DNS_AT_S, _DNS_LIMIT_S, TRAIN_AT_S = -4.0, 0.9, -1.55
 
 # A start is probed again, so many times in all, if the host was later than this with something.
 LATE_S, TRIES = 0.02, 4
@@ -272,19 +266,14 @@ class ProbeBench(ProbeLaptop):
         # Before the place begins there is its end, for replays wrap: that is no past.
         if start_s + DNS_AT_S >= 0:
             await sleep_until(at_s + DNS_AT_S)
-            took_s = await lookup_s(network, UP_AT_S - DNS_AT_S)
+            took_s = await lookup_s(network, _DNS_LIMIT_S)
             if took_s is not None:
                 for known in found.values():
                     known[f"{kind}_dns_s"] = took_s
-        for direction, from_s, to_s in (
-            (Direction.UP, UP_AT_S, DOWN_AT_S),
-            (Direction.DOWN, DOWN_AT_S, 0.0),
-        ):
-            if start_s + from_s < 0:
-                continue
-            await sleep_until(at_s + from_s)
-            outcome = await train_over(self.probe_server, network, direction, to_s - from_s - 0.05)
-            found[str(direction)] |= prefixed(kind, columns(outcome))
+        if start_s + TRAIN_AT_S >= 0:
+            await sleep_until(at_s + TRAIN_AT_S)
+            outcome = await train_over(self.probe_server, network, -TRAIN_AT_S - 0.05)
+            found[str(Direction.DOWN)] |= prefixed(kind, columns(outcome))
 
 
 def starts_of(rows: Iterable[Row]) -> list[Start]:

@@ -29,7 +29,7 @@ from kit.neighbours import GATEWAY, START_S, identity, key_of, trust
 
 from cedos.api import messages as api
 from cedos.api.budgets import parse_budget
-from cedos.api.programs import ChoiceRequest, PrefetchingRequest
+from cedos.api.programs import ChoiceRequest
 from cedos.api.transfers import TransferReport
 from cedos.apps.files import messages as files
 from cedos.apps.files.objects.http_rules import CacheLookup
@@ -44,7 +44,7 @@ from cedos.apps.sharing.protocol.messages import unpack as neighbours_datagram
 from cedos.apps.sharing.protocol.receipts import Receipt, read_receipt, sign_receipt
 from cedos.config import Config
 from cedos.config.toml_file import parse as parse_toml
-from cedos.controller.hint import HintRequest
+from cedos.controller.hint import HintRequest, PrefetchReport
 from cedos.controller.rule import RuleRequest
 from cedos.errors import ConfigError, ProtocolError, TransferError
 from cedos.host.monitor import dns_message as dns
@@ -321,7 +321,7 @@ PARSERS = {
     "users' rules": Parser(lambda data: api.parse(data, RuleRequest, "rule"), JSON, (ConfigError,)),
     "choices": Parser(lambda data: api.parse(data, ChoiceRequest, "choice"), JSON, (ConfigError,)),
     "prefetching": Parser(
-        lambda data: api.parse(data, PrefetchingRequest, "prefetching"), JSON, (ConfigError,)
+        lambda data: api.parse(data, PrefetchReport, "prefetching"), JSON, (ConfigError,)
     ),
     "budgets": Parser(
         parse_budget,

@@ -363,8 +363,8 @@ class LivingFlow:
             silent_s = min(silent_s, now_s - self._switched_at_s[-1])
         return silent_s > max(STALLED_S, _STALLED_RTTS * rtt_s)
 
-    def on_size(self, event: SizeLearned) -> bool:
-        """Take a transfer's size: of one that begins, or a better estimate; return whether one begins."""
+    def on_size(self, event: SizeLearned) -> None:
+        """Take a transfer's size: of one that begins, or a better estimate."""
         before = self.transfer
         better = event.size.source == "progress" or (
             before is not None and before.size.source in ("default", "history", "hint")
@@ -387,7 +387,6 @@ class LivingFlow:
             flow=self.key,
             server_name=self.server_name,
         )
-        return begins
 
     def note_leading(self, decision: Decision | None) -> None:
         """Note the decision about new connections that was in force when the flow began.

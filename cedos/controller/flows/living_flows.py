@@ -21,10 +21,8 @@ from cedos.model import (
     FlowRecord,
     FlowSample,
     Network,
-    Transfer,
     owners,
 )
-from predictors.inputs import FIRST_WINDOW_BYTES
 
 # The most competing transfers of a network that count. More would change nothing.
 _COMPETING = 32
@@ -34,17 +32,9 @@ _EARLY, _EARLY_S = 64, 2.0
 
 
 class LivingFlows:
-    """The living flows. Every method takes events; none does I/O.
-
-    Attributes:
-        uploads: how many uploads have begun so far that last longer than a round trip or two, so that
-            the uplink's rate counts.
-        upload: the last of them.
-    """
+    """The living flows. Every method takes events; none does I/O."""
 
     def __init__(self) -> None:
-        self.uploads = 0
-        self.upload: Transfer | None = None
         self._by_key: dict[FlowKey, LivingFlow] = {}
         self._by_token: dict[int, LivingFlow] = {}
         self._early: dict[FlowKey, tuple[float, SizeLearned]] = {}
@@ -201,13 +191,8 @@ class LivingFlows:
     def on_size(self, event: SizeLearned) -> LivingFlow | None:
         """Take the size of a new transfer, or a better estimate of the current one; return its flow."""
         flow = self._by_key.get(event.key)
-        if flow is None:
-            return None
-        before = flow.transfer
-        begins = flow.on_size(event)
-        if _large_upload(flow.transfer):
-            self.uploads += begins or not _large_upload(before)
-            self.upload = flow.transfer
+        if flow is not None:
+            flow.on_size(event)
         return flow
 
     def on_early_size(self, event: SizeLearned, at_s: float) -> None:
@@ -258,11 +243,3 @@ class LivingFlows:
         at_s, early = self._early.pop(key, (-math.inf, None))
         if early is not None and abs(flow.started_at_s - at_s) <= _EARLY_S:
             self.on_size(replace(early, key=flow.key))
-
-
-def _large_upload(transfer: Transfer | None) -> bool:
-    return (
-        transfer is not None
-        and transfer.direction is Direction.UP
-        and transfer.size.median_bytes > FIRST_WINDOW_BYTES
-    )

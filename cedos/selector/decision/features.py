@@ -4,8 +4,8 @@ Columns are those that predictors are trained on: `wifi_rtt_s` is the `rtt_s` of
 has the role `wifi`. An unknown indicator has no column.
 
 Rates are those in the transfer's direction: for an upload `wifi_past1_bps` is the network's
-`past1_up_bps`, or, if that is unknown, its downlink's `past1_bps`. Likewise `udp_bps` and
-`udp_loss` are those of a train upwards, as in the data sets that models learn from.
+`past1_up_bps`, or, if that is unknown, its downlink's `past1_bps`. Trains of probes come downwards, so
+that `udp_bps` and `udp_loss` say of an upload what they say of a download.
 
 An old rate is handed on as it was measured. Models take its age as an input, and learned on rates
 of that age how much it still says (`docs/decisions/old-rates.md`).
@@ -25,10 +25,7 @@ RATES = ("past1_bps", "past5_bps", "past10_bps")
 # The recent delivery rate by direction, a lower bound of the network's rate.
 DELIVERY = {Direction.DOWN: "delivery_down_bps", Direction.UP: "delivery_up_bps"}
 
-UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES} | {
-    "udp_bps": "udp_up_bps",
-    "udp_loss": "udp_up_loss",
-}
+UPLINK = {name: name.replace("_bps", "_up_bps") for name in RATES}
 
 # The last finished small download: its bytes and its completion time.
 RECENT = ("recent_bytes", "recent_s")

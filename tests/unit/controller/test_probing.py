@@ -12,7 +12,7 @@ from cedos.controller.config import ProbingConfig
 from cedos.controller.events import FlowOpened, NetworksChanged, PingsPossible, ScreenChanged
 from cedos.controller.outbox import Outbox
 from cedos.controller.probing import Probing, rule_of
-from cedos.model import Direction, Evaluation, FlowKey, Network, NetworkKind, Strategy, StrategyKind
+from cedos.model import Evaluation, FlowKey, Network, NetworkKind, Strategy, StrategyKind
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.energy import DELPHI
 from cedos.selector.probing.rules import FixedRate, Moment
@@ -50,18 +50,18 @@ class Asked:
         self.probing = Probing(self._outbox, config, DELPHI, see)
         self.now_s = 0.5
         self.probing.networks_changed(networks, self.now_s)
-        # What was sent, by network: the kinds, and whether a train goes upwards.
+        # What was sent.
         self.probes = []
         for _ in range(begun):
             self.probing.on_transfer_begun()
 
-    def look(self, times=1, uploads=0):
+    def look(self, times=1):
         for _ in range(times):
             at_s = self.probing.next_timer_s()
             if at_s is None:
                 return
             self.now_s = at_s
-            self.probing.on_timer(uploads, at_s)
+            self.probing.on_timer(at_s)
             self.probes += [each for each in self._outbox.take() if isinstance(each, SendProbe)]
 
     def names(self):
@@ -69,7 +69,7 @@ class Asked:
 
 
 def seeing(evaluations=(), **more):
-    def see(direction, now_s):
+    def see(now_s):
         return Moment(now_s, True, False, {}, evaluations, **more)
 
     return see
@@ -116,7 +116,7 @@ def test_a_look_up_stands_in_for_pings_that_are_in_vain_unless_programs_hear_it(
 ):
     """Every two seconds at most."""
 
-    def see(direction, now_s):
+    def see(now_s):
         at_s = {"wlan0": now_s - 0.4} if heard else {}
         return Moment(now_s, True, False, {}, costs(0.2, 0.21), heard_at_s=at_s)
 
@@ -138,13 +138,13 @@ def test_each_network_is_probed_once_and_again_when_it_is_due(kinds):
 
     config = replace(LIGHT, rule="fixed", full_interval_s=3600.0, kinds=kinds)
     asked = Asked(config, seeing(), WIFI, replace(LTE, up=False))
-    for rules in asked.probing._rules.values():
-        rules[Direction.DOWN] = Noting(3600.0)
+    for key in asked.probing._rules:
+        asked.probing._rules[key] = Noting(3600.0)
     asked.probing.on_transfer_begun()
     asked.look(5)
     asked.probing.networks_changed((WIFI, LTE), asked.now_s)
     asked.look(5)
-    once = [SendProbe(name, kinds, train_up=False) for name in ("wlan0", "lte0")]
+    once = [SendProbe(name, kinds) for name in ("wlan0", "lte0")]
     assert asked.probes == (once if kinds else [])
     if kinds:
         assert seen[0] == (True, pytest.approx(1 / 60))
@@ -171,24 +171,6 @@ def test_nothing_is_probed_where_probes_are_off_or_have_no_kind(config):
     asked = Asked(config, seeing(), WIFI)
     asked.look(3)
     assert asked.probes == []
-
-
-@pytest.mark.parametrize("rule", ["value", "change", "fixed"])
-def test_the_uplink_is_measured_while_uploads_are_seen(rule):
-    def up(*uploads):
-        asked = Asked(replace(SERVER, rule=rule), see, WIFI, LTE)
-        for count in uploads:
-            asked.look(1, count)
-        return [each.network for each in asked.probes if each.train_up]
-
-    def see(direction, now_s):
-        return Moment(now_s, True, False, {}, costs(0.4, 0.41))
-
-    assert up(*[0] * 30) == []
-    once = up(*[0] * 5, *[1] * 200)
-    assert set(once) == {"wlan0", "lte0"}
-    assert len(once) < 16, "not oftener than it is worth"
-    assert up(*[0] * 5, *[1] * 600) == once, "long after the only one it is not measured any more"
 
 
 def test_the_controller_asks_with_what_it_knows():

@@ -254,8 +254,8 @@ async def test_a_network_that_answers_nothing_holds_up_no_other():
     asked = []
 
     class Deaf:
-        async def probe(self, network, kind, way=Direction.DOWN):
-            asked.append((network.name, kind, way))
+        async def probe(self, network, kind):
+            asked.append((network.name, kind))
             if network.name == "wlan0":
                 await asyncio.Event().wait()
 
@@ -263,14 +263,12 @@ async def test_a_network_that_answers_nothing_holds_up_no_other():
     observer._networks = (WLAN, LTE)
     observer.prober = Deaf()
     for _ in range(2):  # the second is none while the first one lasts
-        observer.ask(SendProbe("wlan0", ("dns",), train_up=False))
-    observer.ask(SendProbe("lte0", ("dns", "udp-train"), train_up=True))
-    observer.ask(SendProbe("gone0", ("dns",), train_up=True))
+        observer.ask(SendProbe("wlan0", ("dns",)))
+    observer.ask(SendProbe("lte0", ("dns", "udp-train")))
+    observer.ask(SendProbe("gone0", ("dns",)))
     await asyncio.sleep(0.01)
-    down, up = Direction.DOWN, Direction.UP
-    train = ProbeKind.UDP_TRAIN
-    lte = [("lte0", ProbeKind.DNS, down), ("lte0", train, down), ("lte0", train, up)]
-    assert asked == [("wlan0", ProbeKind.DNS, down), *lte]
+    lte = [("lte0", ProbeKind.DNS), ("lte0", ProbeKind.UDP_TRAIN)]
+    assert asked == [("wlan0", ProbeKind.DNS), *lte]
     for task in observer._asking.values():
         task.cancel()
 

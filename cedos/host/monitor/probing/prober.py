@@ -24,7 +24,7 @@ from cedos.host.monitor.probing.probes import (
     ProbeServer,
     Spent,
 )
-from cedos.model import Address, Direction, Network
+from cedos.model import Address, Network
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.probing.value import probe_cost
 
@@ -267,9 +267,7 @@ class Prober:
     async def ping(self, network: Network) -> ProbeResult:
         return await self.probe(network, ProbeKind.PING)
 
-    async def probe(
-        self, network: Network, kind: ProbeKind, direction: Direction = Direction.DOWN
-    ) -> ProbeResult:
+    async def probe(self, network: Network, kind: ProbeKind) -> ProbeResult:
         """Probe a network once, now. Only one train runs at a time, since two would measure each other.
 
         Return `rtt_s`, `dns_s` or `udp_...` (`dispersion.indicators`), or the problem; `results` and
@@ -292,10 +290,9 @@ class Prober:
                     self._server,
                     interface=network.interface,
                     index=network.index,
-                    direction=direction,
                     timeout_s=self._timeout_s,
                 )
-        return self.finished(network, outcome, kind, direction)
+        return self.finished(network, outcome, kind)
 
     async def knows_names(self, network: Network) -> bool | None:
         """Return whether the network's resolver answers for a name that it cannot have cached.
@@ -322,7 +319,6 @@ class Prober:
         network: Network,
         outcome: ProbeOutcome,
         kind: ProbeKind = ProbeKind.PING,
-        direction: Direction = Direction.DOWN,
     ) -> ProbeResult:
         now_s = time.monotonic()
         spent = outcome.spent
@@ -350,7 +346,6 @@ class Prober:
             spent,
             cost.energy_j,
             outcome.problem,
-            direction,
         )
         self.costs.add(result)
         self._mailbox.put(result)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cedos.model import Address, Direction, Network, NetworkKind
+from cedos.model import Address, Network, NetworkKind
 
 TRAIN_PACKETS, TRAIN_PACKET_BYTES = 50, 1200
 # Bytes of IP and UDP headers by IP version.
@@ -141,9 +141,9 @@ class ProbeOutcome:
 class ProbeResult:
     """A probe of a network.
 
-    `indicators` are named as in a transfer data set, for the probe's direction, and absent where the
-    probe failed: then `problem` says why. `at_s` is the monotonic instant at which that was known.
-    `energy_j` includes the tail that the probe added.
+    `indicators` are named as in a transfer data set, and absent where the probe failed: then `problem`
+    says why. `at_s` is the monotonic instant at which that was known. `energy_j` includes the tail that
+    the probe added.
     """
 
     network: str
@@ -153,17 +153,6 @@ class ProbeResult:
     spent: Spent
     energy_j: float = 0.0
     problem: str = ""
-    direction: Direction = Direction.DOWN
-
-    @property
-    def named(self) -> dict[str, float]:
-        """Return the indicators as in a `Context`: of the uplink, `udp_bps` is `udp_up_bps` and so on."""
-        if self.direction is Direction.DOWN:
-            return dict(self.indicators)
-        return {
-            f"udp_up_{name[4:]}" if name.startswith("udp_") else name: value
-            for name, value in self.indicators.items()
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The probe server: it sends and receives trains, for clients that hold the key.
+"""The probe server: it sends trains to clients that hold the key.
 
 It sends a train only to an address that has proved to be the client's own, of the size that was asked
 for, and within rate limits. It remembers a bounded number of sessions and sources.
@@ -9,7 +9,6 @@ import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
 from ipaddress import IPv6Address, ip_address, ip_network
 from typing import Any
 
@@ -18,10 +17,10 @@ import structlog
 from cedos.errors import HostError
 from cedos.host.monitor.probing import wire
 from cedos.host.monitor.probing.probes import UDP_HEADERS
-from cedos.host.monitor.probing.udp_train import CLOCK_S, Datagrams, Source, clock_offset_s
+from cedos.host.monitor.probing.udp_train import Datagrams, Source
 from cedos.host.monitor.probing.wire import RefusalReason
 from cedos.limits import TokenBucket
-from cedos.model import Address, Direction
+from cedos.model import Address
 
 _MOST_SOURCES = 4096
 _V6_PREFIX = 64
@@ -83,27 +82,9 @@ _log = structlog.get_logger(__name__)
 _SESSION_LIFE_S = 12.0
 
 _MOST_SESSIONS = 2048
-_MOST_UPWARD = 256
 # Of these one source has so many: trains of two packets cost its rate next to nothing.
-_MOST_UPWARD_OF_SOURCE = 32
-_MOST_DOWN_OF_SOURCE = 256
-_MOST_OF_SOURCE = {Direction.UP: _MOST_UPWARD_OF_SOURCE, Direction.DOWN: _MOST_DOWN_OF_SOURCE}
-_REPORTS_AT_S = (0.25, 0.5, 1.0, 2.0)
-_MOST_REPORTS = 12
+_MOST_OF_SOURCE = 256
 _TELL_EVERY_S = 10.0
-
-
-@dataclass(slots=True)
-class _UpTrain:
-    source: Source
-    packets: int
-    packet_bytes: int
-    began_s: float
-    clock_offset_s: float
-    arrivals: dict[int, float] = field(default_factory=dict)
-    received_bytes: int = 0
-    reports: int = 0
-    timers: list[asyncio.TimerHandle] = field(default_factory=list)
 
 
 class ProbeServing:
@@ -121,10 +102,9 @@ class ProbeServing:
         self._limits = limits
         self._secret = secrets.token_bytes(wire.KEY_BYTES)
         self._headers = UDP_HEADERS[address.version]
-        # By session: when its train began, its source, and the way.
-        self._used: OrderedDict[bytes, tuple[float, object, Direction]] = OrderedDict()
-        self._of_source: Counter[tuple[object, Direction]] = Counter()  # of these
-        self._upward: OrderedDict[bytes, _UpTrain] = OrderedDict()
+        # By session: when its train began, and its source.
+        self._used: OrderedDict[bytes, tuple[float, object]] = OrderedDict()
+        self._of_source: Counter[object] = Counter()  # of these
         self._tasks: set[asyncio.Task[None]] = set()
         self._turn = asyncio.Lock()
         self._told_s = 0.0
@@ -145,8 +125,6 @@ class ProbeServing:
 
     async def __aexit__(self, *_: object) -> None:
         self._datagrams.close()
-        for upward in self._upward.values():
-            _cancel(upward)
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -166,9 +144,7 @@ class ProbeServing:
         if message is None:
             self._note("datagrams without the key")
             return
-        if isinstance(message, wire.TrainUp):
-            self._arrived(message, len(data), at_s, source)
-        elif isinstance(message, wire.ProbeHello):
+        if isinstance(message, wire.ProbeHello):
             self._note("greetings")
             cookie = wire.cookie(
                 self._secret, _address(source), source[1], message.session, time.monotonic()
@@ -176,8 +152,6 @@ class ProbeServing:
             self._begin(self._send(wire.Cookie(message.session, cookie), source))
         elif isinstance(message, wire.TrainRequest):
             self._asked(message, source)
-        elif isinstance(message, wire.Done):
-            self._report(message.session, source)
 
     def _asked(self, ask: wire.TrainRequest, source: Source) -> None:
         now_s = time.monotonic()
@@ -188,30 +162,17 @@ class ProbeServing:
             return
         self._forget(now_s)
         if ask.session in self._used:
-            # A repeated ASK: the first one is answered already. Send READY again, which may have been
-            # lost, but never a second train.
-            upward = self._upward.get(ask.session)
-            if upward is not None and not upward.arrivals and upward.reports < _MOST_REPORTS:
-                upward.reports += 1
-                self._begin(self._send(wire.Ready(ask.session), source))
-            return
+            return  # a repeated ASK: the first one is answered already
         refused = self._refusal(ask, address, now_s)
         if refused is not None:
             reason, retry_s = refused
             self._note(f"refused, {wire.REASONS[reason]}")
             self._begin(self._send(wire.Refused(ask.session, reason, retry_s), source))
             return
-        self._used[ask.session] = now_s, _source_of(address), ask.direction
-        self._of_source[_source_of(address), ask.direction] += 1
-        if ask.direction is Direction.DOWN:
-            self._note("trains down")
-            self._begin(self._train(ask, source))
-        else:
-            self._note("trains up")
-            self._upward[ask.session] = _UpTrain(
-                source, ask.packets, ask.packet_bytes, now_s, clock_offset_s()
-            )
-            self._begin(self._send(wire.Ready(ask.session), source))
+        self._used[ask.session] = now_s, _source_of(address)
+        self._of_source[_source_of(address)] += 1
+        self._note("trains")
+        self._begin(self._train(ask, source))
 
     def _refusal(
         self, ask: wire.TrainRequest, address: Address, now_s: float
@@ -222,75 +183,30 @@ class ProbeServing:
         )
         if not sizes_fit:
             return wire.RefusalReason.TOO_LARGE, 0.0
-        if len(self._used) >= _MOST_SESSIONS or len(self._upward) >= _MOST_UPWARD:
+        if len(self._used) >= _MOST_SESSIONS:
             return wire.RefusalReason.BUSY, _SESSION_LIFE_S
-        if self._of_source[_source_of(address), ask.direction] >= _MOST_OF_SOURCE[ask.direction]:
+        if self._of_source[_source_of(address)] >= _MOST_OF_SOURCE:
             return wire.RefusalReason.SOURCE_LIMIT, _SESSION_LIFE_S
         count = ask.packets * (ask.packet_bytes + self._headers)
         return self._limits.take(address, count, now_s)
 
     def _forget(self, now_s: float) -> None:
         while self._used and next(iter(self._used.values()))[0] < now_s - _SESSION_LIFE_S:
-            _, (_, source, way) = self._used.popitem(last=False)
-            self._of_source[source, way] -= 1
-            if not self._of_source[source, way]:
-                del self._of_source[source, way]
-        while self._upward:
-            session, oldest = next(iter(self._upward.items()))
-            if oldest.began_s >= now_s - _SESSION_LIFE_S:
-                break
-            _cancel(self._upward.pop(session))
+            _, (_, source) = self._used.popitem(last=False)
+            self._of_source[source] -= 1
+            if not self._of_source[source]:
+                del self._of_source[source]
 
     async def _train(self, ask: wire.TrainRequest, source: Source) -> None:
         # Make all datagrams before the first one leaves, so that they leave without gaps.
         train = [
             wire.encode(
-                wire.TrainDown(ask.session, index, ask.packets), self._key, ask.packet_bytes
+                wire.TrainPacket(ask.session, index, ask.packets), self._key, ask.packet_bytes
             )
             for index in range(ask.packets)
         ]
         for datagram in train:
             await self._datagrams.send(datagram, source)
-
-    def _arrived(self, message: wire.TrainUp, size: int, at_s: float, source: Source) -> None:
-        upward = self._upward.get(message.session)
-        if (
-            upward is None
-            or (upward.source, upward.packets, upward.packet_bytes)
-            != (source, message.packets, size)
-            or message.index in upward.arrivals
-        ):
-            self._note("stray packets")
-            return
-        if not upward.arrivals:
-            loop = asyncio.get_running_loop()
-            upward.timers = [
-                loop.call_later(pause_s, self._report, message.session, source)
-                for pause_s in _REPORTS_AT_S
-            ]
-        upward.arrivals[message.index] = at_s
-        upward.received_bytes += size
-
-    def _report(self, session: bytes, source: Source) -> None:
-        upward = self._upward.get(session)
-        if upward is None or upward.source != source or upward.reports >= _MOST_REPORTS:
-            self._note("reports about nothing")
-            return
-        if abs(clock_offset_s() - upward.clock_offset_s) > CLOCK_S:
-            self._note("trains up spoilt by a clock that was set")
-            return
-        upward.reports += 1
-        arrivals = sorted(upward.arrivals.items(), key=lambda arrival: arrival[1])
-        if any(index == upward.packets - 1 for index, _ in arrivals):
-            _cancel(upward)
-        first_s = arrivals[0][1] if arrivals else time.time()
-        report = wire.Report(
-            session,
-            upward.received_bytes,
-            max(time.time() - first_s, arrivals[-1][1] - first_s if arrivals else 0.0),
-            tuple((index, at_s - first_s) for index, at_s in arrivals),
-        )
-        self._begin(self._send(report, source))
 
     async def _send(self, message: wire.Message, source: Source) -> None:
         await self._datagrams.send(wire.encode(message, self._key), source)
@@ -319,9 +235,3 @@ class ProbeServing:
 
 def _address(source: Source) -> Address:
     return ip_address(str(source[0]).partition("%")[0])
-
-
-def _cancel(upward: _UpTrain) -> None:
-    for timer in upward.timers:
-        timer.cancel()
-    upward.timers.clear()

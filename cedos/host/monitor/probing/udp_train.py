@@ -1,4 +1,4 @@
-"""The client's side of a UDP train: down or up, over one network (Delphi, Table 2).
+"""The client's side of a UDP train downwards over one network (Delphi, Table 2).
 
 Derive indicators of a network from the arrivals of a train. Pure.
 
@@ -13,7 +13,7 @@ import secrets
 import socket
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -21,14 +21,10 @@ from cedos.host.monitor import flow_source
 from cedos.host.monitor.probing import wire
 from cedos.host.monitor.probing.probes import UDP_HEADERS, ProbeOutcome, ProbeServer, Spent
 from cedos.kernel.interface_socket import TIMESTAMP_SPACE, arrival_ns, interface_socket
-from cedos.model import Address, Direction
+from cedos.model import Address
 
 # The times after which an unanswered question is repeated.
 _REPEAT_S = (0.25, 0.5, 1.0, 2.0)
-# The server's report may be this many times faster than what this end saw. Networks that send in
-# bursts may be; a faster report is a lie.
-_AS_FAST = 4.0
-_LEAST_S = 1e-6
 # The wait after a train's last packet, for packets that it overtook.
 _GRACE_S = 0.02
 # The number of equal parts of a train's time from which maximum, minimum and deviation are taken.
@@ -175,11 +171,6 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[low] + (position - low) * (ordered[high] - ordered[low])
 
 
-def implausible(known: Mapping[str, float]) -> bool:
-    """Return whether indicators are beyond what any network does (a terabit, a negative gap)."""
-    return any(not 0 <= value <= 1e12 for value in known.values())
-
-
 class ProbeFailed(Exception):  # noqa: N818  # an end of its own kind, which never leaves this room
     ...
 
@@ -189,10 +180,9 @@ async def run(
     *,
     interface: str,
     index: int = 0,
-    direction: Direction = Direction.DOWN,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """Send one train within `timeout_s`; return `indicators` or the problem, never raise."""
+    """Ask for one train within `timeout_s`; return `indicators` or the problem, never raise."""
     started_s = time.monotonic()
     exchange: _Exchange | None = None
     known: dict[str, float] = {}
@@ -200,16 +190,11 @@ async def run(
     try:
         exchange = _Exchange(server, interface, index, started_s + timeout_s)
         cookie, rtt_s = await exchange.greet()
-        if direction is Direction.DOWN:
-            known = await exchange.down(cookie)
-        else:
-            known = await exchange.up(cookie, rtt_s)
+        known = await exchange.train(cookie)
         if exchange.clock_moved_s > CLOCK_S:
             raise ProbeFailed("the host's clock was set during the train")
         if "udp_bps" not in known:
             raise ProbeFailed("fewer than two of the train's packets arrived in time")
-        if implausible(known):
-            raise ProbeFailed("the server's report is impossible")
     except ProbeFailed as failure:
         known, problem = {}, str(failure)
     except OSError as error:
@@ -231,7 +216,6 @@ class _Exchange:
         self._changed = asyncio.Event()
         self._strangers = 0
         self._answers: dict[type[wire.Message], wire.Message] = {}
-        self._whole_at_s: float | None = None
         self._arrivals: dict[int, float] = {}
         self.bytes_up = 0
         self.bytes_down = 0
@@ -255,7 +239,7 @@ class _Exchange:
         if message is None or message.session != self._session:
             self._strangers += 1
             return
-        if isinstance(message, wire.TrainDown):
+        if isinstance(message, wire.TrainPacket):
             asked = (self._server.packets, self._server.packet_bytes)
             if (message.packets, len(data)) != asked:
                 self._strangers += 1
@@ -263,12 +247,10 @@ class _Exchange:
             self._arrivals.setdefault(message.index, at_s)
         else:
             self._answers[type(message)] = message
-            if self._is_whole(message) and self._whole_at_s is None:
-                self._whole_at_s = at_s
         self._changed.set()
 
-    async def _send(self, message: wire.Message, size_bytes: int = 0) -> None:
-        data = wire.encode(message, self._server.key, size_bytes)
+    async def _send(self, message: wire.Message) -> None:
+        data = wire.encode(message, self._server.key)
         await self._datagrams.send(data)
         self.bytes_up += self._headers + len(data)
 
@@ -320,74 +302,13 @@ class _Exchange:
         assert isinstance(cookie, wire.Cookie)
         return cookie.cookie, time.monotonic() - asked_s
 
-    def _question(self, cookie: bytes, direction: Direction) -> wire.TrainRequest:
-        return wire.TrainRequest(
-            self._session, cookie, direction, self._server.packets, self._server.packet_bytes
-        )
-
-    async def down(self, cookie: bytes) -> dict[str, float]:
-        await self._ask(
-            self._question(cookie, Direction.DOWN), lambda: bool(self._arrivals), "train"
-        )
+    async def train(self, cookie: bytes) -> dict[str, float]:
         packets = self._server.packets
+        ask = wire.TrainRequest(self._session, cookie, packets, self._server.packet_bytes)
+        await self._ask(ask, lambda: bool(self._arrivals), "train")
         if await self._until(lambda: packets - 1 in self._arrivals, self._deadline_s):
             await self._until(lambda: len(self._arrivals) == packets, time.monotonic() + _GRACE_S)
         arrivals = sorted(self._arrivals.items(), key=lambda arrival: arrival[1])
         return indicators(
             arrivals, packets=packets, packet_bits=self._packet_bits, waited_until_s=time.time()
-        )
-
-    async def up(self, cookie: bytes, rtt_s: float) -> dict[str, float]:
-        server = self._server
-        asked_s = time.monotonic()
-        await self._ask(
-            self._question(cookie, Direction.UP), lambda: wire.Ready in self._answers, "train"
-        )
-        rtt_s = min(rtt_s, time.monotonic() - asked_s)  # a busy host lengthens single round trips
-        sent_s = time.monotonic()
-        began_at_s = time.time()
-        for number in range(server.packets):
-            if time.monotonic() >= self._deadline_s:
-                raise ProbeFailed("the network took the train too slowly")
-            message = wire.TrainUp(self._session, number, server.packets)
-            await self._send(message, server.packet_bytes)
-        gone_at_s = time.time()
-
-        # The question travels behind the train. Where a queue holds both back, the server reports
-        # by itself now and then, and at the end the newest report is what counts.
-        try:
-            await self._ask(
-                wire.Done(self._session), lambda: self._whole_at_s is not None, "report"
-            )
-        except ProbeFailed:
-            if wire.Report not in self._answers:
-                raise
-        report = self._answers[wire.Report]
-        assert isinstance(report, wire.Report)
-        took_s = time.monotonic() - sent_s
-        if (
-            any(index >= server.packets for index, _ in report.arrivals)
-            or report.received_bytes != len(report.arrivals) * server.packet_bytes
-            or report.waited_s > took_s + _GRACE_S
-        ):
-            raise ProbeFailed("the server's report is impossible")
-        known = indicators(
-            report.arrivals,
-            packets=server.packets,
-            packet_bits=self._packet_bits,
-            waited_until_s=report.waited_s,
-        )
-        # What this end has seen: the train left, and was answered a round trip after it had gone through.
-        answered_s = (self._whole_at_s or time.time()) - began_at_s - rtt_s
-        seen_s = max(gone_at_s - began_at_s, answered_s, _LEAST_S)
-        limit_bps = _AS_FAST * self._packet_bits * server.packets / seen_s
-        if known.get("udp_bps", 0.0) > limit_bps:
-            for name in ("udp_bps", "udp_max_bps", "udp_min_bps", "udp_mdev_bps"):
-                known[name] = min(known[name], limit_bps)
-        return known
-
-    def _is_whole(self, message: wire.Message) -> bool:
-        """Return whether it is a report of a train whose last packet has come."""
-        return isinstance(message, wire.Report) and any(
-            index == self._server.packets - 1 for index, _ in message.arrivals
         )

@@ -7,13 +7,7 @@ to 16 bytes. A train begins with a round trip for which the server remembers not
     HELLO   53 bytes      ->            without the right key the server does not answer
                           <-    COOKIE  53 bytes, made of the source address and the time
     ASK                   ->            the cookie has come back, so the source address is real
-                          <-    TRAIN_DOWN ..., or REFUSED
-                          <-    READY, for a train upwards
-    TRAIN_UP ..., DONE    ->
-                          <-    REPORT
-
-The client asks for the report with DONE. Before that, the server reports on its own a few times if
-packets of an upward train are late.
+                          <-    TRAIN ..., or REFUSED
 
 A peer without the key gets no answer at all. A spoofed source address gets at most as many bytes as were
 sent in its name. A repeated ASK begins nothing, since a session is used once. `session` is the client's
@@ -23,12 +17,9 @@ types, so that no attacker can send a message back to its sender.
 
 import hmac
 import struct
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Address, IPv6Address
-
-from cedos.model import Direction
 
 KEY_BYTES = 32
 SESSION_BYTES = 16
@@ -39,15 +30,12 @@ COOKIE_LIFE_S = 5.0
 MIN_PACKETS, MAX_PACKETS = 2, 200
 # Payload of a train's datagrams; the largest one fits an Ethernet frame over IPv6, too.
 MIN_PACKET_BYTES, MAX_PACKET_BYTES = 64, 1452
-_MAGIC = b"cPb1"
+_MAGIC = b"cPb2"
 _HEAD = struct.Struct("!4sB16s")
 _COOKIE = struct.Struct("!16s")
-_ASK = struct.Struct("!16sBHH")
+_ASK = struct.Struct("!16sHH")
 _REFUSED = struct.Struct("!BI")
 _TRAIN = struct.Struct("!HH")
-_REPORT = struct.Struct("!II")
-_ARRIVAL = struct.Struct("!HI")
-_WAYS = (Direction.DOWN, Direction.UP)
 
 
 class RefusalReason(IntEnum):
@@ -84,14 +72,8 @@ class TrainRequest:
 
     session: bytes
     cookie: bytes
-    direction: Direction
     packets: int
     packet_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    session: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +86,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainDown:
+class TrainPacket:
     """Datagram `index` of `packets`, padded to the size that was asked for."""
 
     session: bytes
@@ -112,40 +94,9 @@ class TrainDown:
     packets: int
 
 
-@dataclass(frozen=True, slots=True)
-class TrainUp:
-    session: bytes
-    index: int
-    packets: int
+Message = ProbeHello | Cookie | TrainRequest | Refused | TrainPacket
 
-
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A request for a report of the packets that have arrived so far."""
-
-    session: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A report of arrivals: (index, seconds since the first one), in order; `waited_s`: until now."""
-
-    session: bytes
-    received_bytes: int
-    waited_s: float
-    arrivals: tuple[tuple[int, float], ...]
-
-
-Message = (
-    ProbeHello | Cookie | TrainRequest | Ready | Refused | TrainDown | TrainUp | Done | Report
-)  # fmt: skip
-
-
-_TYPES: tuple[type[Message], ...] = (
-    ProbeHello, Cookie, TrainRequest, Ready, Refused, TrainDown, TrainUp, Done, Report,
-)  # fmt: skip
-
-
+_TYPES: tuple[type[Message], ...] = (ProbeHello, Cookie, TrainRequest, Refused, TrainPacket)
 _NUMBERS = {kind: number for number, kind in enumerate(_TYPES, 1)}
 
 
@@ -169,23 +120,11 @@ def _body(message: Message) -> bytes:
         case Cookie():
             return _COOKIE.pack(message.cookie)
         case TrainRequest():
-            way = _WAYS.index(message.direction)
-            return _ASK.pack(message.cookie, way, message.packets, message.packet_bytes)
+            return _ASK.pack(message.cookie, message.packets, message.packet_bytes)
         case Refused():
-            return _REFUSED.pack(message.reason, _units(message.retry_s, 1e3))
-        case TrainDown() | TrainUp():
+            return _REFUSED.pack(message.reason, min(round(message.retry_s * 1e3), 0xFFFFFFFF))
+        case TrainPacket():
             return _TRAIN.pack(message.index, message.packets)
-        case Report():
-            body = _REPORT.pack(message.received_bytes, _units(message.waited_s, 1e6))
-            for index, at_s in message.arrivals:
-                body += _ARRIVAL.pack(index, _units(at_s, 1e6))
-            return body
-        case _:
-            return b""
-
-
-def _units(value_s: float, per_s: float) -> int:
-    return min(max(round(value_s * per_s), 0), 0xFFFFFFFF)
 
 
 def decode(data: bytes, key: bytes) -> Message | None:
@@ -208,32 +147,14 @@ def _parsed(kind: type[Message], session: bytes, body: bytes) -> Message | None:
     if kind is Cookie:
         return Cookie(session, *_COOKIE.unpack(body))
     if kind is TrainRequest:
-        cookie, way, packets, packet_bytes = _ASK.unpack(body)
-        return TrainRequest(session, cookie, _WAYS[way], packets, packet_bytes)
+        return TrainRequest(session, *_ASK.unpack(body))
     if kind is Refused:
         reason, retry_ms = _REFUSED.unpack(body)
         return Refused(session, RefusalReason(reason), retry_ms / 1e3)
-    if kind is TrainDown or kind is TrainUp:
+    if kind is TrainPacket:
         index, packets = _TRAIN.unpack_from(body)
-        return kind(session, index, packets) if index < packets else None
-    if kind is Report:
-        return _report(session, body)
-    length = COOKIE_BYTES if kind is ProbeHello else 0
-    return kind(session) if len(body) == length else None  # type: ignore[call-arg]
-
-
-def _report(session: bytes, body: bytes) -> Report | None:
-    received_bytes, waited_us = _REPORT.unpack_from(body)
-    arrivals = [(index, us / 1e6) for index, us in _ARRIVAL.iter_unpack(body[_REPORT.size :])]
-    if not in_order(arrivals) or (arrivals and arrivals[-1][1] > waited_us / 1e6 + 1e-6):
-        return None
-    return Report(session, received_bytes, waited_us / 1e6, tuple(arrivals))
-
-
-def in_order(arrivals: Sequence[tuple[int, float]]) -> bool:
-    """Return whether each index appears once, and the times of arrival ascend."""
-    times = [at_s for _, at_s in arrivals]
-    return len({index for index, _ in arrivals}) == len(arrivals) and times == sorted(times)
+        return TrainPacket(session, index, packets) if index < packets else None
+    return ProbeHello(session) if len(body) == COOKIE_BYTES else None
 
 
 def cookie(

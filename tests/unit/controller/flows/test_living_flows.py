@@ -105,22 +105,6 @@ def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows):
     assert flow.rate_bps is None
 
 
-def test_uploads_are_counted_where_the_uplinks_rate_matters(flows):
-    def uploads(count, source="content-length"):
-        estimate = SizeEstimate(count, count, count, source)
-        flows.on_size(SizeLearned(FIRST, Direction.UP, estimate))
-        return flows.uploads
-
-    flows.on_open(FlowOpened(FIRST, 1.0, 101.0))
-    flows.on_size(size(FIRST, 10**6))
-    assert uploads(3_000) == 0, "a small one is over after a round trip or two, at any rate"
-    assert flows.upload is None
-    assert uploads(50_000, "progress") == 1, "it was larger than was thought"
-    assert uploads(90_000, "progress") == 1, "the same one"
-    assert uploads(20_000) == 2, "another one"
-    assert flows.upload.size.median_bytes == 20_000
-
-
 def test_networks_are_idle_since_bytes_last_moved_over_them(flows):
     assert flows.idle_s(1.0) == {}
     flows.on_open(FlowOpened(FIRST, 1.0, 100.0))

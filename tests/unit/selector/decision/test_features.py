@@ -53,19 +53,6 @@ def test_past_rates_are_those_in_the_transfers_direction(host):
         assert "wifi_past1_up_bps" not in up
 
 
-def test_trains_are_those_in_the_transfers_direction(host):
-    """As in the data sets that the shipped model learned from: a row up has the train up."""
-    context = host.context(
-        wlan0_udp_bps=9e6, wlan0_udp_loss=0.0, wlan0_udp_up_bps=2e6, wlan0_udp_up_loss=0.1
-    )
-    roles = assign(host.both)
-    for columns in (None, ("wifi_udp_bps", "wifi_udp_loss")):
-        for way, rate, loss in (("down", 9e6, 0.0), ("up", 2e6, 0.1)):
-            found = features(context, host.transfer(1, way), roles, columns)
-            assert (found["wifi_udp_bps"], found["wifi_udp_loss"]) == (rate, loss)
-            assert "wifi_udp_up_bps" not in found
-
-
 def test_the_hosts_speed_is_the_newest_that_any_network_knows(host):
     context = Context(
         10.0,

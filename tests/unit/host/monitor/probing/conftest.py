@@ -9,7 +9,6 @@ import pytest
 from cedos.host.monitor.probing import udp_train
 from cedos.host.monitor.probing.probes import ProbeServer
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
-from cedos.model import Direction
 
 HERE = ip_address("127.0.0.1")
 KEY = b"k" * 32
@@ -23,10 +22,10 @@ async def _serving(**limits):
         yield server, ProbeServer(HERE, server.port, KEY, packets=40)
 
 
-async def _measured(server, direction=Direction.DOWN, timeout_s=2.0):
+async def _measured(server, timeout_s=2.0):
     """A train; it keeps its time limit, whatever happens."""
     started_s = time.monotonic()
-    outcome = await udp_train.run(server, interface="lo", direction=direction, timeout_s=timeout_s)
+    outcome = await udp_train.run(server, interface="lo", timeout_s=timeout_s)
     assert time.monotonic() - started_s < timeout_s + 0.5
     assert bool(outcome.problem) != bool(outcome.indicators)
     return outcome

@@ -2,41 +2,26 @@
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.host.monitor.probing import wire
-from cedos.model import Direction
 
 KEY, OTHER = b"k" * 32, b"o" * 32
 sessions = st.binary(min_size=16, max_size=16)
-directions = st.sampled_from(list(Direction))
 u16, u32 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1)
-micros = st.integers(0, 2**32 - 1).map(lambda value: value / 1e6)
 
 
 @st.composite
 def trains(draw):
     packets = draw(st.integers(1, 2**16 - 1))
-    kind = draw(st.sampled_from([wire.TrainDown, wire.TrainUp]))
-    return kind(draw(sessions), draw(st.integers(0, packets - 1)), packets)
-
-
-@st.composite
-def reports(draw):
-    indexes = draw(st.lists(u16, unique=True, max_size=200))
-    times = sorted(draw(st.lists(micros, min_size=len(indexes), max_size=len(indexes))))
-    waited_s = draw(st.integers(round(times[-1] * 1e6) if times else 0, 2**32 - 1)) / 1e6
-    arrivals = tuple(zip(indexes, times, strict=True))
-    return wire.Report(draw(sessions), draw(u32), waited_s, arrivals)
+    return wire.TrainPacket(draw(sessions), draw(st.integers(0, packets - 1)), packets)
 
 
 messages = st.one_of(
     st.builds(wire.ProbeHello, sessions),
     st.builds(wire.Cookie, sessions, sessions),
-    st.builds(wire.TrainRequest, sessions, sessions, directions, u16, u16),
-    st.builds(wire.Ready, sessions),
+    st.builds(wire.TrainRequest, sessions, sessions, u16, u16),
     st.builds(
         wire.Refused,
         sessions,
@@ -44,8 +29,6 @@ messages = st.one_of(
         st.integers(0, 2**32 - 1).map(lambda value: value / 1e3),
     ),
     trains(),
-    st.builds(wire.Done, sessions),
-    reports(),
 )
 
 
@@ -70,22 +53,8 @@ def test_what_is_changed_or_cut_is_nothing(message, data):
 def test_no_answer_is_longer_than_its_question(session, cookie, reason):
     hello = wire.encode(wire.ProbeHello(session), KEY)
     assert len(hello) == len(wire.encode(wire.Cookie(session, cookie), KEY))
-    ask = wire.encode(wire.TrainRequest(session, cookie, Direction.DOWN, 50, 1200), KEY)
+    ask = wire.encode(wire.TrainRequest(session, cookie, 50, 1200), KEY)
     assert len(wire.encode(wire.Refused(session, reason, 1.0), KEY)) <= len(ask)
-    assert len(wire.encode(wire.Ready(session), KEY)) <= len(ask)
-
-
-@pytest.mark.parametrize(
-    "arrivals",
-    [
-        [(0, 0.0), (0, 0.1)],  # the same packet twice
-        [(0, 0.2), (1, 0.1)],  # time that runs backwards
-        [(0, 0.0), (1, 3.0)],  # later than the report itself
-    ],
-)
-def test_reports_that_cannot_be_are_nothing(arrivals):
-    encoded = wire.encode(wire.Report(b"s" * 16, 0, 1.0, tuple(arrivals)), KEY)
-    assert wire.decode(encoded, KEY) is None
 
 
 addresses = st.one_of(st.builds(IPv4Address, u32), st.builds(IPv6Address, st.integers(0, 2**64)))
