@@ -57,7 +57,9 @@ class HostExecutor:
     transfers: Transfers
     awake: StayAwake
     problem: str | None = None
+    # No wall waits for logind.
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _awake_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # The counters of all interfaces, for as long as one burst of looks lasts.
     _counters: tuple[float, Mapping[str, int]] = field(default=(float("-inf"), {}))
@@ -210,7 +212,7 @@ class HostExecutor:
                 self.driver.post(CommandDone(command))
 
     async def _keep_awake(self, command: do.KeepAwake) -> None:
-        async with self._turn:
+        async with self._awake_turn:
             if not await self.awake.hold(command.on):
                 self.driver.post(CommandFailed(command))
 

@@ -321,7 +321,7 @@ class Daemon:
         await self._steering.barring.networks_changed()
         # An interface that goes takes its counter with it. And a budget that begins now counts from what
         # is kept.
-        await self._budgets.keep()
+        self._budgets.keep()
 
     async def settle(self) -> None:
         """Bar at the start what is spent already, and open what is not."""
@@ -380,7 +380,7 @@ class Daemon:
         async for event in self._links.events():
             if event.counters is not None:
                 await self._observer.count_last(event.network, event.counters)
-                await self._budgets.keep()
+                self._budgets.keep()
             else:
                 _log.info(_happened(event), network=event.network.name)
                 await self.networks_changed()

@@ -81,6 +81,7 @@ class HostBudgets:
         self._settings = TokenBucket(1 / AGAIN_S, MOST_AT_ONCE, steady())
         self._told: BatteryRead | None = None
         self._begun = False
+        self._changed, self._due = False, asyncio.Event()
         self._unread = True
         self._periods: dict[str, Period] = {}
         self._configured = budget_file.configured(config, wall(clock()), state)
@@ -181,29 +182,39 @@ class HostBudgets:
 
     async def run(self) -> None:
         """Look at everything once a second until it is cancelled; keep what was counted."""
-        battery_at_s = written_at_s = 0.0
         try:
-            while True:
-                now_s = self._steady()
-                if now_s - battery_at_s >= _BATTERY_S:
-                    battery_at_s = now_s
-                    await self._read_battery()
-                self.tick()
-                if self._begun:  # what a period begins with is to be known exactly
-                    self._begun = False
-                    await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
-                # (What a new interface has carried until it is first written, a crash would lose.)
-                fresh = self._usage.fresh and not self._usage.problem
-                if fresh or now_s - written_at_s >= _WRITE_S:
-                    written_at_s = now_s
-                    await self.keep()
-                await aligned_sleep(_TICK_S)
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._keep())
+                while True:
+                    self.tick()
+                    self._due.set()
+                    await aligned_sleep(_TICK_S)
         finally:
             self.write()
 
-    async def keep(self) -> None:
-        """Keep what was counted and learned, without waiting for the disk."""
-        await asyncio.to_thread(self._store, self._known.state(), self._clock())
+    def keep(self) -> None:
+        """Keep what was counted and learned; neither who asks nor the counting waits for the disk."""
+        self._changed = True
+        self._due.set()
+
+    async def _keep(self) -> None:
+        battery_at_s = written_at_s = 0.0
+        while True:
+            await self._due.wait()
+            self._due.clear()
+            now_s = self._steady()
+            if now_s - battery_at_s >= _BATTERY_S:
+                battery_at_s = now_s
+                await self._read_battery()
+            if self._begun:  # what a period begins with is to be known exactly
+                self._begun = False
+                await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
+            # (What a new interface has carried until it is first written, a crash would lose.)
+            fresh = self._usage.fresh and not self._usage.problem
+            if self._changed or fresh or now_s - written_at_s >= _WRITE_S:
+                self._changed = False
+                written_at_s = now_s
+                await asyncio.to_thread(self._store, self._known.state(), self._clock())
 
     def write(self) -> None:
         self._store(self._known.state(), self._clock())

@@ -2,9 +2,10 @@
 
 import signal
 import socket
+import sqlite3
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from kit.waiting import wait_until
@@ -234,3 +235,28 @@ def test_what_an_interface_carried_counts_that_is_made_anew_each_moment(host, te
             tethered.plug("lte0", 44)
             time.sleep(0.1)
         wait_until(lambda: host.cedos.client.budgets()[0].spent - before >= sent, 3)
+
+
+def test_a_slow_disk_keeps_no_network_open_that_comes(host, tethered):
+    """While one change of networks was written, which a user's writes slow down, none was followed."""
+    with host.phones.entered():
+        coming = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    host.sockets.append(coming)
+    coming.bind(("", PORT))
+    coming.setblocking(False)
+    with host.cedos.up():
+        host.connect()
+        host.set(1.0)
+        host.laptop.run("ping", "-c1", "-I", "lte0", host._far, check=False)
+        wait_until(lambda: host.cedos.client.budgets()[0].barred)
+        with closing(sqlite3.connect(host.cedos.folder / "state/usage.sqlite")) as slow:
+            slow.execute("BEGIN IMMEDIATE")
+            host.laptop.ip("link", "set", "wlan0", "down")
+            time.sleep(0.2)
+            tethered.plug("usb0", 45)
+            time.sleep(1.0)
+            with host.laptop.entered(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sending:
+                sending.bind(("192.168.45.2", 0))
+                with suppress(OSError):
+                    sending.sendto(b"passes", ("192.168.45.1", PORT))
+            assert not _came(coming)

@@ -3,12 +3,15 @@
 import asyncio
 import os
 from contextlib import suppress
+from unittest.mock import MagicMock
 
 import pytest
 from dbus_fast import ErrorType, Message, MessageType
 from dbus_fast.aio import MessageBus
 from structlog.testing import capture_logs
 
+from cedos.controller.commands import BarNetworks, KeepAwake
+from cedos.daemon.executor import HostExecutor
 from cedos.daemon.sleep_inhibitor import StayAwake
 from cedos.host.monitor.bus import SystemBus
 
@@ -106,3 +109,28 @@ async def test_a_refusal_is_reported_and_logged_once(address, logind):
         awake.release()
     finally:
         await bus.close()
+
+
+async def test_a_silent_logind_keeps_no_network_open(tmp_path):
+    """A spent hard budget's wall waited up to 2 s for the answer to another command."""
+    barred, answers = asyncio.Event(), asyncio.Event()
+
+    class Silent:
+        async def hold(self, on):
+            return await answers.wait()
+
+    async def bar(names):
+        barred.set()
+
+    driver, steering = MagicMock(), MagicMock()
+    steering.barring.bar = bar
+    none = (None,) * 2
+    executor = HostExecutor(
+        tmp_path, driver, steering, *none, MagicMock(), *none, MagicMock(), MagicMock(), Silent()
+    )
+    executor.carry_out(KeepAwake(True))
+    await asyncio.sleep(0)
+    executor.carry_out(BarNetworks(("lte0",)))
+    await asyncio.wait_for(barred.wait(), 1)
+    answers.set()
+    await executor.settle()
