@@ -141,7 +141,7 @@ class Hints:
     def on_given(self, event: HintGiven, context: Context, now_s: float) -> None:
         """Take a program's hint, which gets the next number."""
         hint, place = event.hint, None
-        mark = hint.mark if hint.program is None else self._free_mark()
+        mark = hint.mark if hint.program is None else self._free_mark(now_s)
         until_s = now_s + (LIFETIME_S if hint.lifetime_s is None else hint.lifetime_s)
         ruled = hint.port is None or hint.port <= LAST_RULED_PORT
         if hint.destination is not None and hint.size_bytes is not None and ruled:
@@ -197,7 +197,9 @@ class Hints:
         most_eager, _ = Counter(each.uid for each in self._known.values()).most_common(1)[0]
         return [next(n for n, each in self._known.items() if each.uid == most_eager)]
 
-    def _free_mark(self) -> int:
+    def _free_mark(self, now_s: float) -> int:
+        """Return a mark that no program bears, also hardly one that an earlier daemon marked."""
+        self._last_program = max(self._last_program, int(now_s * 1000))
         there = {each.mark for each in self._known.values() if each.hint.program is not None}
         while True:
             self._last_program += 1

@@ -98,9 +98,20 @@ def test_an_eager_user_pushes_out_only_their_own(script):
 def test_programs_have_marks_of_their_own(script):
     script.steering()
     numbers = [script.hint(program="curl", size_bytes=10**7) for _ in range(3)]
-    marks = [program_mark(number) for number in (1, 2, 3)]
+    marks = [program_mark(int(script.now_s * 1000) + number) for number in (1, 2, 3)]
     assert [script.hints.in_force[each].mark for each in numbers] == marks
     assert script.steering() == [SetMark(mark, "lte0") for mark in marks]
     for each in numbers:
         script.withdraw(each)
     assert script.steering() == [SetMark(mark, None) for mark in marks]
+
+
+def test_a_new_daemon_gives_no_mark_that_a_program_of_an_earlier_one_bears(script):
+    """Each began anew: a program that went on was led as another user's new one."""
+    script.now_s = 100.0
+    earlier = {script.hints.in_force[script.hint(program="curl")].mark for _ in range(20)}
+    later = Hinted()
+    later.now_s = 101.0
+    given = {later.hints.in_force[later.hint(program="wget")].mark for _ in range(20)}
+    assert len(given) == 20
+    assert not given & earlier

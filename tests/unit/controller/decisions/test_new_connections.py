@@ -7,12 +7,12 @@ from kit.controller import LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, Script, siz
 
 from cedos.controller import events as on
 from cedos.controller.commands import SetDefault, SetDestinations, SetMark
-from cedos.controller.hint import HintRequest
+from cedos.controller.hint import HintRequest, program_mark
 from cedos.model import Direction, SizeEstimate, StrategyKind, Transfer
 
 PLACE = (f"{SERVER}/32", 80)
 HINTED = ("203.0.113.0/24", 443)
-MARK = 0xCE000001
+MARK = program_mark(9_001)
 SIZES = on.SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
 
 
@@ -107,10 +107,10 @@ def test_a_rule_that_could_not_be_changed_is_taken_back_with_its_hint(script, na
     script.tell(on.HintGiven(HintRequest(program="curl", size_bytes=10**7), uid=1000))
     destination, program = script.steering()[-2:]
     script.tell(on.CommandFailed(destination, named), on.CommandFailed(program))
-    assert script.controller.programs.led.get(MARK) is None
+    assert script.controller.programs.led.get(program.mark) is None
     script.tell(on.HintWithdrawn(1), on.HintWithdrawn(2))
     removals = script.steering()
-    assert removals == [SetDestinations({HINTED: None}), SetMark(MARK, None)]
+    assert removals == [SetDestinations({HINTED: None}), SetMark(program.mark, None)]
     # Nor is it forgotten where that is refused, too.
     script.tell(on.CommandFailed(removals[0], named), on.CommandFailed(removals[1]), at_s=11.0)
     script.decide(12.0)
