@@ -304,15 +304,18 @@ class FlowTable:
             self._idle.withdraw(flow_id)
 
     def close(self) -> None:
-        """Write down idle flows; the file keeps them."""
+        """Write down idle flows without a path; the file keeps them. Others are told of the end here."""
         self._ended = True
         for timer in (self._timer, self._soon):
             if timer is not None:
                 timer.cancel()
         self._timer = self._soon = None
         if self._idle is not None:
-            for flow_id in self._living:
-                self._keep(flow_id, self._driver.now(), time.time())
+            for flow_id, connection in self._living.items():
+                if connection.flow.paths:
+                    self._idle.forget(flow_id)
+                else:
+                    self._keep(flow_id, self._driver.now(), time.time())
             self._idle.close()
             self._idle = None
 

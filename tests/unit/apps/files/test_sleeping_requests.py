@@ -332,3 +332,23 @@ async def test_clients_that_were_killed_leave_their_places_to_others(tmp_path, m
         assert "at once" in answer.refused, "clients that are there keep their places"
         for each in server.living:
             each.abort("the test is over")
+
+
+async def test_an_orderly_stop_keeps_the_sessions_of_who_is_away_alone(tmp_path):
+    """Who was here was told of the end, and its record lay there dead until it expired."""
+    async with serving_files(tmp_path) as server:
+        (tmp_path / "tree" / "file").write_bytes(BODY)
+        away, here = await server.connect(), await server.connect()
+        for near in (away, here):
+            await near.write(pack(FileRequest("file")))
+            answer = await answered(Answer, near)
+            await near.read_exactly(answer.size + 32)
+            await until(lambda near=near: server.known_after_a_kill(near.flow_id))
+        server.listener._driver.loop.remove_reader(server.listener._socket.fileno())
+        (left,) = (each for each in server.living if each.flow_id == away.flow_id)
+        for path in list(left.flow.paths.values()):
+            path.close("it went away", reset=True)
+        await asyncio.sleep(0.1)
+    assert server.known_after_a_kill(away.flow_id)
+    assert not server.known_after_a_kill(here.flow_id)
+    away.abort("the test is over")
