@@ -1,6 +1,7 @@
 """The requestor's driver: it runs the machine on the link, and makes a path by each helper."""
 
 import asyncio
+import math
 import os
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ import structlog
 
 from cedos.api.budgets import BudgetMessage
 from cedos.apps.sharing.own_identity import SharingClock
+from cedos.apps.sharing.protocol.accounting import PERIOD_S
 from cedos.apps.sharing.protocol.commands import (
     AddPath,
     OfferRefused,
@@ -40,7 +42,6 @@ _STATUS_S: Final = 1.0
 _SEGMENT_BYTES: Final = 1448
 _BUSY_BYTES: Final = 10_000  # in the time between two looks
 _IDLE_SHARE: Final = 0.05
-_DECLARE_S: Final = 0.5
 _RATES_S: Final = 60.0
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 _AGAIN_S: Final = 1.0
@@ -60,6 +61,7 @@ class _Way:
     waiting_bytes: int = 0
     waiting_there_bytes: int = 0
     told_bytes: int = 0
+    declared_s: float = -math.inf
 
     @property
     def carried_bytes(self) -> int:
@@ -96,7 +98,6 @@ class RequestDriver(SideDriver[RequestorMachine]):
         self._wish, self._paths, self._spent = wish, paths, spent
         self._barred = ""
         self._ways: dict[bytes, _Way] = {}
-        self._taken: dict[bytes, IPv4Address] = {}
         self._asks_waiting = False
 
     def facts(self) -> dict[str, Any]:
@@ -112,7 +113,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
                 {
                     "name": each.name,
                     "state": each.state.value,
-                    "address": str(self._taken.get(each.helper, "")),
+                    "address": self._source(each.helper),
                     "price": each.price,
                     "rate_bps": each.rate_bps,
                     "carried_bytes": each.carried_bytes,
@@ -123,11 +124,15 @@ class RequestDriver(SideDriver[RequestorMachine]):
             ],
         }
 
+    def _source(self, helper: bytes) -> str:
+        way = self._ways.get(helper)
+        return "" if way is None else str(IPv4Address(way.command.source))
+
     def _is_ours(self, address: object) -> bool:
-        return address in self._taken.values()
+        return any(address == IPv4Address(it.command.source) for it in self._ways.values())
 
     def _beside(self) -> Sequence[Coroutine[Any, Any, None]]:
-        return [self._follow_rates()]
+        return [self._follow_rates(), self._declare()]
 
     async def _share(self) -> None:
         _log.info("looks for helpers", link=self._side.interface)
@@ -156,13 +161,12 @@ class RequestDriver(SideDriver[RequestorMachine]):
         try:
             if not any(len(via) == 4 for via in command.via):
                 raise ValueError("the helper has no IPv4 address on the link")
-            self._taken[command.helper] = await self._calls.call(self._paths.new_address)
+            found = await self._calls.call(self._paths.new_address)
         except (CedosError, OSError, ValueError) as error:
             _log.warning("no address for a helper", why=str(error))
             self._machine.on_no_address(command.helper, self._now_s())
         else:
-            packed = self._taken[command.helper].packed
-            self._machine.on_address(command.helper, packed, self._now_s())
+            self._machine.on_address(command.helper, found.packed, self._now_s())
         self._obey()
 
     async def _add(self, command: AddPath) -> None:
@@ -182,16 +186,21 @@ class RequestDriver(SideDriver[RequestorMachine]):
             self._obey()
             return
         _log.info("has a helper", name=command.name, source=str(source))
-        self._calls.begin(self._declare(command))
 
-    async def _declare(self, command: AddPath) -> None:
-        """Tell the gateway which contract the path is about; without it the helper is not paid."""
-        question = DeclarePath(command.source, command.join, command.confirm)
-        while command.helper in self._ways and self._ways[command.helper].command is command:
-            with suppress(CedosError):
-                await asked(self._side.ask, question, PathDeclared)
-                return
-            await asyncio.sleep(_DECLARE_S)
+    async def _declare(self) -> None:
+        """Tell the gateway which contract each path is about; without it the helper is not paid.
+
+        A gateway that began again does not know it: it is told again in each period.
+        """
+        while True:
+            for way in list(self._ways.values()):
+                command, now_s = way.command, self._now_s()
+                if now_s - way.declared_s >= PERIOD_S:
+                    question = DeclarePath(command.source, command.join, command.confirm)
+                    with suppress(CedosError):
+                        await asked(self._side.ask, question, PathDeclared)
+                        way.declared_s = now_s
+            await asyncio.sleep(_LOOK_S)
 
     async def _follow_rates(self) -> None:
         """Ask the gateway what its map says of the helpers that offer, once there is a way to it."""
@@ -219,17 +228,17 @@ class RequestDriver(SideDriver[RequestorMachine]):
 
     async def _prefer(self, helper: bytes, preferred: bool) -> None:
         """Let sessions send new data by a helper, or what they have begun alone."""
-        if (address := self._taken.get(helper)) is not None:
+        if (way := self._ways.get(helper)) is not None:
+            address = IPv4Address(way.command.source)
             await self._calls.call(lambda: self._paths.prefer(address, preferred))
 
     async def _remove(self, command: RemovePath) -> None:
-        way = self._ways.pop(command.helper, None)
-        address = self._taken.pop(command.helper, None)
-        if address is not None:
-            await self._calls.call(lambda: self._paths.remove(address))
-        if way is not None:
-            said = "a helper leaves" if command.by_helper else "leaves a helper"
-            _log.info(said, name=way.command.name, reason=command.reason.name.lower())
+        if (way := self._ways.pop(command.helper, None)) is None:
+            return
+        address = IPv4Address(way.command.source)
+        await self._calls.call(lambda: self._paths.remove(address))
+        said = "a helper leaves" if command.by_helper else "leaves a helper"
+        _log.info(said, name=way.command.name, reason=command.reason.name.lower())
 
     async def _watch(self, flows: FlowMonitor) -> None:
         written_s, spent_up = 0.0, False

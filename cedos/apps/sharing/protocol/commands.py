@@ -84,7 +84,7 @@ class RemovePath:
 
 @dataclass(frozen=True, slots=True)
 class StartForwarding:
-    """The need of NAT and forwarding, from `source` to `reaches` alone, of `limit_bytes` at most.
+    """The need of NAT and forwarding, from `source` to `reaches` alone.
 
     `on_forwarding` or `on_not_forwarding` answers. `join` and `confirm` prove the contract, and
     `link` is where the latter came from.
@@ -95,7 +95,6 @@ class StartForwarding:
     link: LinkAddress
     source: bytes
     reaches: tuple[Endpoint, ...]
-    limit_bytes: int
     contract: Contract
     join: bytes
     confirm: bytes

@@ -417,7 +417,6 @@ class HelperMachine:
                 link,
                 confirm.source,
                 uplink.reaches,
-                min(contract.limit_bytes, self.left_bytes),
                 contract,
                 joined.join.raw,
                 datagram.raw,
