@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from cedos.api.messages import (
     DecisionMessage,
@@ -96,12 +97,12 @@ def test_status_says_what_a_helper_costs_and_has_carried():
         name="helper-1", interface="wlan0", kind=NetworkKind.HELPER, metered=True,
         up=True, neighbour="bob", leads_to="198.51.100.9", price_per_gb=0.5, carried_bytes=12_300_000,
     )  # fmt: skip
-    text = "\n".join(status.lines(msgspec.structs.replace(STATUS, networks=[helper])))
+    text = "\n".join(status.lines(replace(STATUS, networks=[helper])))
     assert "helper-1  helper  up     yes      -    -     -       wlan0" in text
     rest = "who leads to 198.51.100.9 alone, for 0.5 a GB; 12.3 MB were carried"
     assert f"helper-1 is bob, a neighbour {rest}" in text.replace("\n  ", " ")
-    unknown = msgspec.structs.replace(helper, neighbour="")
-    text = "\n".join(status.lines(msgspec.structs.replace(STATUS, networks=[unknown])))
+    unknown = replace(helper, neighbour="")
+    text = "\n".join(status.lines(replace(STATUS, networks=[unknown])))
     assert f"helper-1 is a neighbour {rest}" in text.replace("\n  ", " ")
 
 
@@ -117,7 +118,7 @@ def carried(server="github.com", gateway="gw.example", **more):
 
 
 def test_status_shows_what_goes_through_gateways():
-    told = msgspec.structs.replace(
+    told = replace(
         STATUS,
         carried=[
             carried(strategy=BOTH, decision=5),
@@ -147,9 +148,7 @@ def test_status_shows_what_goes_through_gateways():
 
 def test_what_strangers_named_moves_no_cursor(cedos, control, fake_daemon):
     hostile = "a\x1b[2Jb\rc\n\x9b31md\u202e"
-    told = msgspec.structs.replace(
-        STATUS, carried=[carried(hostile, hostile, bytes_by_network={hostile: 1})]
-    )
+    told = replace(STATUS, carried=[carried(hostile, hostile, bytes_by_network={hostile: 1})])
 
     fake_daemon.told = told
     for shown in (cedos("status").stdout, cedos("top", "--count", "1").stdout):
@@ -162,7 +161,7 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in():
         return IndicatorMessage(value=value, age_s=age_s, synthetic=drawn)
 
     many = {f"x{number}_bps": indicator(1e6, 1.0) for number in range(9)}
-    answered = msgspec.structs.replace(indicator(1.0, 12.0), active=True)
+    answered = replace(indicator(1.0, 12.0), active=True)
     home = NetworkMessage(
         name="wlan0",
         interface="wlan0",
@@ -178,7 +177,7 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in():
             **many,
         },
     )
-    lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[home])))
+    lines = list(status.lines(replace(STATUS, networks=[home])))
     assert "wlan0    wifi  log-in" in lines[3]
     begins = lines.index("Measured") + 1
     told = lines[begins : begins + 4]
@@ -194,8 +193,8 @@ def test_status_tells_all_indicators_and_who_wants_a_log_in():
         (NetworkLife.UNKNOWN, "up"),
         (NetworkLife.ALIVE, "up"),
     ):
-        shown = msgspec.structs.replace(home, life=life)
-        lines = list(status.lines(msgspec.structs.replace(STATUS, networks=[shown])))
+        shown = replace(home, life=life)
+        lines = list(status.lines(replace(STATUS, networks=[shown])))
         assert f"wlan0    wifi  {state}" in lines[3]
 
 
@@ -215,7 +214,7 @@ def test_explain_names_the_neighbours_of_a_decision():
         name="helper-1", interface="wlan0", kind=NetworkKind.HELPER, metered=True, up=True,
         neighbour="bob",
     )  # fmt: skip
-    other = msgspec.structs.replace(helper, name="helper-2", neighbour="carol")
+    other = replace(helper, name="helper-2", neighbour="carol")
     considered = [Strategy(StrategyKind.MPTCP, ("wlan0", "helper-1"))]
     assert list(explain.neighbours(considered, [helper, other])) == ["  helper-1 is bob now."]
 
@@ -223,8 +222,8 @@ def test_explain_names_the_neighbours_of_a_decision():
 def test_who_asks_for_a_connection_through_a_gateway_is_told_what_was_decided(make_decision):
     message = DecisionMessage.of(make_decision(7), gateway="gw.example")
     assert message.gateway == "gw.example"
-    unnamed = msgspec.structs.replace(message.transfer, flow=None, server_name=None)
-    for each in (message, msgspec.structs.replace(message, transfer=unnamed)):
+    unnamed = replace(message.transfer, flow=None, server_name=None)
+    for each in (message, replace(message, transfer=unnamed)):
         told = list(explain.lines(each, 0.0, "github.com"))
         text = " ".join(line.strip() for line in told)
         assert (
@@ -239,9 +238,7 @@ def test_who_follows_the_default_is_told_so(make_decision):
     """A page of 2 MB was explained by a download of 3 kB, and nobody said why."""
     message = DecisionMessage.of(make_decision(7))
     follows = "Nothing was decided about 39958 alone: it went where all new connections went."
-    default = msgspec.structs.replace(
-        message, transfer=msgspec.structs.replace(message.transfer, flow=None, server_name=None)
-    )
+    default = replace(message, transfer=replace(message.transfer, flow=None, server_name=None))
 
     def says(decision, asked):
         return f"  {follows}" in list(explain.lines(decision, 0.0, asked))
@@ -296,9 +293,7 @@ def test_status_tells_what_the_host_keeps_and_what_a_network_lacks():
             "4": OtherDefaultMessage(network=None, why="wlan0 has no IPv4"),
         },
     )
-    shown = " ".join(
-        " ".join(status.lines(msgspec.structs.replace(STATUS, default=default))).split()
-    )
+    shown = " ".join(" ".join(status.lines(replace(STATUS, default=default))).split())
     assert "New IPv4 connections go over br0 (bridge), the host's own default" in shown
     assert "Other new connections go over wlan0" in shown
     assert "New IPv6 connections go over lte0: wlan0 has no IPv6. Names with both" in shown
@@ -308,7 +303,7 @@ def test_status_tells_what_the_host_keeps_and_what_a_network_lacks():
         reason="The host's own default stays",
         host_defaults={"4": HostDefaultMessage(interface="", what="a default route of the host")},
     )
-    shown = " ".join(" ".join(status.lines(msgspec.structs.replace(STATUS, default=kept))).split())
+    shown = " ".join(" ".join(status.lines(replace(STATUS, default=kept))).split())
     assert "New IPv4 connections are refused by the host's own routes" in shown
     assert "New connections go" not in shown
 
@@ -322,10 +317,10 @@ def test_status_names_a_network_without_a_default_route():
         up=False,
         lacks=NO_DEFAULT_ROUTE,
     )
-    shown = list(status.lines(msgspec.structs.replace(STATUS, networks=[wwan])))
+    shown = list(status.lines(replace(STATUS, networks=[wwan])))
     assert "wwan0 has no default route, so nothing leads over it" in shown
-    plugged_out = msgspec.structs.replace(wwan, lacks="no carrier")
-    shown = list(status.lines(msgspec.structs.replace(STATUS, networks=[plugged_out])))
+    plugged_out = replace(wwan, lacks="no carrier")
+    shown = list(status.lines(replace(STATUS, networks=[plugged_out])))
     assert not any("has no default route" in line for line in shown)
 
 
@@ -344,8 +339,8 @@ def test_ages_are_told_as_exactly_as_anybody_wants(seconds, age, ago):
 
 def test_explain_a_prohibitive_cost(make_decision):
     message = DecisionMessage.of(make_decision(1))
-    dear = msgspec.structs.replace(message.evaluations[0], cost=None, strategy=BOTH)
-    message = msgspec.structs.replace(message, evaluations=[dear, *message.evaluations])
+    dear = replace(message.evaluations[0], cost=None, strategy=BOTH)
+    message = replace(message, evaluations=[dear, *message.evaluations])
     rows = [line for line in explain.lines(message, 0.0) if " 2 J " in line]
     assert rows[0].startswith("  * wlan0 ")
     assert rows[1].endswith("-")
@@ -374,12 +369,10 @@ def test_strategies_and_sizes():
 def test_a_program_s_decision_names_the_program_and_what_a_deadline_makes_of_costs(make_decision):
     """`Server curl` was said, and `what is surely in time costs as if it took so long`."""
     message = DecisionMessage.of(make_decision(1))
-    transfer = msgspec.structs.replace(
+    transfer = replace(
         message.transfer, deadline_s=300.0, server_name=program_text("curl"), flow=None
     )
-    told = list(
-        explain.lines(msgspec.structs.replace(message, transfer=transfer), 0.0, "ex.example")
-    )
+    told = list(explain.lines(replace(message, transfer=transfer), 0.0, "ex.example"))
     assert "  For all connections of the program curl" in told
     assert not any(line.startswith("  Server") for line in told)
     assert (

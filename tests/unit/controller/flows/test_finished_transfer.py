@@ -2,6 +2,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
+from kit.controller import LTE, WLAN
 
 from cedos.controller.events import FlowClosed, FlowOpened, SizeLearned
 from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer
@@ -22,9 +23,7 @@ from cedos.model import (
 from cedos.selector.decision.case import assign
 from cedos.storage import model_files
 
-WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
 ETHERNET = Network("eth0", "eth0", 4, NetworkKind.ETHERNET, False, (ip_interface("10.2.0.2/24"),))
-LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
 BOTH = (WLAN, LTE)
 OTHER = FlowKey(ip_address("10.0.0.2"), 4001, ip_address("198.51.100.1"), 80)
 DONE = FinishedTransfer("wifi", assign(BOTH), "wlan0", Direction.DOWN, 100_000, 0.5)

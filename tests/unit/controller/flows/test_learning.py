@@ -1,9 +1,10 @@
-""""""
+"""What came of predictions is learnt, kept, and told."""
 
 from dataclasses import replace
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address
 
 import pytest
+from kit.controller import LTE, WLAN
 from structlog.testing import capture_logs
 
 from cedos.controller.events import FlowClosed, FlowOpened, SizeLearned
@@ -18,8 +19,6 @@ from cedos.model import (
     FlowRecord,
     FlowSample,
     Indicator,
-    Network,
-    NetworkKind,
     NextHop,
     Prediction,
     SizeEstimate,
@@ -30,12 +29,8 @@ from cedos.selector.decision.features import features
 from cedos.storage import model_files
 from predictors.posterior import Posterior
 
-WLAN = Network(
-    "wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),),
-    (NextHop(4, ip_address("10.0.0.1")),),
-)  # fmt: skip
-LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
-BOTH = (WLAN, LTE)
+HOME = replace(WLAN, next_hops=(NextHop(4, ip_address("10.0.0.1")),))
+BOTH = (HOME, LTE)
 FIRST = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)
 SECOND = FlowKey(ip_address("10.1.0.2"), 4001, ip_address("198.51.100.1"), 80)
 SIZE = 1_000_000

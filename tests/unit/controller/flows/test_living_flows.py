@@ -1,12 +1,13 @@
-""""""
+"""Flows while they live: what is known of each, and of networks by them."""
 
 from dataclasses import replace
-from ipaddress import ip_address, ip_interface
+from ipaddress import ip_address
 from math import inf
 
 import pytest
 from hypothesis import given, strategies
 from hypothesis import strategies as st
+from kit.controller import LTE, SERVER, WLAN
 
 from cedos.controller.events import FlowClosed, FlowOpened, SizeLearned
 from cedos.controller.flows.living_flows import LivingFlows
@@ -18,17 +19,12 @@ from cedos.model import (
     Direction,
     FlowKey,
     FlowSample,
-    Network,
-    NetworkKind,
     SizeEstimate,
     Strategy,
     StrategyKind,
     Transfer,
 )
 
-WLAN = Network("wlan0", "wlan0", 2, NetworkKind.WIFI, False, (ip_interface("10.0.0.2/24"),))
-LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
-SERVER = ip_address("198.51.100.1")
 FIRST = FlowKey(ip_address("10.0.0.2"), 4000, SERVER, 80)
 SECOND = FlowKey(ip_address("10.1.0.2"), 4001, SERVER, 80)
 TOKEN = 77

@@ -14,6 +14,7 @@ from kit.neighbours import (
     requestor,
     trust,
 )
+from msgspec.structs import replace
 
 from cedos.apps.sharing.protocol import signing
 from cedos.apps.sharing.protocol.accounting import GatewayAccounts
@@ -128,7 +129,7 @@ def test_a_host_without_a_certificate_does_not_help(stranger):
     real = unpack(join.data).message
     assert isinstance(real, JoinMessage)
     nonce = link.asker._invites[-1]
-    forged = msgspec.structs.replace(real, answers=nonce, price=0)
+    forged = replace(real, answers=nonce, price=0)
     link.asker.receive_datagram(pack(stranger(), forged), WHERE, START_S)
     assert link.asker.helpers() == []
     # The same words of a registered host are taken.
@@ -262,7 +263,7 @@ def test_a_price_that_is_changed_on_the_link_is_refused(price):
     message = unpack(real).message
     assert isinstance(message, JoinMessage)
     end = 7 + len(unpack(real).certificate)
-    body = msgspec.msgpack.encode(msgspec.structs.replace(message, price=price))
+    body = msgspec.msgpack.encode(replace(message, price=price))
     changed = real[:end] + body + real[-signing.SIGNATURE_BYTES :]
     assert unpack(changed).message.price == price
     with pytest.raises(UntrustedError, match="did not sign"):
@@ -278,8 +279,8 @@ def test_neither_can_show_the_gateway_a_contract_at_another_price():
     assert read_contract(join, confirm, trust(), link.now).price == 500_000
     message = unpack(join).message
     assert isinstance(message, JoinMessage)
-    dearer = pack(identity("bob"), msgspec.structs.replace(message, price=900_000))
-    cheaper = pack(identity("dan"), msgspec.structs.replace(message, price=1))
+    dearer = pack(identity("bob"), replace(message, price=900_000))
+    cheaper = pack(identity("dan"), replace(message, price=1))
     for other in (dearer, cheaper):
         with pytest.raises(UntrustedError, match="another Join"):
             read_contract(other, confirm, trust(), link.now)
@@ -388,7 +389,7 @@ def test_a_member_cannot_fill_the_requestors_memory_with_offers():
     assert isinstance(message, JoinMessage)
     for number in range(200):
         now_us = int(START_S * 1e6) + number
-        told = msgspec.structs.replace(message, answers=nonce, sent_us=now_us)
+        told = replace(message, answers=nonce, sent_us=now_us)
         data = pack(identity(f"m{number}"), told)
         asker.receive_datagram(data, (f"10.0.1.{number}", 7, 1), START_S + number / 40)
     assert len(asker.helpers()) == 64
@@ -405,9 +406,7 @@ def test_a_member_that_comes_and_goes_takes_no_helpers_place(stays_s):
     eve = key_of("eve").public
     for _ in range(int(60 / (0.05 + stays_s))):
         head = int(link.now * 1e6), b"n" * 16, ANN
-        told = msgspec.structs.replace(
-            message, answers=link.asker._invites[-1], sent_us=head[0], price=0
-        )
+        told = replace(message, answers=link.asker._invites[-1], sent_us=head[0], price=0)
         link.asker.receive_datagram(pack(identity("eve"), told), WHERE, link.now)
         link.run(0.05 + stays_s)
         gone = LeaveMessage(head[0] + 1, b"n" * 16, ANN, LeaveReason.UNKNOWN)
@@ -428,9 +427,7 @@ class _Pretender:
         message, sent_us = unpack(data).message, int(now * 1e6) + 1
         if isinstance(message, InviteMessage):
             free = {"price": 0, "rate_bps": 10**12, "nonce": message.nonce[::-1]}
-            told = msgspec.structs.replace(
-                self._terms, answers=message.nonce, sent_us=sent_us, **free
-            )
+            told = replace(self._terms, answers=message.nonce, sent_us=sent_us, **free)
         elif self._answers and isinstance(message, ConfirmMessage | HelloMessage):
             told = HelloAckMessage(sent_us, b"n" * 16, ANN, message.nonce, 10**12)
         else:
@@ -492,7 +489,7 @@ def test_a_flood_of_forged_joins_keeps_no_helper_away():
         if nonce != link.asker._invites[-1]:
             nonce = link.asker._invites[-1]
             head = {"answers": nonce, "sent_us": int(link.now * 1e6)}
-            forged = pack(self_made("eve"), msgspec.structs.replace(join, **head))
+            forged = pack(self_made("eve"), replace(join, **head))
         link.asker.receive_datagram(forged, WHERE, link.now)
         if step == 4000:
             link.helpers["bob"] = helper("bob", 1)
