@@ -164,16 +164,6 @@ def test_a_second_run_undoes_what_a_dead_one_left_and_then_its_own(host):
     assert host.state() == before
 
 
-def test_a_torn_journal_is_undone_as_far_as_it_goes(host):
-    before = host.state()
-    killed_daemon(host)
-    journal = host.directory / FILE_NAME
-    journal.write_bytes(journal.read_bytes() + b'{"undo":"sysctl","key":"net.ipv4.ip_for')
-    with host.client.entered():
-        restore(host.directory)
-    assert host.state() == before
-
-
 def test_a_sysctl_that_somebody_else_changed_since_is_left_alone(host):
     killed_daemon(host)
     host.client.sysctl("net.ipv4.tcp_rmem", "4096 100000 200000")

@@ -293,85 +293,65 @@ def test_who_is_there_is_not_held_to_the_bytes_of_the_absent():
     serving(scenario, HandshakeLimits(idle_bytes_per_host=1_000))
 
 
-def test_a_host_that_is_there_is_held_to_what_is_not_read_of_all_its_flows():
-    one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+@pytest.mark.parametrize(
+    ("flows", "limits", "why"),
+    [
+        (  # a host has sent this to each of its flows, which no program reads
+            [("one", 240_000), ("one", 200_000), ("one", 190_000), ("other", 250_000)],
+            HandshakeLimits(unread_bytes_per_host=500_000),
+            "more than 500000 bytes that are not read",
+        ),
+        (
+            [("one", 240_000), ("other", 200_000), ("third", 190_000)],
+            HandshakeLimits(unread_bytes=500_000),
+            "more than 500000 bytes of all hosts",
+        ),
+        (  # what goes for its own host counts no more: another's, the largest, went for it
+            [("one", 201_000), ("one", 190_000), ("one", 180_000), ("other", 240_000)],
+            HandshakeLimits(unread_bytes_per_host=500_000, unread_bytes=700_000),
+            "its host has sent",
+        ),
+    ],
+)
+def test_of_what_is_not_read_the_largest_goes_until_the_rest_is_within_limits(flows, limits, why):
+    hosts = {name: KeyPair(os.urandom(32)) for name, _ in flows}
 
     async def scenario(listener, connect):
-        flows = []
-        for who, size in ((one, 240_000), (one, 200_000), (one, 190_000), (other, 250_000)):
-            near = await connect(who)
-            flows.append(await listener.accept())
-            await near.write(bytes(size))  # no program reads it
-        await until(lambda: flows[0].ended)
-        assert "more than 500000 bytes that are not read" in str(flows[0].failure)
+        found = []
+        for name, size in flows:
+            near = await connect(hosts[name])
+            found.append(await listener.accept())
+            await near.write(bytes(size))
+        await until(lambda: found[0].ended)
+        assert why in str(found[0].failure)
         await asyncio.sleep(2.2)
-        assert [each.ended for each in flows[1:]] == [False, False, False]
+        assert not any(each.ended for each in found[1:])
 
-    serving(scenario, HandshakeLimits(unread_bytes_per_host=500_000))
-
-
-def test_unread_bytes_of_all_hosts_together_have_a_limit():
-    async def scenario(listener, connect):
-        flows = []
-        for size in (240_000, 200_000, 190_000):
-            near = await connect(KeyPair(os.urandom(32)))
-            flows.append(await listener.accept())
-            await near.write(bytes(size))  # no program reads it
-        await until(lambda: flows[0].ended)
-        assert "more than 500000 bytes of all hosts" in str(flows[0].failure)
-        await asyncio.sleep(2.2)
-        assert [each.ended for each in flows[1:]] == [False, False]
-
-    serving(scenario, HandshakeLimits(unread_bytes=500_000))
+    serving(scenario, limits)
 
 
-def test_what_is_ended_for_its_own_host_counts_no_more_among_all_hosts():
-    """Another host's flow, the largest, was ended for what had gone with the first one's."""
-    one, other = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
-
-    async def scenario(listener, connect):
-        flows = []
-        for who, size in ((one, 201_000), (one, 190_000), (one, 180_000), (other, 240_000)):
-            near = await connect(who)
-            flows.append(await listener.accept())
-            await near.write(bytes(size))  # no program reads it
-        await until(lambda: flows[0].ended)
-        assert "its host has sent" in str(flows[0].failure)
-        await asyncio.sleep(2.2)
-        assert [each.ended for each in flows[1:]] == [False, False, False]
-
-    serving(scenario, HandshakeLimits(unread_bytes_per_host=500_000, unread_bytes=700_000))
+def record_without_its_end(near):
+    (path,) = near.flow.paths.values()
+    sealed = b"".join(map(bytes, path.channel.send([bytes(200_000)])))
+    path.connection.setblocking(True)
+    path.connection.sendall(sealed[:-1])
 
 
-def test_records_that_are_never_completed_count_as_unread():
-    """Leave a record without its end on every path: each took 270 kB for ever, that no limit counted."""
+def datagrams(near):
+    for _ in range(4):
+        near.send_datagram(bytes(60_000), 60.0)
+
+
+@pytest.mark.parametrize("send", [record_without_its_end, datagrams])
+def test_what_no_program_can_read_or_takes_counts_as_unread(send):
+    """Each path took 270 kB for ever, and each session a megabyte, that no limit counted."""
 
     async def scenario(listener, connect):
         flows = []
         for _ in range(3):
             near = await connect(KeyPair(os.urandom(32)))
             flows.append(await listener.accept())
-            (path,) = near.flow.paths.values()
-            sealed = b"".join(map(bytes, path.channel.send([bytes(200_000)])))
-            path.connection.setblocking(True)
-            path.connection.sendall(sealed[:-1])
-        await until(lambda: any(each.ended for each in flows))
-        ended = next(each for each in flows if each.ended)
-        assert "more than 500000 bytes of all hosts" in str(ended.failure)
-
-    serving(scenario, HandshakeLimits(unread_bytes=500_000))
-
-
-def test_datagrams_that_are_not_read_count_as_unread():
-    """Send datagrams to a server that takes none: each session kept a megabyte that no limit counted."""
-
-    async def scenario(listener, connect):
-        flows = []
-        for _ in range(3):
-            near = await connect(KeyPair(os.urandom(32)))
-            flows.append(await listener.accept())
-            for _ in range(4):
-                near.send_datagram(bytes(60_000), 60.0)
+            send(near)
         await until(lambda: any(each.ended for each in flows))
         ended = next(each for each in flows if each.ended)
         assert "more than 500000 bytes of all hosts" in str(ended.failure)
