@@ -81,6 +81,21 @@ def far(monkeypatch):
     monkeypatch.setattr(LocalProxy, "goes_direct", lambda _self, _host: False)
 
 
+@pytest.fixture
+async def begin(ends, far):
+    """Start both ends; return a program of a place that is the gateway's, which ends with the test."""
+    begun = []
+
+    async def start(**settings):
+        await ends.start(**settings)
+        begun.append(Program(ends))
+        return begun[-1]
+
+    yield start
+    for each in begun:
+        await each.end()
+
+
 @pytest.mark.usefixtures("far")
 async def test_there_and_back_by_address_and_by_name(ends, sockets):
     await ends.start(patience_s=10.0)
@@ -118,12 +133,10 @@ class OneRule(RuleBook):
         return port == self.port
 
 
-@pytest.mark.usefixtures("far")
 @pytest.mark.parametrize("fail", list(Fail))
-async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(ends, sockets, fail):
+async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(begin, ends, sockets, fail):
     ruled, other = await sockets(echoes=True), await sockets(echoes=True)
-    await ends.start(patience_s=10.0, fail=fail, rules=OneRule(ruled.port))
-    program = Program(ends)
+    program = await begin(patience_s=10.0, fail=fail, rules=OneRule(ruled.port))
     program.send("127.0.0.1", ruled.port, b"one")
     assert await program.next() == ("127.0.0.1", ruled.port, b"echo one")
     through = 1 if fail is Fail.CLOSED else 0
@@ -133,29 +146,23 @@ async def test_what_is_under_a_rule_goes_direct_unless_nothing_may(ends, sockets
     assert len(ends.gateway._associations) == 1
     senders = [(await one.came.get())[1] for one in (ruled, other)]
     assert (senders[0] == senders[1]) is (fail is Fail.CLOSED)
-    await program.end()
 
 
-@pytest.mark.usefixtures("far")
-async def test_the_first_packets_do_not_wait_for_the_gateways_word(ends, sockets, monkeypatch):
+async def test_the_first_packets_do_not_wait_for_the_gateways_word(begin, sockets, monkeypatch):
     monkeypatch.setattr(ProxiedAssociation, "accept", lambda _self: None)
-    await ends.start(patience_s=10.0)
     origin = await sockets(echoes=True)
-    program = Program(ends)
+    program = await begin(patience_s=10.0)
     for data in (b"first", b"second"):
         program.send("127.0.0.1", origin.port, data)
     assert {(await program.next())[2] for _ in range(2)} == {b"echo first", b"echo second"}
     program.send("127.0.0.1", origin.port, b"third")
     assert (await program.next())[2] == b"echo third"
-    await program.end()
 
 
-@pytest.mark.usefixtures("far")
-async def test_only_who_was_sent_to_is_heard(ends, sockets):
+async def test_only_who_was_sent_to_is_heard(begin, ends, sockets):
     """So nobody can have answers sent to somebody else, or send what was not asked for."""
-    await ends.start(patience_s=10.0)
     origin, stranger = await sockets(echoes=True), await sockets()
-    program = Program(ends)
+    program = await begin(patience_s=10.0)
     program.send("127.0.0.1", origin.port, b"hello")
     await program.next()
     _, gateways = await asyncio.wait_for(origin.came.get(), ANSWER_S)
@@ -163,15 +170,12 @@ async def test_only_who_was_sent_to_is_heard(ends, sockets):
     relay = next(iter(ends.gateway._associations._relays.values()))
     await until(lambda: relay.strangers == 1)
     assert program.came.empty()
-    await program.end()
 
 
-@pytest.mark.usefixtures("far")
-async def test_where_a_gateway_does_not_send(ends, sockets):
+async def test_where_a_gateway_does_not_send(begin, ends, sockets):
     """Neither into its own host and network, nor to mail ports; and it says nothing."""
-    await ends.start(local=False)
     origin = await sockets()
-    program = Program(ends)
+    program = await begin(local=False)
     for host, port in (
         *(("127.0.0.1", origin.port), ("localhost", origin.port), ("169.254.169.254", 80)),
         *(("10.1.2.3", 53), ("224.0.0.251", 5353), ("255.255.255.255", 9), ("1.1.1.1", 25)),
@@ -181,15 +185,12 @@ async def test_where_a_gateway_does_not_send(ends, sockets):
     relay = next(iter(ends.gateway._associations._relays.values()))
     assert relay.refused == 7
     assert relay._sockets == {}
-    await program.end()
 
 
-@pytest.mark.usefixtures("far")
-async def test_a_revoked_clients_association_reaches_no_other_host(ends, sockets):
+async def test_a_revoked_clients_association_reaches_no_other_host(begin, ends, sockets):
     """An association from before sent to any host, as long as a packet came every five minutes."""
-    await ends.start(patience_s=10.0)
     before, other = await sockets(echoes=True), await sockets(echoes=True)
-    program = Program(ends)
+    program = await begin(patience_s=10.0)
     program.send("127.0.0.1", before.port, b"hello")
     await program.next()
     ends.clients.clear()
@@ -197,7 +198,6 @@ async def test_a_revoked_clients_association_reaches_no_other_host(ends, sockets
     relay = next(iter(ends.gateway._associations._relays.values()))
     await until(lambda: relay.refused == 1)
     assert await other.nothing()
-    await program.end()
 
 
 @pytest.mark.usefixtures("far")
@@ -221,12 +221,10 @@ async def test_there_are_limits(ends, sockets, counted_with):
         await each.end()
 
 
-@pytest.mark.usefixtures("far")
-async def test_an_idle_one_ends_and_is_had_again(ends, sockets):
-    await ends.start(patience_s=10.0)
+async def test_an_idle_one_ends_and_is_had_again(begin, ends, sockets):
+    program = await begin(patience_s=10.0)
     ends.gateway._associations._idle_s = 0.3
     origin = await sockets(echoes=True)
-    program = Program(ends)
     program.send("127.0.0.1", origin.port, b"one")
     await program.next()
     for _ in range(100):
@@ -237,7 +235,6 @@ async def test_an_idle_one_ends_and_is_had_again(ends, sockets):
     await asyncio.sleep(0.05)
     program.send("127.0.0.1", origin.port, b"two")
     assert (await program.next())[2] == b"echo two"
-    await program.end()
 
 
 @pytest.mark.usefixtures("far")
