@@ -1,6 +1,6 @@
 """Probing rules on recorded probes: what a rule would have asked, when, at what price, and then known.
 
-A place that was probed second by second (`emu.data.probe_series`) holds the answer to every
+A place that was probed second by second (`traces/probe_series.parquet`) holds the answer to every
 probe that a rule might send. Delphi's own simulation (section 5.2) did the same with its collected
 runs.
 """
@@ -20,7 +20,16 @@ from cedos.errors import DataSetError
 from cedos.model import Evaluation, Indicator, NetworkKind
 from cedos.selector.probing.rules import Moment, ProbeRule, passive
 from cedos.selector.probing.value import probe_cost
-from emu.data.probe_series import COLUMNS
+
+# The columns of the file, described in `traces/README.md`. All but the first four are numbers.
+COLUMNS = (
+    "place", "group", "scenario", "network", "t_s", "true_down_bps", "true_up_bps",
+    "pings", "ping_loss", "rtt_s", "rtt_min_s", "dns_asked", "dns_s",
+    "udp_answered", "udp_bps", "udp_loss", "udp_max_bps", "udp_min_bps", "udp_mdev_bps",
+    "udp_gap_mean_s", "udp_gap_p50_s", "udp_gap_p90_s",
+    "udp_bytes_up", "udp_bytes_down", "udp_probe_s", "host_late_s",
+    "rssi_dbm", "link_bps", "chan_util", "rsrp_dbm", "rsrq_db", "sinr_db", "cqi", "speed_mps",
+)  # fmt: skip
 
 # The columns of pings. Pings follow a schedule under every rule, because a dead network must be
 # noticed at once.

@@ -12,22 +12,21 @@ import secrets
 import socket
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from cedos.errors import EmulationError
 from cedos.host.monitor.probing import dns_probe, udp_train
 from cedos.host.monitor.probing.keyfile import read_key, write_new_key
-from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.probes import ProbeOutcome, ProbeServer
 from cedos.model import Direction, Network, NetworkKind
 from emu.data import side_by_side
 from emu.data.collect import Row, resolve_hardware_address
-from emu.places.places import Place, load
+from emu.places.places import load
 from emu.testbed.access import ADDRESSES, INTERFACES
 from emu.testbed.phones import SERVER, Laptop, replay
 from emu.testbed.programs.servers import Servers
@@ -83,20 +82,11 @@ def networks() -> dict[NetworkKind, Network]:
     }
 
 
-def new_prober(ping_timeout_s: float) -> Prober:
-    return Prober(lambda network: _TARGET, ping_timeout_s=ping_timeout_s)
-
-
 async def lookup_s(network: Network, timeout_s: float) -> float | None:
     """Return the time of the lookup of a new name; None without an answer."""
     outcome = await dns_probe.run(network, f"{secrets.token_hex(6)}.example", timeout_s=timeout_s)
     took_s = outcome.indicators.get("dns_s")
     return None if took_s is None else round(took_s, 6)
-
-
-async def train_over(server: ProbeServer, network: Network, timeout_s: float) -> ProbeOutcome:
-    """Take one train over a network; an end of the emulation itself is an error, not a loss."""
-    return await udp_train.run(server, interface=network.interface, timeout_s=timeout_s)
 
 
 def columns(outcome: ProbeOutcome) -> dict[str, float]:
@@ -129,73 +119,6 @@ async def watch_host(zero_s: float, lateness: dict[int, float]) -> None:
             lateness[second] = max(lateness.get(second, 0.0), now_s - due_s)
 
 
-Found = TypeVar("Found")
-
-
-class ProbeLaptop(Started):
-    """A laptop that probes its networks, as a `with` block.
-
-    `cancelled` is asked between replays, and `best_of` then returns what there is.
-    """
-
-    def __init__(self, directory: Path, cancelled: Callable[[], bool] = lambda: False) -> None:
-        self._places = load(directory)
-        self._cancelled = cancelled
-        self._laptop = Laptop(source_rules=True, nice=-10)
-        self._service = ProbeServerService(self._laptop)
-        self._stack = ExitStack()
-
-    def _start(self) -> None:
-        for part in (self._laptop, Servers(self._laptop), self._service):
-            self._stack.enter_context(part)
-
-    def close(self) -> None:
-        self._stack.close()
-
-    @property
-    def probe_server(self) -> ProbeServer:
-        return self._service.server
-
-    def best_of(
-        self, tries: int, most_late: float, once: Callable[[], Mapping[str, Any] | None]
-    ) -> dict[str, Any] | None:
-        """Return the result of `once` that was least `late`: the first no later than `most_late`.
-
-        None where it was cancelled before there was one.
-        """
-        best: Mapping[str, Any] | None = None
-        for _ in range(tries):
-            found = None if self._cancelled() else once()
-            if found is None:
-                break
-            if best is None or found["late"] < best["late"]:
-                best = found
-            if found["late"] <= most_late:
-                break
-        return None if best is None else dict(best)
-
-    def play(
-        self,
-        place: Place,
-        start_s: float,
-        length_s: float,
-        probes: Callable[[float], Coroutine[Any, Any, Found]],
-        rtts_s: Mapping[str, float | None] | None = None,
-    ) -> Found:
-        """Replay a place from a second of it on while `probes`, told the instant of that, run.
-
-        EmulationError: an emulated link ended meanwhile.
-        """
-        began_s = replay(self._laptop, place, start_s, length_s=length_s, rtts_s=rtts_s)
-        for address in ADDRESSES.values():
-            resolve_hardware_address(self._laptop, address)
-        with self._laptop.client.entered():
-            found = asyncio.run(probes(began_s))
-        if not self._laptop.alive():
-            raise EmulationError("an emulated link ended during the probes")
-        return found
-
-
 # Seconds that a replay runs before the start.
 LEAD_S = 5.0
 
@@ -226,23 +149,56 @@ def key_of(place: str, start_s: float) -> str:
     return f"{place}/{start_s:.3f}"
 
 
-class ProbeBench(ProbeLaptop):
+class ProbeBench(Started):
+    """A laptop that probes its networks, as a `with` block; `cancelled` is asked between replays."""
+
+    def __init__(self, directory: Path, cancelled: Callable[[], bool] = lambda: False) -> None:
+        self._places = load(directory)
+        self._cancelled = cancelled
+        self._laptop = Laptop(source_rules=True, nice=-10)
+        self._service = ProbeServerService(self._laptop)
+        self._stack = ExitStack()
+
+    def _start(self) -> None:
+        for part in (self._laptop, Servers(self._laptop), self._service):
+            self._stack.enter_context(part)
+
+    def close(self) -> None:
+        self._stack.close()
+
     def measure(self, start: Start) -> dict[str, Any] | None:
         """Return what the probes before a start found: `down` and `up`, each with columns by name.
 
-        `late` is by how many seconds the host was late meanwhile, at most. None where it was cancelled.
-        EmulationError: the testbed failed.
+        `late` is by how many seconds the host was late meanwhile, at most: of some replays, the one with
+        the least. None where it was cancelled. EmulationError: the testbed failed.
         """
-        return self.best_of(TRIES, LATE_S, lambda: self._once(start))
+        best: dict[str, Any] | None = None
+        for _ in range(TRIES):
+            if self._cancelled():
+                break
+            found = self._once(start)
+            if best is None or found["late"] < best["late"]:
+                best = found
+            if found["late"] <= LATE_S:
+                break
+        return best
 
     def _once(self, start: Start) -> dict[str, Any]:
-        return self.play(
+        """Replay the place while its networks are probed."""
+        began_s = replay(
+            self._laptop,
             self._places[start.place],
             start.start_s - LEAD_S,
-            LEAD_S + 3.0,
-            lambda began_s: self._probe(began_s + LEAD_S, start.start_s),
-            {"wifi": start.wifi_rtt_s, "cellular": start.cellular_rtt_s},
+            length_s=LEAD_S + 3.0,
+            rtts_s={"wifi": start.wifi_rtt_s, "cellular": start.cellular_rtt_s},
         )
+        for address in ADDRESSES.values():
+            resolve_hardware_address(self._laptop, address)
+        with self._laptop.client.entered():
+            found = asyncio.run(self._probe(began_s + LEAD_S, start.start_s))
+        if not self._laptop.alive():
+            raise EmulationError("an emulated link ended during the probes")
+        return found
 
     async def _probe(self, at_s: float, start_s: float) -> dict[str, Any]:
         found: dict[str, dict[str, float]] = {"down": {}, "up": {}}
@@ -272,7 +228,9 @@ class ProbeBench(ProbeLaptop):
                     known[f"{kind}_dns_s"] = took_s
         if start_s + TRAIN_AT_S >= 0:
             await sleep_until(at_s + TRAIN_AT_S)
-            outcome = await train_over(self.probe_server, network, -TRAIN_AT_S - 0.05)
+            outcome = await udp_train.run(
+                self._service.server, interface=network.interface, timeout_s=-TRAIN_AT_S - 0.05
+            )
             found[str(Direction.DOWN)] |= prefixed(kind, columns(outcome))
 
 

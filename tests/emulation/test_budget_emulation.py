@@ -69,8 +69,8 @@ class Page:
         one.setblocking(False)
         await asyncio.get_running_loop().sock_connect(one, ("{SERVER}", 80))
         reader, writer = await asyncio.open_connection(sock=one)
-        writer.write(f"GET /bytes/{{self.size}} HTTP/1.0\r\n\r\n".encode())
-        await reader.readuntil(b"\r\n\r\n")
+        writer.write(f"GET /bytes/{{self.size}} HTTP/1.0\\r\\n\\r\\n".encode())
+        await reader.readuntil(b"\\r\\n\\r\\n")
         body = b""
         while block := await reader.read(1 << 16):
             body += block

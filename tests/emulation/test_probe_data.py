@@ -1,11 +1,8 @@
 """Active probes through emulated links find what the traces carry."""
 
-import statistics
-
-import pyarrow.parquet as pq
 import pytest
 
-from emu.data import probe_series, probes
+from emu.data import probes
 from emu.places import synth
 from emu.places.places import load
 
@@ -38,25 +35,3 @@ def test_probes_before_a_start(directory):
         # What would have begun before the place did was not measured.
         assert f"{name}_udp_bps" in early["down"]
         assert f"{name}_dns_s" not in early["down"]
-
-
-def test_a_place_second_by_second(directory, tmp_path):
-    (walk,) = probe_series.plan(load(directory), 4)
-    with probe_series.SeriesBench(directory) as bench:
-        entry = bench.measure(walk)
-    path = tmp_path / "series.parquet"
-    probe_series.write(path, entry["rows"])
-    rows = pq.read_table(path).to_pylist()
-    assert tuple(rows[0]) == probe_series.COLUMNS
-    assert [(row["network"], row["t_s"]) for row in rows] == [
-        (name, second) for name in ("wifi", "cellular") for second in range(4)
-    ]
-    for row in rows:
-        assert (row["udp_answered"] is not None) == (row["t_s"] % 2 == 0)
-        assert (row["dns_asked"] is not None) == (row["t_s"] % 2 == 1)
-        assert row["pings"] == 4
-        assert row["ping_loss"] == 0
-        assert row["rtt_min_s"] > 0.005
-        assert row["host_late_s"] is not None
-    ratios = [row["udp_bps"] / row["true_down_bps"] for row in rows if row["udp_bps"]]
-    assert statistics.median(ratios) == pytest.approx(1, abs=0.2)

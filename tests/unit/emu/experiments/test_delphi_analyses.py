@@ -10,8 +10,7 @@ import pytest
 from cedos.selector.probing.rules import FixedRate, PassiveChange
 from emu.data import datasets
 from emu.data.datasets import TIMES, from_columns
-from emu.data.probe_replay import load, replay
-from emu.data.probe_series import COLUMNS
+from emu.data.probe_replay import COLUMNS, load, replay
 from emu.experiments.delphi import floor, prediction
 
 SECONDS = 30

@@ -26,7 +26,6 @@ from emu.commands.collect import command as collect
 from emu.commands.figures import command as figures
 from emu.commands.observed import command as observed
 from emu.commands.places import command as places_command
-from emu.commands.probe_series import command as probe_series
 from emu.commands.report import command as report
 from emu.commands.run import command
 from emu.commands.train import command as train
@@ -319,7 +318,6 @@ def refused_words(command, arguments):
         (collect, "--out", ["--places", str(TRACES), "--engine", "simulator"]),
         (observed, "--out", [str(TRACES / "transfers.parquet")]),
         (places_command, "--out", ["synth", "--kind", "static", "--seconds", "12"]),
-        (probe_series, "--out", ["--places", str(TRACES)]),
         (train, "--out", [str(TRACES / "transfers.parquet"), "--kind", "last-rate"]),
         (cbsp, "--out", ["cost"]),
         (cedos_tables, "--out", ["figure6"]),
