@@ -323,7 +323,7 @@ class MemoryKernel:
         self.walled |= missing
         return bool(missing)
 
-    def remove_wall(self, but: Sequence[str] = ()) -> bool:
+    def remove_wall(self, but: Sequence[str]) -> bool:
         there = self.walled - {*but}
         self.walled -= there
         return bool(there)

@@ -211,7 +211,7 @@ class PrivilegedPart:
         self._known(FILTER)
         return self._kernel.raise_wall(_checked_interfaces(interfaces))
 
-    def remove_wall(self, but: tuple[str, ...] = ()) -> bool:
+    def remove_wall(self, but: tuple[str, ...]) -> bool:
         return self._kernel.remove_wall(_checked_interfaces(but))
 
     def rescue_set_first_timeouts(self, timeouts_s: tuple[tuple[Address, float], ...]) -> None:

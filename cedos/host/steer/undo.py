@@ -245,7 +245,7 @@ def _given(key: str, journal: JournalReading) -> list[list[str]]:
 
 
 def _wall(kernel: SteeringKernel) -> list[str]:
-    return ["deleted: the filters of barred interfaces"] if kernel.remove_wall() else []
+    return ["deleted: the filters of barred interfaces"] if kernel.remove_wall(()) else []
 
 
 def _filter(kernel: SteeringKernel) -> list[str]:

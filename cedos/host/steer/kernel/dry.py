@@ -124,7 +124,7 @@ class DryKernel:
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         return False
 
-    def remove_wall(self, but: Sequence[str] = ()) -> bool:
+    def remove_wall(self, but: Sequence[str]) -> bool:
         return False
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:

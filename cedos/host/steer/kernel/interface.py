@@ -132,7 +132,7 @@ class SteeringKernel(Protocol):
         """
 
     @privileged(slow=True)
-    def remove_wall(self, but: Sequence[str] = ()) -> bool:
+    def remove_wall(self, but: Sequence[str]) -> bool:
         """Take the second wall away wherever it stands but at these; return whether there was one."""
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:

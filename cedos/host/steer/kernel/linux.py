@@ -321,7 +321,7 @@ class LinuxKernel:
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         return self._wall.put_up(interfaces)
 
-    def remove_wall(self, but: Sequence[str] = ()) -> bool:
+    def remove_wall(self, but: Sequence[str]) -> bool:
         return self._wall.remove(but)
 
     def hold_answers(self, on: bool) -> None:

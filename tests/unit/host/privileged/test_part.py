@@ -2,6 +2,7 @@
 
 import errno
 import gc
+import inspect
 import random
 import socket
 import weakref
@@ -80,6 +81,18 @@ def asked(tmp_path, monkeypatch):
     made.kernel = kernel
     yield made
     made.ask("close_journal")
+
+
+def test_no_argument_of_a_question_has_a_default():
+    """The proxy sends what it is given: `remove_wall()` was refused, and a daemon's end undid no wall."""
+    defaults = {
+        method.__name__
+        for interface in (SteeringKernel, RescueKernel)
+        for method, _ in operations(interface)
+        for each in inspect.signature(method).parameters.values()
+        if each.default is not inspect.Parameter.empty
+    }
+    assert defaults == set()
 
 
 def test_what_the_journal_does_not_know_is_not_begun(asked):

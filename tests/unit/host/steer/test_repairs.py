@@ -134,6 +134,6 @@ async def test_a_wall_that_cannot_be_is_a_problem_while_there_is_something_to_ba
 async def test_what_is_about_to_be_undone_is_not_put_up_again(repaired):
     await repaired.filter.bar(["lte0"])
     repaired.filter.leave()
-    repaired.kernel.remove_wall()
+    repaired.kernel.remove_wall(())
     repaired.kernel.tell_filter()
     assert not repaired.kernel.walled
