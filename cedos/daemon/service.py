@@ -274,7 +274,7 @@ class Daemon:
             log=self._log,
             observer=self._observer,
             budgets=self._budgets,
-            settle=self._executor.settle,
+            settle=self._settled,
             programs=PrefetchingPrograms(driver, metering, radios),
             deadlines=self._transfers,
             carried=self._carried,
@@ -355,8 +355,17 @@ class Daemon:
             lambda: self._controller.decider.usable,
             OwnQueue(QUEUE) if privileged is None else SeparateQueue(privileged),
             self._steering.hold_answers,
-            look=lambda: self._lookups.read() if self._lookups is not None else None,
+            look=self._look,
         )
+
+    def _look(self) -> None:
+        if self._lookups is not None:
+            self._lookups.read()
+
+    async def _settled(self) -> None:
+        """Carry out what was commanded: a rule, say, also for what was looked up until now."""
+        self._look()
+        await self._executor.settle()
 
     async def _end_with(self, privileged: PrivilegedProcess) -> None:
         await privileged.ended()

@@ -17,6 +17,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack, closing
+from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -276,11 +277,14 @@ class LookupWatch:
             _log.debug("an answer cannot be handed over", why=error.strerror)
 
     def read(self) -> None:
-        """Take what was captured until now, questions first."""
-        for capture, most in self._captures:
-            for packet in capture.read(most):
-                self._captured(packet)
-                self.observe(packet)
+        """Take what was captured until now, questions first.
+
+        Answers are read first: their questions have been captured by then.
+        """
+        taken = [capture.read(most) for capture, most in reversed(self._captures)]
+        for packet in chain.from_iterable(reversed(taken)):
+            self._captured(packet)
+            self.observe(packet)
 
     async def _ask(self, command: AskResolver) -> None:
         network, answer = self._named(command.network), None

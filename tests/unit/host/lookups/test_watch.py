@@ -56,6 +56,30 @@ def world(monkeypatch):
     return World(monkeypatch)
 
 
+def test_a_question_is_taken_before_its_answer_that_comes_meanwhile(world):
+    """Answered between two reads, it was not known as asked for: a later rule missed its address."""
+    question = dns.question(7, "example.org")
+    kernel = {True: [], False: []}  # what waits in the queues of questions and of answers
+
+    class Queue:
+        def __init__(self, outgoing):
+            self.outgoing = outgoing
+
+        def read(self, _most):
+            taken, kernel[self.outgoing] = kernel[self.outgoing], []
+            if not kernel[True]:  # a program asks, and is answered, at this instant
+                kernel[True].append(CapturedPacket(KEY, True, question, interface="wlan0"))
+                kernel[False].append(
+                    CapturedPacket(KEY, False, answer_to(question), interface="wlan0")
+                )
+            return taken
+
+    world.watch._captures = [(Queue(True), 1), (Queue(False), 1)]
+    for _ in range(3):
+        world.watch.read()
+    assert isinstance(world.posted[0], LookupAsked)
+
+
 @pytest.mark.parametrize(("code", "failed"), [(0, False), (2, True), (3, False), (5, True)])
 def test_questions_and_answers_are_events(world, code, failed):
     answer = answer_to(world.question(), code)
