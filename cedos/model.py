@@ -307,10 +307,10 @@ class Context:
     `rtt_min_s`, `ping_loss`, `past1_bps`, `past5_bps`, `past10_bps`, `available`, `dns_s`,
     `rssi_dbm`, `link_bps`, `chan_util`, `rsrp_dbm`, `rsrq_db`, `sinr_db`, `cqi`, `speed_mps`. Beyond
     those: `dbm`, `ap_count`, `loss`, `delivery_down_bps`, `delivery_up_bps`, `past1_up_bps` and other
-    rates of the uplink, `udp_up_bps` and all else of a train upwards, `silence_s`, and `captive` (1: a
-    portal is in the way). `attachments` has the access points, where known, `competing` by network what
-    this host's other transfers have still to carry, `pauses` for how long it was silent each time of
-    late, s, and `verdicts` the state of each network (a context of a data set has none).
+    rates of the uplink, `silence_s`, and `captive` (1: a portal is in the way). `attachments` has the
+    access points, where known, `competing` by network what this host's other transfers have still to
+    carry, `pauses` for how long it was silent each time of late, s, and `verdicts` the state of each
+    network (a context of a data set has none).
     """
 
     at_s: float

@@ -125,16 +125,11 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class ProbeOutcome:
-    """The outcome of a train or a transfer: indicators by name, or none and the problem in words.
-
-    `rtt_s` is the round trip of the train's own HELLO, None without an answer: no indicator, since
-    it is measured once and by the event loop.
-    """
+    """The outcome of a probe: indicators by name, or none and the problem in words."""
 
     indicators: Mapping[str, float]
     spent: Spent
     problem: str = ""
-    rtt_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,11 +186,10 @@ async def run(
     started_s = time.monotonic()
     exchange: _Exchange | None = None
     known: dict[str, float] = {}
-    problem, rtt_s = "", None
+    problem = ""
     try:
         exchange = _Exchange(server, interface, index, started_s + timeout_s)
-        cookie, rtt_s = await exchange.greet()
-        known = await exchange.train(cookie)
+        known = await exchange.train(await exchange.greet())
         if exchange.clock_moved_s > CLOCK_S:
             raise ProbeFailed("the host's clock was set during the train")
         if "udp_bps" not in known:
@@ -203,7 +202,7 @@ async def run(
         if exchange is not None:
             exchange.close()
     up, down = (exchange.bytes_up, exchange.bytes_down) if exchange is not None else (0, 0)
-    return ProbeOutcome(known, Spent(up, down, time.monotonic() - started_s), problem, rtt_s)
+    return ProbeOutcome(known, Spent(up, down, time.monotonic() - started_s), problem)
 
 
 class _Exchange:
@@ -293,14 +292,14 @@ class _Exchange:
     def _refused(self) -> bool:
         return wire.Refused in self._answers
 
-    async def greet(self) -> tuple[bytes, float]:
-        asked_s = time.monotonic()
+    async def greet(self) -> bytes:
+        """Return the server's cookie."""
         await self._ask(
             wire.ProbeHello(self._session), lambda: wire.Cookie in self._answers, "greeting"
         )
         cookie = self._answers[wire.Cookie]
         assert isinstance(cookie, wire.Cookie)
-        return cookie.cookie, time.monotonic() - asked_s
+        return cookie.cookie
 
     async def train(self, cookie: bytes) -> dict[str, float]:
         packets = self._server.packets

@@ -27,7 +27,6 @@ async def test_a_train_is_measured_and_paid_for(serving, measured):
         carried = 40 * 1228
         assert carried < outcome.spent.bytes_down < carried + 500
         assert 0 < outcome.spent.bytes_up < 1000
-        assert outcome.rtt_s is not None
         assert running.counts["trains"] == 1
 
 
