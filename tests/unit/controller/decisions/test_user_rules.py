@@ -11,7 +11,7 @@ from kit.controller import KEY, LTE, ONLY_LTE, SERVER, TOKEN, WLAN, Script, led,
 
 from cedos.controller import commands as give
 from cedos.controller import events as on
-from cedos.controller.decisions.user_rules import MOST, MOST_OF_ALL, UserRules
+from cedos.controller.decisions.user_rules import MOST, UserRules
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
 from cedos.errors import ConfigError
@@ -97,46 +97,6 @@ def test_an_answer_has_no_rule_read_again(monkeypatch):
         on.DnsReply(1, 0, False, "other.test", 1, (ip_address("203.0.113.8"),))
     )
     assert not read
-
-
-def test_the_addresses_of_all_rules_have_a_limit():
-    """With 25 rules of 250 addresses the daemon followed a lost network after 33 s."""
-    addresses = tuple(f"10.0.0.{n}" for n in range(MOST_ADDRESSES))
-    asked = [
-        RuleRequest(host=f"{n}.example", never=("lte0",), addresses=addresses) for n in range(399)
-    ]
-    read = UserRules(
-        Outbox(), {str(n): msgspec.to_builtins(each) for n, each in enumerate(asked, 1)}
-    )
-    rules = rules_of(*asked[:MOST])
-    for found in (rules, read):
-        assert len(found.rules) == MOST
-        assert sum(len(each.addresses) for each in found.rules.values()) <= MOST_OF_ALL
-    told_now = [f"192.0.2.{n}" for n in range(100)]
-    assert rules.on_answer(told("0.example", *told_now))
-    assert sum(len(each.addresses) for each in rules.rules.values()) <= MOST_OF_ALL
-    assert rules.of(ip_address(told_now[-1]), 443) == 1
-    for number in range(5, MOST + 1):
-        rules.remove(number)
-    rules.on_answer(told("0.example", *told_now))
-    assert set(told_now) == set(rules.rules[1].addresses), "a few rules have room for more"
-
-
-def test_aliases_are_followed_in_one_answer_and_in_several():
-    rules = rules_of(RuleRequest(host="updates.example", never=("lte0",)))
-    # The ruled name is an alias, or another name is one of it.
-    rules.on_answer(
-        told("updates.example", "192.0.2.1", aliases=("a.cdn.example", "b.cdn.example"))
-    )
-    rules.on_answer(told("mine.example", "192.0.2.2", aliases=("updates.example",)))
-    # As a stub asks: one after the other.
-    rules.on_answer(told("dl.updates.example", aliases=("x.cdn.example",)))
-    rules.on_answer(told("x.cdn.example", aliases=("y.cdn.example",)))
-    assert rules.on_answer(told("y.cdn.example", "192.0.2.3"))
-    assert [rules.of(ip_address(f"192.0.2.{n}"), 1) for n in (1, 2, 3)] == [1, 1, 1]
-    # A circle ends.
-    rules.on_answer(told("r.example", aliases=("s.example",)))
-    assert not rules.on_answer(told("s.example", "192.0.2.9", aliases=("r.example",)))
 
 
 def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule():
