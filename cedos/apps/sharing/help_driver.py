@@ -22,6 +22,7 @@ from cedos.host.steer.sharing.forwarding import NOTHING, Forwarding
 
 _COUNT_S: Final = 2.0  # reading the counters starts a process
 _UPLINK_S: Final = 10.0
+_AGAIN_S, _TRIES = 1.0, 5
 _OVERHEAD: Final = 0.1
 _log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 _SUPPLIES: Final = Path("/sys/class/power_supply")
@@ -145,7 +146,13 @@ class HelpDriver(SideDriver[HelperMachine]):
                 self._counts.on_carried(
                     started.contract.number, counted.bytes, self._now_s(), packets=counted.packets
                 )
-            await self._calls.call(lambda: self._forwarding.dismiss(source))
+            for _ in range(_TRIES):  # another program may hold the lock of iptables
+                try:
+                    await self._calls.call(lambda: self._forwarding.dismiss(source))
+                    break
+                except OSError as error:
+                    _log.error("the kernel forwards on", name=started.name, why=str(error))
+                    await asyncio.sleep(_AGAIN_S)
         _log.info("helps no more", name=started.name, reason=command.reason.name.lower())
 
     def _keep_if_worth(self, command: StartForwarding, carried_bytes: int) -> None:

@@ -273,7 +273,8 @@ async def _until_signal(
         run(link, store, directories().runtime / STATUS_FILES[role.name.lower()])
     )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, running.cancel)
+        # A second one would not wait for the kernel's part, which would go on after it is undone.
+        loop.add_signal_handler(number, lambda: running.cancelling() or running.cancel())
     try:
         with suppress(asyncio.CancelledError):
             await running

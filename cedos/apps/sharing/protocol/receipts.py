@@ -51,7 +51,6 @@ class Contract:
     helper: bytes
     price: int
     currency: str
-    limit_bytes: int
     made_us: int
 
 
@@ -63,7 +62,6 @@ def contract_of(join: JoinMessage, digest: bytes, helper: bytes) -> Contract:
         helper=helper,
         price=join.price,
         currency=join.currency,
-        limit_bytes=join.limit_bytes,
         made_us=join.sent_us,
     )
 

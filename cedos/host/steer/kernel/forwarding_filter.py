@@ -122,8 +122,9 @@ def _chains(
             )
             # Errors of the way, above all that a packet is too large for it.
             yield f"{back} -p icmp -m conntrack --ctstate RELATED -j {_counter(slot)}"
-            yield f"{there} -j DROP"
-            yield f"-4 -o {shared} -d {each.address} -j DROP"
+        # Requestors that were left, too: a router forwards for no such address (RFC 3927, 7).
+        yield f"-4 -i {shared} -s 169.254.0.0/16 -j DROP"
+        yield f"-4 -o {shared} -d 169.254.0.0/16 -j DROP"
         for name in links.closed:
             yield f"-4 -i {_escaped(name)} -j DROP"
 

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -167,7 +168,10 @@ def _put(
                 continue
             jumps = there.count(f"-A {chain.hook} -j {chain.name}")
             if not jumps:
-                lines.append(f"-I {chain.hook} -j {chain.name}")
+                # The daemon's walls stand first, whatever else of cedos comes later.
+                jumped = [line for line in there if line.startswith(f"-A {chain.hook} ")]
+                walls = takewhile(lambda line: prefix != PREFIX and f" -j {PREFIX}" in line, jumped)
+                lines.append(f"-I {chain.hook} {1 + len(list(walls))} -j {chain.name}")
             # iptables on nf_tables may do twice what another program's change interrupts.
             lines += [f"-D {chain.hook} -j {chain.name}"] * (jumps - 1)
         tables += [f"*{table}", *lines, "COMMIT"]

@@ -126,12 +126,14 @@ class Forwarding:
         """Forward nothing more from or to a requestor; none with this address is fine."""
         slots = [slot for slot, each in self._requestors.items() if each.address == address]
         for slot in slots:
-            requestor = self._requestors.pop(slot)
-            forwarding_filter.put_in(self._requestors.items(), self._links)
+            requestor = self._requestors[slot]
+            others = [each for each in self._requestors.items() if each[0] != slot]
+            forwarding_filter.put_in(others, self._links)
             forwarding_filter.remove_counter(slot)
             self._kernel.delete_rules(_rules(slot, requestor))
             self._kernel.delete_routes(self._routes(slot, requestor))
             self._kernel.delete_neighbour(self._neighbour(requestor))
+            del self._requestors[slot]  # what is refused before is tried again
 
     def carried(self) -> Mapping[IPv4Address, Counted]:
         """Return what the kernel forwarded for each requestor: IP, both directions."""

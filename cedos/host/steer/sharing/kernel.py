@@ -6,6 +6,7 @@ by their tables, so that a host may be both.
 
 import errno
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, ip_network
@@ -15,8 +16,9 @@ from typing import Final
 from cedos.errors import HostError
 from cedos.host.steer.journal_records import is_interface_name
 from cedos.host.steer.kernel import routing_requests
-from cedos.kernel import policy_routing, rtnetlink
+from cedos.kernel import conntrack, policy_routing, rtnetlink
 from cedos.kernel.netlink import (
+    NETLINK_NETFILTER,
     NETLINK_ROUTE,
     NLM_F_ACK,
     NLM_F_CREATE,
@@ -37,6 +39,7 @@ from cedos.kernel.policy_routing import (
 from cedos.kernel.rtnetlink import Link, LinkAddress, Neighbour
 
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
+_LINK_LOCAL: Final = ip_network("169.254.0.0/16")
 _SETTINGS: Final = Path("/proc/sys/net/ipv4/conf")
 # Where clouds' hosts ask their provider, for passwords among others. No neighbour takes these addresses.
 PROVIDERS: Final = (ip_network("169.254.169.0/24"), ip_network("169.254.170.0/24"))
@@ -195,6 +198,19 @@ class SharingKernel:
                 raise
 
     # -- forwarding ---------------------------------------------------------------------------
+
+    def forget_requestors(self) -> None:
+        """Have connection tracking forget requestors' connections, or a router translates them on."""
+        asking = Requester(NETLINK_NETFILTER)
+        try:
+            answers = asking.dump(conntrack.GET, conntrack.dump_request())
+            for each in filter(None, map(conntrack.parse, answers)):
+                flow = conntrack.flow_of(each, _LINK_LOCAL.__contains__)
+                if flow is not None and each.reply.destination != each.original.source:
+                    with suppress(FileNotFoundError):  # it has ended
+                        asking.ask(conntrack.DELETE, conntrack.delete_request(flow[0]))
+        finally:
+            asking.close()
 
     def forwards(self, interface: str) -> bool:
         """Return whether IPv4 packets that arrive there may be forwarded. OSError: it is gone."""

@@ -85,6 +85,7 @@ def _undo_help(kernel: SharingKernel, read: JournalReading, step: _Step) -> None
                 step(f"set back: {name} forwards nothing", partial(kernel.forward, name, False))
     if forwarding_filter.present():
         step("deleted: the chains CEDOSHARE_* of iptables", forwarding_filter.remove)
+        step("cut: connections of requestors", kernel.forget_requestors)
     for each in kernel.neighbours():
         if each.protocol == SHARING_PROTOCOL:
             step(f"deleted: neighbour {each.address}", partial(kernel.delete_neighbour, each))

@@ -14,6 +14,7 @@ from kit.waiting import wait_until
 from cedos.errors import AlreadyRunningError, HostError, SteeringError
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.links import LinkMonitor
+from cedos.host.steer.kernel import filter_rules
 from cedos.host.steer.kernel.forwarding_filter import MOST_CONNECTIONS_OF_ONE, ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import Forwarding
 from cedos.host.steer.sharing.helper_paths import HelperPaths, is_free
@@ -445,6 +446,55 @@ def test_forwarding_of_the_host_itself_stays(there):
     assert there.reach(OTHER, own=shared.own, limit_s=1.0) is None
     shared.undo()
     assert there.helper.sysctl("net.ipv4.conf.wlan0.forwarding") == "1"
+
+
+@pytest.mark.parametrize("end", ["dismissed", "undone"])
+def test_a_router_forwards_no_connection_of_a_requestor_that_was_left(there, end):
+    """Its connections went on behind the address translation, with no limit and no receipt."""
+    there.helper.sysctl("net.ipv4.ip_forward", 1)
+    there.helper.ip("route", "add", "169.254.0.0/16", "dev", "wlan0")  # as zeroconf has it
+    there.helper.run(
+        "iptables", "-t", "nat", "-A", "POSTROUTING", "-o", "docker0", "-j", "MASQUERADE"
+    )
+    shared = Shared(there)
+    with there.requestor.entered():
+        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
+    with living:
+        living.settimeout(1)
+        living.sendall(b"who\n")
+        assert living.recv(100)
+        if end == "dismissed":
+            with there.helper.entered():
+                shared.forwarding.dismiss(shared.own)
+        else:
+            with there.helper.entered():
+                undo_sharing(shared.kernel, SharingRole.HELP, shared._journals[1].read())
+        living.sendall(b"who\n")
+        with pytest.raises(TimeoutError):
+            living.recv(100)
+    shared.undo()
+
+
+def test_the_daemon_s_wall_stands_before_what_is_forwarded(there):
+    """A daemon that runs before has its chains first; a network that it bars later is barred here too."""
+    with there.helper.entered():
+        filter_rules.bar([])
+    shared = Shared(there)
+    with there.requestor.entered():
+        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
+    with living:
+        living.settimeout(2)
+        living.sendall(b"who\n")
+        assert living.recv(100)
+        with there.helper.entered():
+            filter_rules.bar(["lte0"])
+        before = shared.carried()
+        with contextlib.suppress(OSError):
+            living.sendall(b"who\n")
+            assert not living.recv(100)
+    assert there.reach(str(GATEWAY), own=shared.own, limit_s=1.0) is None
+    assert shared.carried() == before
+    shared.undo()
 
 
 def test_without_an_uplink_there_is_nothing_to_share(there):

@@ -1,6 +1,8 @@
 """The helper's driver: the kernel forwards for those whom the machine serves, and for nobody else."""
 
+import asyncio
 import os
+import signal
 import time
 from ipaddress import IPv4Address, IPv4Interface
 from types import SimpleNamespace
@@ -9,7 +11,7 @@ import pytest
 from kit.neighbours import identity, trust, uplink
 from kit.waiting import until
 
-from cedos.apps.sharing import side_driver
+from cedos.apps.sharing import help_driver, side_driver
 from cedos.apps.sharing.help_driver import HelpDriver
 from cedos.apps.sharing.protocol.helper import HelperTerms
 from cedos.apps.sharing.protocol.messages import (
@@ -23,9 +25,11 @@ from cedos.apps.sharing.protocol.messages import (
 )
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
+from cedos.commands.sharing import sides
 from cedos.commands.sharing.sides import _UplinkFacts
 from cedos.errors import DaemonUnreachableError
 from cedos.host.steer.kernel.iptables import Counted
+from cedos.host.steer.sharing.kernel import SharingRole
 from cedos.kernel.rtnetlink import Link
 
 SOURCE = IPv4Address("169.254.7.7")
@@ -50,6 +54,7 @@ class _Kernel:
     def __init__(self):
         self.open = {}
         self.bytes = 1000
+        self.refusals = 0
 
     def hardware_address(self, _requestor):
         time.sleep(0.01)
@@ -60,6 +65,9 @@ class _Kernel:
         self.open[requestor.address] = requestor
 
     def dismiss(self, address):
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError("another program holds the lock of iptables")
         self.open.pop(address, None)
 
     def carried(self):
@@ -117,6 +125,40 @@ async def test_contracts_that_carry_nothing_take_no_disk(helping):
     assert helping._side.store.contract(number) is not None
     leave(LeaveReason.DONE)
     await until(lambda: not helping._calls._tasks)
+
+
+async def test_a_requestor_that_left_is_not_forwarded_for_once_the_kernel_takes_it(
+    helping, monkeypatch
+):
+    """Refused once, the kernel forwarded on until the helper stopped, and no count knew it."""
+    monkeypatch.setattr(help_driver, "_AGAIN_S", 0.0)
+    _, leave = confirmed(helping)
+    await until(lambda: SOURCE in helping._forwarding.open)
+    helping._forwarding.refusals = 2
+    leave(LeaveReason.DONE)
+    await until(lambda: not helping._calls._tasks)
+    assert helping._forwarding.open == {}
+
+
+async def test_a_second_signal_waits_for_the_kernel_s_part(tmp_path, monkeypatch):
+    """Else the thread that changes the kernel went on after all was undone."""
+    ends = []
+
+    async def run(_link, _store, _status):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            await asyncio.sleep(10)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.1)
+            ends.append("closed")
+
+    monkeypatch.setattr(sides, "_joined", lambda: None)
+    monkeypatch.setattr(sides, "GatewayLink", lambda *_, **__: None)
+    places = SimpleNamespace(state=tmp_path, runtime=tmp_path)
+    monkeypatch.setattr(sides, "directories", lambda: places)
+    await sides._until_signal(SharingRole.HELP, run)
+    assert ends == ["closed"]
 
 
 @pytest.mark.parametrize("barred", ["", "A hard budget is spent", None])

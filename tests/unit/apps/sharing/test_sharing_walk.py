@@ -523,8 +523,12 @@ class Calls(KernelCalls):
     async def call(self, work):
         task = asyncio.get_running_loop().create_task(self._work(work))
         self._made.add(task)
-        task.add_done_callback(self._made.discard)
+        task.add_done_callback(self._made_one)
         return await asyncio.shield(task)
+
+    def _made_one(self, task):
+        self._made.discard(task)
+        task.exception()  # its caller may be gone
 
     async def _work(self, work):
         async with self._lock:
