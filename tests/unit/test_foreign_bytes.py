@@ -360,7 +360,7 @@ PARSERS = {
     ),
     "datagrams of neighbours": Parser(
         lambda data: neighbours_datagram(data).verified(trust(), START_S),
-        (pack(identity("ann"), InviteMessage(1, bytes(16), 1, None)),),
+        (pack(identity("ann"), InviteMessage(1, bytes(16), 1)),),
         (UntrustedError,),
     ),
     "certificates of neighbours": Parser(

@@ -56,7 +56,6 @@ from cedos.apps.sharing.protocol.messages import (
     JoinMessage,
     LeaveMessage,
     LeaveReason,
-    Motion,
     ShareDatagram,
     ShareMessage,
     pack,
@@ -113,7 +112,6 @@ class Uplink:
     loss_ppm: int | None = None
     battery: float | None = None
     battery_s: int | None = None
-    motion: Motion | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +360,6 @@ class HelperMachine:
             loss_ppm=uplink.loss_ppm,
             network=uplink.network,
             battery_s=uplink.battery_s,
-            motion=uplink.motion,
             via=uplink.via,
             reaches=uplink.reaches,
         )

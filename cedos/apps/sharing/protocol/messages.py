@@ -1,6 +1,6 @@
 """The messages on the local link, and the one form of their datagrams. Pure.
 
-    magic "CSHR" | version 1 | length of the certificate, 16 bits | certificate | body | signature
+    magic "CSHR" | version 2 | length of the certificate, 16 bits | certificate | body | signature
 
 The body is a MessagePack array whose first item is the kind. The signature covers all before it, as it
 came: no receiver encodes a message again to verify it. Numbers are integers, addresses are 4 or 16 bytes.
@@ -34,7 +34,7 @@ PORT: Final = 338
 
 MOST_DATAGRAM_BYTES: Final = 1200
 NONCE_BYTES: Final = 16
-VERSION: Final = 1
+VERSION: Final = 2
 _HEAD: Final = struct.Struct(">4sBH")
 _MAGIC: Final = b"CSHR"
 _DATAGRAM: Final = b"cedos share datagram 1"
@@ -47,19 +47,6 @@ RateBps = Annotated[int, Meta(ge=0, le=10**12)]
 Price = Annotated[int, Meta(ge=0, le=10**12)]
 Currency = Annotated[str, Meta(pattern=r"^[A-Z]{3}$")]
 ByteCount = Annotated[int, Meta(ge=0, le=10**15)]
-_Speed = Annotated[int, Meta(ge=-100_000, le=100_000)]
-
-
-class Motion(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A host's place and movement, which it may keep to itself.
-
-    Degrees are in units of 10^-7, velocities in cm/s to the east and to the north.
-    """
-
-    latitude: Annotated[int, Meta(ge=-900_000_000, le=900_000_000)]
-    longitude: Annotated[int, Meta(ge=-1_800_000_000, le=1_800_000_000)]
-    east: _Speed
-    north: _Speed
 
 
 class Endpoint(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -96,7 +83,6 @@ class InviteMessage(
     sent_us: Microseconds
     nonce: Nonce
     rate_bps: RateBps
-    motion: Motion | None
 
 
 class JoinMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag=2):
@@ -125,7 +111,6 @@ class JoinMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     loss_ppm: Annotated[int, Meta(ge=0, le=10**6)] | None
     network: NetworkType
     battery_s: Annotated[int, Meta(ge=0, le=10**8)] | None
-    motion: Motion | None
     via: Annotated[tuple[PackedAddress, ...], Meta(min_length=1, max_length=2)]
     reaches: Annotated[tuple[Endpoint, ...], Meta(min_length=1, max_length=4)]
 

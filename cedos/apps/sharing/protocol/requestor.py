@@ -63,7 +63,6 @@ from cedos.apps.sharing.protocol.messages import (
     JoinMessage,
     LeaveMessage,
     LeaveReason,
-    Motion,
     ShareDatagram,
     ShareMessage,
     pack,
@@ -72,7 +71,7 @@ from cedos.apps.sharing.protocol.messages import (
 from cedos.apps.sharing.protocol.receipts import GIGABYTE, Contract, by_volume, contract_of
 from cedos.apps.sharing.protocol.signing import AddressBuckets, Freshness, SendTimes
 from cedos.limits import TokenBucket
-from cedos.selector.sharing import HelperOffer, HelperStrategy, Relative, by_price, encounter_s
+from cedos.selector.sharing import HelperOffer, HelperStrategy, by_price
 from cedos.session.protocol.crypto import Random
 
 _MOST_OFFERS: Final = 64
@@ -82,7 +81,6 @@ _ANSWER_S: Final = 9.0
 # The budget must last for so long at a helper's price and the rate wanted.
 _AFFORD_S: Final = 10.0
 _RECENT_INVITES: Final = 2
-_METRES_PER_DEGREE: Final = 111_320.0
 _FAULTS: Final = {
     LeaveReason.CARRIES_NOTHING, LeaveReason.REFUSED, LeaveReason.SILENT, LeaveReason.UNTRUSTED,
 }  # fmt: skip
@@ -100,7 +98,6 @@ class RequestorWish:
         budget: millionths of `currency` for all helpers together; None: no limit.
         own_network: the host has a network of its own. Without one the first helper is taken at once, so
             that the gateway can be asked about the others.
-        range_m: transmission range of the link, for the encounter's duration.
     """
 
     rate_bps: int
@@ -109,7 +106,6 @@ class RequestorWish:
     budget: int | None = None
     own_network: bool = False
     strategy: HelperStrategy = by_price
-    range_m: float = 50.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +225,6 @@ class RequestorMachine:
         self._answers = TokenBucket(200, 400, now_s)
         # Anyone can forge a Leave, and an answer only who hears the question.
         self._leaves = TokenBucket(20, 40, now_s)
-        self._motion: Motion | None = None
         self._commands: list[RequestorCommand] = []
         self._helpers: OrderedDict[bytes, _Helper] = OrderedDict()
         self._avoided = AvoidedClients(self._timing.avoid_s, self._timing.most_avoid_s)
@@ -362,10 +357,6 @@ class RequestorMachine:
             found.offer = self._offer(found.certificate.host, found.terms)
             self._check_rate(now_s)
 
-    def on_motion(self, motion: Motion | None) -> None:
-        """Take the host's own place and movement, for the next Invite and the next choice."""
-        self._motion = motion
-
     def on_revocations(self, data: bytes, now_s: float) -> None:
         """Take the gateway's list. UntrustedError: the gateway did not sign it."""
         self._trust.revoke(data)
@@ -440,7 +431,7 @@ class RequestorMachine:
         nonce = self._nonce()
         self._invites.append(nonce)
         sent_us = self._times.next(now_s)
-        message = InviteMessage(sent_us, nonce, math.ceil(missing_bps), self._motion)
+        message = InviteMessage(sent_us, nonce, math.ceil(missing_bps))
         self._commands.append(SendDatagram(pack(self._identity, message), None))
         self._choose_s = min(self._choose_s, now_s + self._timing.gather_s)
         self._invited_s = now_s
@@ -534,18 +525,7 @@ class RequestorMachine:
             self._history.get(helper, told_bps),
             terms.network,
             math.inf if terms.battery_s is None else terms.battery_s,
-            self._encounter_s(terms.motion),
         )
-
-    def _encounter_s(self, theirs: Motion | None) -> float:
-        ours = self._motion
-        if ours is None or theirs is None:
-            return math.inf
-        north_m = (theirs.latitude - ours.latitude) / 1e7 * _METRES_PER_DEGREE
-        degrees = (theirs.longitude - ours.longitude + 1_800_000_000) % 3_600_000_000 / 1e7 - 180.0
-        east_m = degrees * _METRES_PER_DEGREE * math.cos(math.radians(ours.latitude / 1e7))
-        speed = (theirs.east - ours.east) / 100, (theirs.north - ours.north) / 100
-        return encounter_s(Relative(east_m, north_m, *speed), self._wish.range_m)
 
     def _used(self) -> Iterator[_Helper]:
         unused = {HelperState.OFFERED, HelperState.LEAVING}

@@ -100,7 +100,7 @@ def confirmed(helping):
         now_us += 1
         link.received(pack(ann, kind(now_us, os.urandom(16), *fields)), WHERE)
 
-    say(InviteMessage, 1, None)
+    say(InviteMessage, 1)
     join = unpack(link.sent[-1])
     assert isinstance(join.message, JoinMessage)
     say(ConfirmMessage, bob, join.message.nonce, join.digest, SOURCE.packed)

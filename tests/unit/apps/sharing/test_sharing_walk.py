@@ -336,7 +336,7 @@ class World:
         price = self.random.choice([0, 100_000, 500_000, 10**9])
         return self.forge(
             JoinMessage, to, invite.nonce, price, "EUR", 10**9, 8_000_000, None, None,
-            NetworkType.LTE, None, None, (IPv4Address(MALLORY[0]).packed,), REACHES,
+            NetworkType.LTE, None, (IPv4Address(MALLORY[0]).packed,), REACHES,
         )  # fmt: skip
 
     def attack(self):
@@ -369,7 +369,7 @@ class World:
             case 5:
                 self.deliver(target, self.forge(HelloMessage, to), MALLORY)
             case 6:
-                invite = self.forge(InviteMessage, 8_000_000, None)
+                invite = self.forge(InviteMessage, 8_000_000)
                 for each in HELPERS:
                     self.deliver(each, invite, MALLORY)
             case 7:  # it comes, goes and comes at once

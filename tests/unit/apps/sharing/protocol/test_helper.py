@@ -35,7 +35,7 @@ def say(machine, message, name="ann", now_s=START_S):
 
 
 def invite(number, now_s=START_S):
-    return InviteMessage(int(now_s * 1e6) + number, bytes([number]) * 16, 8_000_000, None)
+    return InviteMessage(int(now_s * 1e6) + number, bytes([number]) * 16, 8_000_000)
 
 
 def joined(machine, now_s=START_S):

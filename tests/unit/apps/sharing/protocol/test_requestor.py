@@ -19,7 +19,6 @@ from cedos.apps.sharing.protocol.messages import (
     JoinMessage,
     LeaveMessage,
     LeaveReason,
-    Motion,
     unpack,
 )
 from cedos.apps.sharing.protocol.requestor import HelperState
@@ -433,19 +432,3 @@ def test_a_certificate_that_is_revoked_ends_the_contract():
     assert of(link, RemovePath) == [DAN]
     link.run(10)
     assert sorted(link.paths()) == ["bob", "cyd", "dan"], "dan is not taken again"
-
-
-def test_an_encounter_that_soon_ends_makes_a_helper_the_second_choice():
-    here = Motion(469_480_000, 74_470_000, 0, 0)
-    leaving = Motion(469_481_000, 74_470_000, 0, 1_000)  # 11 m north, 10 m/s away: 4 s
-    link = three()
-    link.asker.on_motion(here)
-    for number, (name, motion) in enumerate([("bob", here), ("cyd", leaving), ("dan", here)], 1):
-        machine = helper(name, number, price=100_000)
-        told = uplink(number)
-        machine.on_uplink(
-            type(told)(told.network, told.via, told.reaches, 4_000_000, motion=motion), START_S
-        )
-        link.helpers[name] = machine
-    link.run(1.1)
-    assert sorted(link.paths()) == ["bob", "dan"]

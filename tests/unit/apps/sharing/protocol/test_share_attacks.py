@@ -104,7 +104,7 @@ def test_a_host_without_a_certificate_bills_nothing(stranger, side):
     now_us = int(START_S * 1e6)
     join = JoinMessage(
         now_us, b"n" * 16, ann.key.public, bytes(16), 500_000, "EUR", 10**12,
-        None, None, None, NetworkType.LTE, None, None, (b"\x0a\0\0\1",), REACHES,
+        None, None, None, NetworkType.LTE, None, (b"\x0a\0\0\1",), REACHES,
     )  # fmt: skip
     joined = pack(bob, join)
     confirm = ConfirmMessage(
@@ -123,7 +123,7 @@ def test_a_host_without_a_certificate_does_not_help(stranger):
     link.asker.commands()
     # Eve answers the very Invite, at no price.
     honest = helper("bob", 1)
-    invite = InviteMessage(int(START_S * 1e6), b"n" * 16, 8_000_000, None)
+    invite = InviteMessage(int(START_S * 1e6), b"n" * 16, 8_000_000)
     honest.receive_datagram(pack(identity("ann"), invite), WHERE, START_S)
     (join,) = honest.commands()
     real = unpack(join.data).message
@@ -188,7 +188,7 @@ def test_a_confirm_that_is_replayed_after_the_end_starts_nothing():
 def test_a_confirm_in_anothers_name_starts_nothing(forger):
     """Dan is a member of the group, eve is not: neither can accept for ann, nor with ann's Join."""
     bob = helper("bob", 1)
-    invite = InviteMessage(int(START_S * 1e6), b"n" * 16, 1, None)
+    invite = InviteMessage(int(START_S * 1e6), b"n" * 16, 1)
     bob.receive_datagram(pack(identity("ann"), invite), WHERE, START_S)
     (join,) = bob.commands()
     told = unpack(join.data)
@@ -292,7 +292,7 @@ def test_a_flood_of_invites_of_many_members_is_answered_5_times_a_second():
     now, answered, sent = START_S, 0, 0
     for step in range(1000):
         now = START_S + step / 100
-        message = InviteMessage(int(now * 1e6), step.to_bytes(16, "big"), 1_000_000, None)
+        message = InviteMessage(int(now * 1e6), step.to_bytes(16, "big"), 1_000_000)
         where = (f"10.0.0.{step % 40}", 7, 1)
         bob.receive_datagram(pack(members[step % 40], message), where, now)
         sent += 1
@@ -311,7 +311,7 @@ def test_a_flood_of_one_address_leaves_room_for_others(registered):
     hosts, answered = [made(f"eve{number}") for number in range(40)], 0
     for step in range(1, 1000):
         now = START_S + step / 100
-        message = InviteMessage(int(now * 1e6), step.to_bytes(16), 1_000_000, None)
+        message = InviteMessage(int(now * 1e6), step.to_bytes(16), 1_000_000)
         bob.receive_datagram(pack(hosts[step % 40], message), ("10.0.0.66", step, 1), now)
         bob.commands()
         if step % 100 == 50:
@@ -332,7 +332,7 @@ def test_a_flood_of_one_that_is_helped_leaves_the_others_heard():
     def head(number):
         return int(now * 1e6) + number, number.to_bytes(16)
 
-    (join,) = say(eve, InviteMessage(*head(1), 1_000_000, None), WHERE)
+    (join,) = say(eve, InviteMessage(*head(1), 1_000_000), WHERE)
     offer = unpack(join)
     assert isinstance(offer.message, JoinMessage)
     agreed = (BOB, offer.message.nonce, offer.digest, bytes([10, 0, 0, 99]))
@@ -358,7 +358,7 @@ def test_a_flood_of_strangers_costs_a_bounded_number_of_verifications(monkeypatc
     for step in range(3000):
         now = START_S + step / 1000
         kinds = [
-            InviteMessage(int(now * 1e6), bytes(16), 1, None),
+            InviteMessage(int(now * 1e6), bytes(16), 1),
             HelloMessage(int(now * 1e6), bytes(16), BOB),
         ]
         where = (f"10.0.{step // 256}.{step % 256}", 7, 1)
@@ -562,6 +562,6 @@ def test_a_datagram_of_another_hour_is_refused(hours):
     bob = helper("bob", 1)
     sent_us = int((START_S + 3600 * hours) * 1e6)
     bob.receive_datagram(
-        pack(identity("ann"), InviteMessage(sent_us, bytes(16), 1, None)), WHERE, START_S
+        pack(identity("ann"), InviteMessage(sent_us, bytes(16), 1)), WHERE, START_S
     )
     assert bob.commands() == []

@@ -17,7 +17,6 @@ from cedos.apps.sharing.protocol.messages import (
     JoinMessage,
     LeaveMessage,
     LeaveReason,
-    Motion,
     pack,
     unpack,
 )
@@ -30,21 +29,13 @@ NONCES = st.binary(min_size=16, max_size=16)
 KEYS = st.binary(min_size=32, max_size=32)
 BYTES = st.integers(0, 10**15)
 ADDRESSES = st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16)
-SPEED = st.integers(-100_000, 100_000)
-MOTIONS = st.none() | st.builds(
-    Motion,
-    st.integers(-900_000_000, 900_000_000),
-    st.integers(-1_800_000_000, 1_800_000_000),
-    SPEED,
-    SPEED,
-)
-INVITES = st.builds(InviteMessage, TIMES, NONCES, st.integers(0, 10**12), MOTIONS)
+INVITES = st.builds(InviteMessage, TIMES, NONCES, st.integers(0, 10**12))
 JOINS = st.builds(
     JoinMessage,
     TIMES, NONCES, KEYS, NONCES, st.integers(0, 10**12), st.from_regex(r"[A-Z]{3}", fullmatch=True),
     BYTES, st.none() | st.integers(0, 10**12), st.none() | st.integers(0, 10**8),
     st.none() | st.integers(0, 10**6), st.sampled_from(NetworkType),
-    st.none() | st.integers(0, 10**8), MOTIONS,
+    st.none() | st.integers(0, 10**8),
     st.lists(ADDRESSES, min_size=1, max_size=2).map(tuple),
     st.lists(st.builds(Endpoint, ADDRESSES, st.integers(1, 65_535)), min_size=1, max_size=4).map(
         tuple
@@ -58,7 +49,7 @@ MESSAGES = st.one_of(
     st.builds(HelloMessage, TIMES, NONCES, KEYS),
     st.builds(HelloAckMessage, TIMES, NONCES, KEYS, NONCES, BYTES),
 )
-INVITE = InviteMessage(1, bytes(16), 8_000_000, None)
+INVITE = InviteMessage(1, bytes(16), 8_000_000)
 HEAD = pack(ANN, INVITE)[: 7 + len(ANN.certificate)]
 
 
@@ -132,7 +123,7 @@ def test_a_datagram_fits_in_any_packet_with_the_longest_name_and_all_it_may_tell
     longest = identity("\N{HIRAGANA LETTER A}" * 63)
     join = JoinMessage(
         2**56, bytes(16), BOB_KEY, bytes(16), 10**12, "EUR", 10**15, 10**12, 10**8, 10**6,
-        NetworkType.NR, 10**8, Motion(900_000_000, 1_800_000_000, 100_000, -100_000),
+        NetworkType.NR, 10**8,
         (bytes(16), bytes(16)), REACHES * 4,
     )  # fmt: skip
     assert len(pack(longest, join)) < MOST_DATAGRAM_BYTES - 200

@@ -24,7 +24,6 @@ from cedos.apps.sharing.protocol.messages import (
     JoinMessage,
     LeaveMessage,
     LeaveReason,
-    Motion,
     pack,
     unpack,
 )
@@ -54,10 +53,10 @@ def vectors():
     request, ann = registered("ann", ANN, 1)
     _, bob = registered("bob", BOB, 2)
     nonce = [bytes([number]) * 16 for number in range(0xA0, 0xA8)]
-    invite = InviteMessage(NOW_US, nonce[0], 8_000_000, Motion(469_480_000, 74_470_000, 150, -20))
+    invite = InviteMessage(NOW_US, nonce[0], 8_000_000)
     join = JoinMessage(
         NOW_US + 1000, nonce[1], ANN.public, invite.nonce, 500_000, "EUR", 500_000_000, 4_000_000,
-        45_000, 1_000, NetworkType.LTE, 14_400, None, (bytes([10, 0, 0, 1]),),
+        45_000, 1_000, NetworkType.LTE, 14_400, (bytes([10, 0, 0, 1]),),
         (Endpoint(bytes([198, 51, 100, 1]), 443),),
     )  # fmt: skip
     joined = pack(bob, join)
@@ -110,7 +109,7 @@ def test_no_other_vector_is_written():
 def test_the_vectors_are_accepted():
     known = {name: bytes.fromhex(digits) for name, digits in written().items()}
     certificate = known["certificate of ann"]
-    head = b"CSHR\1" + len(certificate).to_bytes(2, "big")
+    head = b"CSHR\2" + len(certificate).to_bytes(2, "big")
     signature = known["signature of the Invite's datagram"]
     invite = unpack(head + certificate + known["body of the Invite"] + signature)
     assert invite.verified(TRUST, NOW_S).name == "ann"
