@@ -299,6 +299,11 @@ class Turns:
         else:
             self._waiting.setdefault(peer, {})[work] = None
 
+    def go_on(self, peer: str, work: Callable[[], None]) -> None:
+        """Do more of a peer's work in a later turn, before its other work."""
+        self._waiting[peer] = {work: None} | self._waiting.pop(peer, {})
+        self._plan()
+
     async def turn(self, peer: str) -> None:
         """Return in a turn of the peer. What the task does until it waits again counts as its work."""
         waiter = Waiter(self._loop)

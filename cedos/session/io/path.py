@@ -18,7 +18,7 @@ import structlog
 from cedos.errors import ProtocolError
 from cedos.kernel import tcp_info
 from cedos.kernel.interface_socket import bind_to_interface
-from cedos.session.io.driver import RECEIVE_BYTES, TURN_S, Driver
+from cedos.session.io.driver import TURN_S, Driver
 from cedos.session.io.path_estimator import PathEstimator
 from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import Buffer
@@ -51,7 +51,7 @@ _BATCH_BYTES: Final = 1 << 17
 _SLOW_BPS: Final = 200e6
 _RECORD_S: Final = 0.020
 _LEAST_RECORD: Final = 4_096
-_LEAST_READ: Final = 1 << 14
+_NOTHING: Final = memoryview(b"")
 # The kernel ends a connection whose data are unacknowledged for this time (TCP_USER_TIMEOUT), and
 # sends keep-alives to a peer that is silent for this time.
 SILENCE_S: Final = 30
@@ -129,9 +129,9 @@ class SessionPath:
     """A connection with its channel."""
 
     __slots__ = (
-        "_acknowledged_bytes", "_driver", "_host", "_pending", "_read_bytes", "_reading", "_report",
-        "_reported_confirmed",
-        "_reported_opened", "_shares", "_shut", "_unsent_bytes", "_writing", "_written_bytes", "channel",
+        "_acknowledged_bytes", "_driver", "_host", "_pending", "_reading", "_report",
+        "_reported_confirmed", "_reported_opened", "_rest",
+        "_shares", "_shut", "_unsent_bytes", "_writing", "_written_bytes", "channel",
         "closed", "connection", "core", "egress", "estimator", "facts", "index", "known", "path_id",
         "peer", "received_bytes",
     )  # fmt: skip
@@ -160,8 +160,8 @@ class SessionPath:
         self.index = index
         self.known = known
         self.peer = peer
-        # With whom the connection shares the event loop's turns; how much is read at once.
-        self._shares, self._read_bytes = network_of(peer) if peer else "", _LEAST_READ
+        # With whom the connection shares the event loop's turns; what it has read and not taken yet.
+        self._shares, self._rest = network_of(peer) if peer else "", _NOTHING
         self.path_id = driver.new_path_id()  # unique in this process
         # The session that the connection belongs to, once that is known (`attach`).
         self.core: Session | None = None
@@ -201,36 +201,49 @@ class SessionPath:
         driver = self._driver
         if self.closed:
             return
-        try:
-            size = self.connection.recv_into(driver.buffer, self._read_bytes)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError as error:
-            self.close(f"the connection broke: {error.strerror or error}")
-            return
-        if not size:
-            self.close("the other end closed the connection")
-            return
-        # All connections share the buffer, so the session copies what it keeps before `_take` returns.
-        now = driver.now()
-        self.received_bytes += size
-        self._take(driver.view[:size], now)
-        # Read less at once of what costs much time, such as thousands of small records. What does not
-        # fill a read says nothing of what a larger one would cost.
-        took_s = driver.now() - now
-        if took_s > TURN_S:
-            self._read_bytes = max(int(size * TURN_S / took_s), _LEAST_READ)
-        elif took_s < TURN_S / 4 and size == self._read_bytes:
-            self._read_bytes = min(self._read_bytes * 2, RECEIVE_BYTES)
+        data, own = self._rest, True
+        if not data:
+            try:
+                size = self.connection.recv_into(driver.buffer)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError as error:
+                self.close(f"the connection broke: {error.strerror or error}")
+                return
+            if not size:
+                self.close("the other end closed the connection")
+                return
+            self.received_bytes += size
+            data, own = driver.view[:size], False
+        # Small records may cost much time: then the rest waits, and the peer's other connections with it.
+        now, received = driver.now(), False
+        while data and not self.closed:
+            took = self._take(data, now)
+            if took is None:
+                return
+            received = received or took
+            data = data[len(data) - self.channel.left :]
+            if driver.now() - now > TURN_S:
+                break
+        # All connections share the buffer, so what is kept is copied.
+        self._rest = data if own or not data else memoryview(bytes(data))
+        if self._rest:
+            driver.turns.go_on(self._shares, self._read)
+        if received and not self.closed:
+            self._report(self, _RECEIVED, "")
+        if self.channel.failure is not None and not self.closed:
+            self.flush(now)
+            self.close(self.channel.failure.why)
 
-    def _take(self, data: memoryview, now: float) -> None:
+    def _take(self, data: memoryview, now: float) -> bool | None:
+        """Take a portion; return whether the session has received something, None: it cannot go on."""
         channel = self.channel
         try:
             records = channel.receive(data, now)
         # Some bytes were taken and some not: this connection cannot go on.
         except Exception as error:
             self.close(_failed(error))
-            return
+            return None
         # During the handshake: report its steps, and send its next message.
         if not self._reported_confirmed:
             if channel.failure is None and channel.opened is not None:
@@ -240,21 +253,18 @@ class SessionPath:
             core = self.core
             if core is None:
                 self.close("records before the flow is known")
-                return
+                return None
             try:
                 for record in records:
                     core.receive(self.path_id, record, now)
             except ProtocolError as error:
                 self._report(self, SessionPathEvent.WRONG, str(error))
-                return
+                return None
             # It is unknown how much of the record was taken.
             except Exception as error:
                 self._report(self, SessionPathEvent.WRONG, _failed(error))
-                return
-            self._report(self, _RECEIVED, "")
-        if channel.failure is not None and not self.closed:
-            self.flush(now)
-            self.close(channel.failure.why)
+                return None
+        return bool(records)
 
     def _report_handshake(self) -> None:
         """Report OPENED and CONFIRMED, each once."""

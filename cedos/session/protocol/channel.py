@@ -46,6 +46,8 @@ from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions
 from cedos.session.protocol.packing import RECORD_BYTES
 
 _RECORD: Final = int(MessageKind.RECORD)
+# The bytes and the records after which the caller looks whether there is time for more.
+_PORTION_BYTES, _PORTION = 1 << 16, 64
 
 
 class Channel:
@@ -65,7 +67,7 @@ class Channel:
 
     __slots__ = (
         "_done", "_handshake", "_held", "_initiator", "_least", "_most", "_opener", "_outgoing",
-        "_partial", "_sealer", "_secrets", "confirmed", "failure", "opened",
+        "_partial", "_sealer", "_secrets", "confirmed", "failure", "left", "opened",
     )  # fmt: skip
 
     def __init__(
@@ -87,6 +89,8 @@ class Channel:
         self._sealer: RecordKey | None = None
         self._opener: RecordKey | None = None
         self._partial = bytearray()
+        # The bytes at the end of what was received last that were not looked at.
+        self.left = 0
         # The possible lengths of a record: none before the peer is confirmed.
         self._least, self._most = 1, 0
 
@@ -131,17 +135,20 @@ class Channel:
         return waiting
 
     def receive(self, data: Buffer, now: float) -> list[Chunk]:
-        """Return the contents of the records that are whole now, in order.
+        """Return the contents of the first records that are whole now, in order.
 
-        Then look at `opened` and `failure`. The contents are valid until the next call or until
-        `data` changes: copy what is kept.
+        Then look at `opened` and `failure`, and call again with the `left` bytes. The contents are valid
+        until `data` changes: copy what is kept.
         """
         records: list[Chunk] = []
         view = memoryview(data)
         # First complete the record that an earlier call left unfinished.
         at = self._complete(view, records, now) if self._partial else 0
-        end = len(view)
+        end, whole = len(view), True
         while self.failure is None and end - at >= HEADER_BYTES:
+            if at >= _PORTION_BYTES or len(records) >= _PORTION:
+                whole = False
+                break
             number = HEADER.unpack_from(view, at)[0]
             n_bytes, start = number >> 8, at + HEADER_BYTES
             # Fast path: a record of a confirmed peer with a possible length.
@@ -156,8 +163,9 @@ class Channel:
                 self._record(header, view[start:at], records)
             else:
                 self._message(kind, header, view[start:at], records, now)
+        self.left = 0 if whole else end - at
         # Keep the beginning of an unfinished record for the next call.
-        if self.failure is None and at < end:
+        if self.failure is None and whole and at < end:
             self._partial += view[at:]
         return records
 

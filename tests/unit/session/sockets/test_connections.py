@@ -18,7 +18,7 @@ from cedos.errors import ConfigError, HostError, SessionError, SessionRefusedErr
 from cedos.model import Bulk, Direction, Label, NetworkKind, Urgency
 from cedos.session.io import connect_attempts, dialler
 from cedos.session.io.advice import KnownNetwork
-from cedos.session.io.driver import RECEIVE_BYTES, TURN_S, Turns
+from cedos.session.io.driver import TURN_S, Turns
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.protocol import packing
@@ -214,47 +214,39 @@ async def test_a_peer_with_many_sessions_leaves_turns_to_others(by, monkeypatch)
             each.abort("the test is over")
 
 
-def test_what_costs_much_is_read_for_one_turn():
-    """A first read, and one after small cheap ones, took up to 97 ms of a session's small records."""
-    now_s, record_s, waiting = 0.0, 0.0, 0
+async def test_what_costs_much_is_read_for_one_turn(joined, monkeypatch):
+    """A first read took up to 97 ms of a session's small records, later one after cheap bulk 90 ms."""
+    near, far = await joined()
+    (sending,), (path,) = (list(each.flow.paths.values()) for each in (near, far))
+    bulk = bytes(4 << 20)
+    sent = asyncio.create_task(near.write(bulk))
+    assert await far.read_exactly(len(bulk)) == bulk
+    await sent
+    spent_s, reads, read = 0.0, [], SessionPath._read
+    began_s, driver = path._driver.now(), path._driver
 
-    class Costly(SessionPath):
-        __slots__ = ()
+    def receive(*_):
+        nonlocal spent_s
+        spent_s += 7e-6
 
-        def _take(self, data, _now):
-            nonlocal now_s
-            now_s += len(data) * record_s
+    def noted(one):
+        before_s = spent_s
+        read(one)
+        if one is path:
+            reads.append(spent_s - before_s)
 
-    def receive(_buffer, most):
-        nonlocal waiting
-        waiting -= (size := min(most, waiting))
-        return size
-
-    driver = SimpleNamespace(
-        host=SimpleNamespace(tcp_info=None), buffer=None, view=memoryview(bytes(RECEIVE_BYTES)),
-        now=lambda: now_s, new_path_id=lambda: 1,
-    )  # fmt: skip
-    connection = SimpleNamespace(recv_into=receive)
-    path = Costly(driver, connection, None, None, PathFacts("lo"))
-
-    def read(count, each_s):
-        nonlocal waiting, record_s
-        waiting, record_s = count, each_s
-        began_s = now_s
-        path._read()
-        return now_s - began_s, count - waiting
-
-    costly_s = 0.090 / RECEIVE_BYTES
-    assert read(RECEIVE_BYTES, costly_s)[0] < TURN_S
-    for _ in range(10):
-        read(100, 1e-9)
-    assert read(RECEIVE_BYTES, costly_s)[0] < TURN_S
-    # What costs little is soon read at once, and what costs much again for a turn from the second read.
-    for _ in range(10):
-        size = read(RECEIVE_BYTES, 1e-9)[1]
-    assert size == RECEIVE_BYTES
-    read(RECEIVE_BYTES, costly_s)
-    assert read(RECEIVE_BYTES, costly_s)[0] < 1.1 * TURN_S
+    await until(lambda: not sending.blocked)
+    record = packing.ack(Space.STREAM, 0, 0, [])
+    small = b"".join(sending.channel.send_one(record) for _ in range(10_000))
+    with monkeypatch.context() as patched:
+        patched.setattr(SessionPath, "_read", noted)
+        patched.setattr(type(path.core), "receive", receive)
+        patched.setattr(driver, "now", lambda: began_s + spent_s)
+        patched.setattr(path, "_report", lambda *_: None)
+        taken = sending.connection.send(small)
+        await until(lambda: spent_s > 6.9e-6 * (taken * 10_000 // len(small)))
+    assert taken > 200_000
+    assert max(reads) < 1.2 * TURN_S
 
 
 def test_who_sends_little_goes_before_many_who_send_much():
