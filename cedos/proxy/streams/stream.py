@@ -231,9 +231,9 @@ class ProxiedStream:
             count -= len(first)
             waiting.popleft()
         self._account()
-        # Double the window once all of it was read, or half of it while the session lends.
+        # Double the window once all of it was read, or half of it while the session lends and takes back.
         read = self.read_bytes
-        if self._window_bytes < WINDOW_BYTES:
+        if self._window_bytes < WINDOW_BYTES and not (self._peer_ended or self._broken):
             wider = min(2 * self._window_bytes, WINDOW_BYTES)
             reads = read - self._window_from
             if reads >= self._window_bytes or (

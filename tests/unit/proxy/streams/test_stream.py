@@ -9,7 +9,13 @@ from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Direction
 from cedos.proxy.streams.carry import waiting_head
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
-from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamWindow, parse
+from cedos.proxy.streams.frames import (
+    StreamBytes,
+    StreamEnd,
+    StreamReset,
+    StreamWindow,
+    parse,
+)
 from cedos.proxy.streams.stream import (
     INITIAL_WINDOW_BYTES,
     LARGE,
@@ -99,6 +105,19 @@ async def test_the_window_grows_with_what_is_read():
     assert windows[0] == INITIAL_WINDOW_BYTES * 3 // 2
     assert {b - a for a, b in itertools.pairwise(windows[-8:])} == {WINDOW_BYTES // 2}
     assert len(windows) < 30
+
+
+@pytest.mark.parametrize("over", [StreamEnd(1, INITIAL_WINDOW_BYTES), StreamReset(1)])
+async def test_what_is_read_behind_the_end_borrows_no_window(over):
+    """It was never given back, for the stream was over: some thirty such streams left nothing to lend."""
+    sent = Sent(lends_bytes=WINDOW_BYTES)
+    stream = ProxiedStream(1, sent)
+    stream.on_frame(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))
+    sent.ends = True
+    stream.finish()
+    stream.on_frame(over)
+    stream.on_read(INITIAL_WINDOW_BYTES // 2)
+    assert stream.lent_bytes == 0
 
 
 async def test_a_window_that_came_late_takes_nothing_back():
