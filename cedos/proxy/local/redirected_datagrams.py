@@ -41,26 +41,17 @@ _PKTINFO4, _PKTINFO6 = struct.Struct("=i4s4s"), struct.Struct("=16si")
 
 
 @dataclass(slots=True)
-class _Here:
-    """The ends of a datagram here: the address that stands for its destination, and the sender.
-
-    `by`: the proxy's socket.
-    """
-
-    address: str
-    sender: Any
-    by: socket.socket
-
-
-@dataclass(slots=True)
 class _Known:
     """A destination that datagrams were sent to, its ends here, and when the sender was last checked.
 
-    `answered_s`: it was checked for an answer, which does not show that the address stands for the same.
+    `address` stands for it; `by`: the proxy's socket. `answered_s`: the sender was checked for an answer,
+    which does not show that the address stands for the same.
     """
 
     to: SentTo
-    here: _Here
+    address: str
+    sender: Any
+    by: socket.socket
     checked_s: float
     answered_s: float = 0.0
 
@@ -73,7 +64,7 @@ class _Sender:
         user: int,
         packets: Callable[[int, Came, Refused], ProgramPackets],
         came: Callable[[_Known, bytes], None],
-        refused: Callable[[_Here], None],
+        refused: Callable[[str, Any], None],
     ) -> None:
         self.user = user
         self.packets = packets(user, self._answered, self._not_taken)
@@ -96,7 +87,7 @@ class _Sender:
     def _not_taken(self, host: str, port: int) -> None:
         known = self.destinations.get((host, port))
         if known is not None:
-            self._refused(known.here)
+            self._refused(known.address, known.sender)
 
 
 class RedirectedDatagrams:
@@ -144,7 +135,7 @@ class RedirectedDatagrams:
             for one in sockets[:STRANGERS]:
                 self._loop.add_reader(one, self._readable, one)
             self._hear_strangers(sockets[STRANGERS])
-        self._check_later()
+        self._check()
         return LedDatagrams(self._port, six)
 
     async def close(self) -> None:
@@ -185,10 +176,10 @@ class RedirectedDatagrams:
     def _take(self, one: socket.socket, address: str, sender: Any, data: bytes) -> None:
         known, now_s = self._known.get(address), self._loop.time()
         # Fast path: the same socket sent to the same address here a moment ago.
-        if known is None or known.here.sender != sender or now_s > known.checked_s + _CHECKED_S:
-            known = self._checked(_Here(address, sender, one), now_s)
+        if known is None or known.sender != sender or now_s > known.checked_s + _CHECKED_S:
+            known = self._checked(one, address, sender, now_s)
             if known is None:
-                self._refused(_Here(address, sender, one))
+                self._refused(address, sender)
                 return
         to = known.to
         if to.port == NAMES_PORT:
@@ -204,17 +195,19 @@ class RedirectedDatagrams:
         self._senders.move_to_end(to.cookie)
         program.send(known, data)
 
-    def _checked(self, here: _Here, now_s: float) -> _Known | None:
+    def _checked(
+        self, one: socket.socket, address: str, sender: Any, now_s: float
+    ) -> _Known | None:
         """Return a datagram's destination if its sender is the socket that the address was made for.
 
         None: it is another one. Any program could find the address and send to it, and the sender's port
         may belong to another program by now.
         """
-        to = self._redirection.place(here.address)
+        to = self._redirection.place(address)
         if to is None:
-            self._redirection.end(here.sender[:2], (here.address, self._port))
+            self._redirection.end(sender[:2], (address, self._port))
             return None
-        found = _Known(to, here, now_s)
+        found = _Known(to, address, sender, one, now_s)
         whose = self._is_of(found)
         if whose is None and to.cookie not in self._senders:
             # The program sent a datagram and has ended: send it, but remember nothing for answers.
@@ -222,16 +215,16 @@ class RedirectedDatagrams:
             return found
         if not whose:
             return None
-        self._known[here.address] = found
-        self._known.move_to_end(here.address)
+        self._known[address] = found
+        self._known.move_to_end(address)
         while len(self._known) > _MOST_KNOWN:
             self._known.popitem(last=False)
         return found
 
     def _is_of(self, known: _Known) -> bool | None:
         """Tell whether the place's own socket sends from there; None: no socket does."""
-        here = known.here.address, self._port
-        owner = self._owners.find(socket.IPPROTO_UDP, known.here.sender[:2], here)
+        here = known.address, self._port
+        owner = self._owners.find(socket.IPPROTO_UDP, known.sender[:2], here)
         return owner and owner.cookie in (known.to.cookie, UNKNOWN.cookie)
 
     def _make_room(self, user: int) -> None:
@@ -246,30 +239,27 @@ class RedirectedDatagrams:
 
     def _came(self, known: _Known, data: bytes) -> None:
         """Hand an answer on, unless the program's port is free, or another one's, by now."""
-        now_s, here = self._loop.time(), known.here
+        now_s = self._loop.time()
         if now_s > max(known.checked_s, known.answered_s) + _CHECKED_S:
             if not self._is_of(known):
                 return
             known.answered_s = now_s
         with suppress(OSError):  # the program does not read, or has gone
-            here.by.sendmsg([data], [_from(here.address)], 0, here.sender)
+            known.by.sendmsg([data], [_from(known.address)], 0, known.sender)
 
-    def _refused(self, here: _Here) -> None:
-        self._refusals.tell(here.sender[:2], (here.address, self._port))
+    def _refused(self, address: str, sender: Any) -> None:
+        self._refusals.tell(sender[:2], (address, self._port))
 
     def _end(self, cookie: int) -> None:
         program = self._senders.pop(cookie)
         for known in program.destinations.values():
-            self._known.pop(known.here.address, None)
+            self._known.pop(known.address, None)
         task = self._loop.create_task(program.packets.end())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
 
-    def _check_later(self) -> None:
-        self._checking = self._loop.call_later(min(_CHECK_S, self._idle_s), self._check)
-
     def _check(self) -> None:
-        self._check_later()
+        self._checking = self._loop.call_later(min(_CHECK_S, self._idle_s), self._check)
         old_s = self._loop.time() - self._idle_s
         for cookie, each in list(self._senders.items()):
             if each.packets.used_s <= old_s:
