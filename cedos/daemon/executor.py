@@ -1,6 +1,7 @@
 """Carries the controller's commands out: on the kernel, the prober, the records."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,9 +58,10 @@ class HostExecutor:
     transfers: Transfers
     awake: StayAwake
     problem: str | None = None
-    # No wall waits for logind.
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _awake_turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # Commands of one kind wait for each other. (No wall waits for logind.)
+    _turns: defaultdict[type, asyncio.Lock] = field(
+        default_factory=lambda: defaultdict(asyncio.Lock)
+    )
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # The counters of all interfaces, for as long as one burst of looks lasts.
     _counters: tuple[float, Mapping[str, int]] = field(default=(float("-inf"), {}))
@@ -167,6 +169,7 @@ class HostExecutor:
             # -- hard budgets
             case do.BarNetworks(networks):
                 self._start(self._end(command, steering.barring.bar, networks))
+                self.budgets.keep()  # what is spent stays so, whatever kills the daemon
             # -- transfers with deadlines
             case do.TurnsChanged(keys):
                 self.transfers.on_turns(keys)
@@ -202,7 +205,7 @@ class HostExecutor:
         argument: _Argument,
     ) -> None:
         """Carry a command out that waits for others; its end is an event."""
-        async with self._turn:
+        async with self._turns[type(command)]:
             try:
                 await carry_out(argument)
             except (CedosError, OSError) as error:
@@ -212,7 +215,7 @@ class HostExecutor:
                 self.driver.post(CommandDone(command))
 
     async def _keep_awake(self, command: do.KeepAwake) -> None:
-        async with self._awake_turn:
+        async with self._turns[type(command)]:
             if not await self.awake.hold(command.on):
                 self.driver.post(CommandFailed(command))
 

@@ -10,7 +10,7 @@ nothing is counted twice, and use while the daemon was down is counted later.
 
 import sqlite3
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -67,6 +67,8 @@ class Usage:
         earlier: Path | None = None,
     ) -> None:
         self.path = path
+        # Whether a source has begun to count since the last `write`: a crash now would lose its use.
+        self.fresh = False
         self.notice: str | None = None
         self.problem: str | None = None
         self._boot = boot
@@ -85,19 +87,32 @@ class Usage:
                 "SELECT source, boot, instance, value FROM counter"
             )
         }
-        self._stored = {source: counter.instance for source, counter in self.counters.items()}
         self._last: dict[str, tuple[int, float, float]] = {}
         self._known: dict[tuple[str, float], float] = {}
-
-    @property
-    def fresh(self) -> bool:
-        """True if a counted source is not in the file yet, so that a crash now would lose its use."""
-        stored = self._stored
-        return any(stored.get(source) != each.instance for source, each in self.counters.items())
 
     def add(self, key: str, amount: float) -> None:
         """Add to an odometer, in memory until `write`."""
         self.totals[key] = self.totals.get(key, 0.0) + max(amount, 0.0)
+
+    def rise(self, source: str, now: Counter, *, counted_from_start: bool) -> int:
+        """Take a reading of a source's counter; return its rise since the last one.
+
+        A counter begins at nothing with its instance (an interface that was plugged in again) and with
+        the host; one that fell without either was reset, or went round at 32 bits, as some drivers' do.
+
+        `counted_from_start`: whether a source that was never seen counts from its own beginning, as we
+        were there; otherwise its earlier bytes do not count.
+        """
+        last = self.counters.get(source)
+        self.counters[source] = now
+        if last is not None and last[:2] == now[:2] and now.value >= last.value:
+            return now.value - last.value
+        self.fresh = True
+        if last is None:
+            return now.value if counted_from_start else 0
+        around = 2**32 - last.value + now.value
+        goes_round = last[:2] == now[:2] and 0 < around < 2**30 and last.value < 2**32
+        return around if goes_round else now.value
 
     def since(self, keys: Iterable[str], begin_s: float) -> float:
         """Return the use since an instant (seconds since the epoch)."""
@@ -117,6 +132,7 @@ class Usage:
         `mark`: whether this instant's readings are to be kept for good, as a budget begins now.
         """
         with self._lock:
+            self.fresh = False
             totals, counters = dict(self.totals), dict(self.counters)
             try:
                 with self._connection as connection:
@@ -136,7 +152,6 @@ class Usage:
                 self.problem = f"what is used cannot be kept in {self.path} ({error})"
             else:
                 self.problem = None
-                self._stored = {source: counter.instance for source, counter in counters.items()}
 
     def on_clock_jump(self, by_s: float) -> None:
         """Move the stamps of this start of the host after the clock was set.
@@ -275,28 +290,6 @@ def _prepare(connection: sqlite3.Connection) -> None:
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("SELECT key, at_unix_s, boot, total FROM reading LIMIT 1").fetchone()
     connection.execute("SELECT source, boot, instance, value FROM counter LIMIT 1").fetchone()
-
-
-def differences(
-    source: str, now: Counter, before: Mapping[str, Counter], *, counted_from_start: bool
-) -> int:
-    """Return the rise of a source's counter since the last reading.
-
-    A counter begins at nothing with its instance (an interface that was plugged in again) and with the
-    host; one that fell without either was reset, or went round at 32 bits, as some drivers' do.
-
-    `counted_from_start`: whether a source that was never seen counts from its own beginning, as we
-    were there; otherwise its earlier bytes do not count.
-    """
-    last = before.get(source)
-    if last is None:
-        return now.value if counted_from_start else 0
-    if (last.boot, last.instance) != (now.boot, now.instance):
-        return now.value
-    if now.value >= last.value:
-        return now.value - last.value
-    around = 2**32 - last.value + now.value
-    return around if 0 < around < 2**30 and last.value < 2**32 else now.value
 
 
 # A name, else an address, and the gateway through which it was reached. None: directly.

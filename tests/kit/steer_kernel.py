@@ -297,7 +297,6 @@ class MemoryKernel:
     def bar(self, interfaces: Sequence[str]) -> None:
         self._changed(f"packet filter: bar {', '.join(interfaces) or 'nothing'}")
         self.barred = tuple(interfaces)
-        self.walled |= set() if self.no_wall else set(interfaces)
         self.filter = True
 
     def hold_answers(self, on: bool) -> None:

@@ -9,7 +9,7 @@ from cedos.kernel.rtnetlink import Counters
 from cedos.model import Budget, Network, NetworkKind
 from cedos.selector.energy import Radio, RadioWatch
 from cedos.storage.model_files import radios
-from cedos.storage.usage import Counter, Usage, differences
+from cedos.storage.usage import Counter, Usage
 
 
 def radios_of(config: Config) -> dict[NetworkKind, Radio]:
@@ -102,13 +102,8 @@ class Metering:
     def _difference(self, network: Network, way: str, value: int) -> int:
         source = f"{network.interface}/{way}"
         now = Counter(self._boot, network.index, value)
-        risen = differences(
-            source,
-            now,
-            self._usage.counters,
-            counted_from_start=network.index not in self._strangers,
-        )
-        self._usage.counters[source] = now
+        known = network.index not in self._strangers
+        risen = self._usage.rise(source, now, counted_from_start=known)
         # What helpers carried over the same interface is counted as theirs.
         place = network.index, way
         helped = min(risen, self._beside.get(place, 0))

@@ -79,6 +79,8 @@ class PacketFilter:
         """Bar these interfaces; `alone`: open all others. OSError: refused; `repaired` tries again."""
         wanted = tuple(interfaces)
         self._plan = replace(self._plan, barred=wanted)
+        # At once. What lives is reset later, by what it sends again.
+        self.raise_wall()
 
         def act() -> None:
             try:

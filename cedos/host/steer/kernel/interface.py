@@ -111,10 +111,7 @@ class SteeringKernel(Protocol):
 
     @privileged(FILTER, slow=True)
     def bar(self, interfaces: Sequence[str]) -> None:
-        """Let nothing of a program's go over these interfaces.
-
-        The packet filter lets it go over all others, at which the second wall may still stand.
-        """
+        """Have the packet filter bar these interfaces for programs, and no others."""
 
     @privileged(FILTER, slow=True)
     def hold_answers(self, on: bool) -> None:

@@ -10,7 +10,6 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
@@ -311,12 +310,7 @@ class LinuxKernel:
 
     def bar(self, interfaces: Sequence[str]) -> None:
         self._must_be_here()
-        try:
-            # First, as it resets what lives: what the second one drops hears of nothing.
-            filter_rules.bar(interfaces)
-        finally:
-            with suppress(HostError):  # `raise_wall` tells
-                self._wall.put_up(interfaces)
+        filter_rules.bar(interfaces)
 
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         return self._wall.put_up(interfaces)

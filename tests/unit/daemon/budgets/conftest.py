@@ -46,11 +46,12 @@ class Host:
         self.carried = {"wlan0": [10**10, 10**10], "lte0": [5 * 10**9, 10**9]}
         self.start(boot)
 
-    def start(self, boot="boot-1"):
+    def start(self, boot="boot-1", present=(WLAN, LTE)):
         """Another daemon begins."""
+        self.present = present
         self.usage = Usage(self.state / "usage.sqlite", boot)
         self.metering = Metering(
-            self.usage, boot, [WLAN, LTE], radios_of(self.config), money_per_mb(self.config)
+            self.usage, boot, present, radios_of(self.config), money_per_mb(self.config)
         )
         kept = state_file.read(self.state / LEARNED_FILE, LEARNED)
         choices = Choices(
@@ -60,7 +61,7 @@ class Host:
         settings = controller_config(self.config, choices, 1, dry_run=False)
         self.controller = Controller(settings, budgets=kept)
         self.bars = []
-        self.post(NetworksChanged((WLAN, LTE)))
+        self.post(NetworksChanged(tuple(present)))
         self.budgets = HostBudgets(
             self.config,
             self.state,
@@ -110,7 +111,7 @@ class Host:
     def tick(self, after_s=1.0):
         self.now_s += after_s
         self.steady_s += after_s
-        for network in (WLAN, LTE):
+        for network in self.present:
             received, sent = self.carried[network.name]
             self.metering.on_counters(network, Counters(received, sent), self.steady_s)
         self.budgets.tick()
@@ -124,8 +125,8 @@ class Host:
 def make_host(tmp_path):
     """Makes one by its configuration; what it keeps is in the test's folder."""
 
-    def make(config=None):
-        return Host(tmp_path, config)
+    def make(config=None, number=0):
+        return Host(tmp_path / str(number), config)
 
     return make
 

@@ -124,13 +124,14 @@ async def test_a_silent_logind_keeps_no_network_open(tmp_path):
 
     driver, steering = MagicMock(), MagicMock()
     steering.barring.bar = bar
-    none = (None,) * 2
+    budgets, none = MagicMock(), (None,) * 2
     executor = HostExecutor(
-        tmp_path, driver, steering, *none, MagicMock(), *none, MagicMock(), MagicMock(), Silent()
+        tmp_path, driver, steering, *none, MagicMock(), *none, budgets, MagicMock(), Silent()
     )
     executor.carry_out(KeepAwake(True))
     await asyncio.sleep(0)
     executor.carry_out(BarNetworks(("lte0",)))
     await asyncio.wait_for(barred.wait(), 1)
+    budgets.keep.assert_called_once()
     answers.set()
     await executor.settle()

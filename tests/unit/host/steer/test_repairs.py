@@ -112,7 +112,13 @@ async def test_what_goes_while_a_network_is_being_barred_is_back(repaired, monke
 
 
 async def test_the_second_wall_does_not_wait_for_iptables(repaired):
-    await repaired.filter.bar(["lte0"])
+    busy = threading.Event()
+    waiting = asyncio.create_task(repaired.filter.do(lambda: busy.wait(5)))
+    barring = asyncio.create_task(repaired.filter.bar(["lte0"]))
+    await asyncio.sleep(0.05)
+    assert repaired.kernel.walled == {"lte0"}
+    busy.set()
+    await asyncio.gather(waiting, barring)
     assert repaired.kernel.walled == {"lte0"}
     repaired.kernel.walled.clear()
     repaired.kernel.tell_filter()
