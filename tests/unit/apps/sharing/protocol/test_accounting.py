@@ -88,16 +88,6 @@ def test_bytes_before_the_declaration_belong_to_the_helper_too():
     assert receipt.carried_bytes == 2 * MB
 
 
-def test_a_path_that_is_not_declared_is_no_helpers():
-    made = accounts()
-    ann = key_of("ann").public
-    made.on_path("own", ann)
-    made.on_counts("own", MB, MB)
-    made.on_closed("own")
-    made.on_counts("own", 9 * MB, 9 * MB)
-    assert made.receipts(START_S + PERIOD_S) == []
-
-
 def test_parts_of_a_millionth_are_charged_later_and_none_is_lost():
     signed = agree("ann", "bob", price=333_333)
     made = accounts()
@@ -204,31 +194,6 @@ def test_forged_and_foreign_receipts_are_refused():
     assert counts.differences()[0].receipted_bytes == 0
     counts.on_receipt(good)
     assert counts.differences()[0].receipted_bytes == 3 * MB
-
-
-def test_a_replayed_receipt_counts_once_and_the_order_does_not_matter():
-    signed = agree("ann", "bob")
-    counts = own(signed, carried=6 * MB)
-    later = receipt_of(signed, total=6 * MB, serial=2)
-    for each in (later, receipt_of(signed), later, receipt_of(signed)):
-        counts.on_receipt(sign_receipt(each, GATEWAY))
-    (found,) = counts.differences()
-    assert (found.receipted_bytes, found.bytes_more, found.amount) == (6 * MB, 0, 3000)
-
-
-def test_a_helper_that_claims_more_than_it_carried_gets_nothing_for_it():
-    """Only the gateway's count makes receipts; the claim is a difference that both can see."""
-    made, signed = accounts(), agree("ann", "bob")
-    declared(made, signed)
-    made.on_counts("path", MB, 2 * MB)
-    ((receipt, data),) = made.receipts(START_S + PERIOD_S)
-    liar, honest = own(signed, carried=300 * MB), own(signed, carried=3 * MB)
-    for counts in (liar, honest):
-        counts.on_receipt(data)
-    assert receipt.amount == 1500
-    assert liar.differences()[0].bytes_more == 297 * MB
-    assert liar.differences()[0].amount == 1500
-    assert honest.differences()[0].bytes_more == 0
 
 
 def test_a_helper_notices_within_three_periods_that_it_is_not_paid():

@@ -125,12 +125,6 @@ def test_a_target_that_is_not_read_leaves_nothing_of_the_answer(kind, data):
     assert told(kind, record) is None
 
 
-@pytest.mark.parametrize(("kind", "family"), [(257, 1), (1, 3)])
-def test_what_musl_takes_for_an_address_is_one(kind, family):
-    record = b"\xc0\x0c" + struct.pack("!HHIH", kind, family, 60, 4) + bytes((192, 0, 2, 1))
-    assert [str(each) for each in told(1, record).addresses] == ["192.0.2.1"]
-
-
 def test_an_address_of_ipv4_in_ipv6_is_one_of_ipv4():
     """Read it as IPv4's, as its packets are: a ruled name went over the forbidden network."""
     mapped = ip_address("::ffff:192.0.2.1").packed
