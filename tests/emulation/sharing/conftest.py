@@ -1,5 +1,7 @@
 """The street of a test module: three helpers, a requestor and a gateway."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from kit.street import HELPERS, RATE_BPS, Street, uplinks
 
@@ -25,8 +27,10 @@ def standing(built):
 @pytest.fixture
 def street(standing):
     """Return a street on which all three help and the requestor's proxy runs."""
-    standing.helpers = [standing.hosts.help(number) for number in range(HELPERS)]
-    standing.request = standing.hosts.request()
-    standing.hosts.forward()
+    with ThreadPoolExecutor() as pool:  # each waits for its program
+        helpers = pool.map(standing.hosts.help, range(HELPERS))
+        standing.request = standing.hosts.request()
+        standing.hosts.forward()
+        standing.helpers = list(helpers)
     standing.wait_for(HELPERS)
     return standing

@@ -43,7 +43,7 @@ def test_a_helper_can_neither_read_nor_change_what_it_carries(street):
 def test_a_helper_that_holds_back_what_comes_is_left_and_hardly_paid(street):
     """A helper forwards small packets at once, answers each Hello, and keeps data for seconds."""
     before = street.owed_bytes("requestor")
-    count = 24_000_000
+    count = 12_000_000
     download = street.download(count)
     download.read_until(count // 4)
     requestor = street.there.requestor

@@ -73,7 +73,7 @@ def test_a_download_uses_all_helpers(street):
     ("how", "most_s"), [("says so", 0.5), ("is killed", 1.5), ("is gone", 1.5)]
 )
 def test_a_helper_that_leaves_breaks_nothing(street, how, most_s):
-    count = 12_000_000
+    count = 8_000_000
     download = street.download(count)
     download.read_until(count // 4)
     left_s = time.monotonic()
@@ -112,7 +112,7 @@ def test_programs_reach_ipv6_hosts_over_helpers(street, tmp_path):
 
 def test_a_helper_that_drops_what_comes_is_left_within_seconds(street):
     """It forwards small packets, answers each Hello, and drops the data of a download."""
-    count = 15_000_000
+    count = 10_000_000
     download = street.download(count)
     download.read_until(count // 5)
     helper = street.there.helpers[0].namespace
@@ -143,7 +143,7 @@ def test_a_helper_that_joins_is_used_soon(standing):
     hosts.request()
     hosts.forward()
     standing.wait_for(HELPERS - 1)
-    count = 36_000_000
+    count = 24_000_000
     download = standing.download(count)
     download.read_until(count // 4)
     hosts.help(HELPERS - 1)
@@ -172,7 +172,7 @@ def test_a_helper_that_joins_is_used_soon(standing):
 def test_a_side_that_is_killed_loses_at_most_a_period(street, side):
     before = street.owed_bytes("requestor")
     # A gateway that dies takes the receipts of one period along, which must be less than the whole.
-    count = 36_000_000 if side == "gateway" else 18_000_000
+    count = 27_000_000 if side == "gateway" else 18_000_000
     download = street.download(count)
     download.read_until(2 * count // 3)
     killed = {"requestor": street.request, "helper-0": street.helpers[0]}
