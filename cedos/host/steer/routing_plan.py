@@ -58,9 +58,9 @@ _LOOPBACK: Final = IPv6Address("::1")
 # Gives an unbound IPv6 socket an address from which it reaches no host.
 REFUSING_ROUTE: Final = Route(REFUSING_TABLE, EVERYWHERE[6], LOOPBACK_INDEX, source=_LOOPBACK)
 _LAST_STEP: Final = 15
-# The most of a network's own addresses in the rules of each ruled destination. (Of more than two, the
-# nearest ones have at least their first bit in common.)
+# The most of a network's own addresses in the rules of each ruled destination.
 _MOST_SOURCES: Final = 4
+_HALVES: Final = (IPv6Network("::/1"), IPv6Network("8000::/1"))
 
 
 class Preference(IntEnum):
@@ -413,27 +413,14 @@ def _leading_rules(
 
 
 def _sources(network: Network) -> list[IPv6Network]:
-    """Return a network's own addresses of IPv6; of many, the nearest ones as one prefix.
+    """Return a network's own addresses of IPv6; of many, any (its interface gives own ones alone).
 
     A router may announce 16 prefixes, and the kernel goes through the rules of all destinations for each
-    connection. (An interface gives a socket no address of another one: `own_sources`.)
+    connection.
     """
-    own = {each for each in own_addresses(network) if isinstance(each, IPv6Address)}
-    found = [IPv6Network(each) for each in sorted(own)]
-    while len(found) > _MOST_SOURCES:
-        joined = list(map(_common, found, found[1:]))
-        nearest = max(joined, key=lambda each: each.prefixlen)
-        at = joined.index(nearest)
-        found[at : at + 2] = [nearest]
-    return found
-
-
-def _common(one: IPv6Network, other: IPv6Network) -> IPv6Network:
-    """Return the longest prefix that contains both."""
-    first = int(one.network_address)
-    differs = (first ^ int(other.network_address)).bit_length()
-    length = min(one.prefixlen, other.prefixlen, one.max_prefixlen - differs)
-    return IPv6Network((first, length), strict=False)
+    own = sorted(each for each in own_addresses(network) if isinstance(each, IPv6Address))
+    # (A rule without a source could not stand beside the others: the kernel takes them for equal.)
+    return [*map(IPv6Network, own)] if len(own) <= _MOST_SOURCES else [*_HALVES]
 
 
 def _destination_rule(
