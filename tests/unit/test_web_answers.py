@@ -3,7 +3,6 @@
 import asyncio
 import socket
 import ssl
-import struct
 from contextlib import suppress
 from time import process_time
 
@@ -277,34 +276,3 @@ async def test_a_body_that_somebody_cut_is_not_whole(tmp_path, version, cut):
             else:
                 assert await answer.read() == bytes(50_000)
         await serving
-
-
-@pytest.mark.parametrize("reset", [True, False])
-async def test_a_body_whose_connection_failed_is_not_whole(reset):
-    """A lost network, or a server that crashed, ended an http body without a length: taken for whole."""
-
-    async def serve(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\n\r\n" + bytes(50_000))
-        await writer.drain()
-        await came.wait()
-        if reset:
-            one = writer.get_extra_info("socket")
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            writer.transport.abort()
-        writer.close()
-
-    came = asyncio.Event()
-    async with await asyncio.start_server(serve, "127.0.0.1") as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
-        async with (
-            web.client(lambda address: socket.socket(*address[:3])) as client,
-            client.get(url) as answer,
-        ):
-            assert await answer.content.readexactly(50_000) == bytes(50_000)
-            came.set()
-            if reset:
-                with pytest.raises(aiohttp.ClientPayloadError, match="cut off"):
-                    await answer.read()
-            else:
-                assert await answer.read() == b""
