@@ -64,7 +64,7 @@ async def _socks(program: socket.socket, data: bytes) -> ProgramRequest | None:
         try:
             request = parser.feed(data)
         except SocksError as error:
-            await _say(program, parser.answers + error.answer)
+            await part_from(program, parser.answers + error.answer)
             return None
         if parser.answers:
             await loop.sock_sendall(program, parser.answers)
@@ -91,11 +91,11 @@ async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
         body = None if request.tunnel else RequestBody(request.body_bytes)
         rest = request.rest if body is None else request.rest[: body.take(request.rest)]
     except RefusedError as error:
-        await _say(program, answer(error))
+        await part_from(program, answer(error))
         return None
     except ValueError as error:
         refused = RefusedError(HTTPStatus.BAD_REQUEST, "http_request_error", str(error))
-        await _say(program, answer(refused))
+        await part_from(program, answer(refused))
         return None
     return ProgramRequest(
         request.host,
@@ -110,21 +110,16 @@ async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
 
 async def refuse(program: socket.socket, request: ProgramRequest, error: RefusedError) -> None:
     """Say why the connection was refused, in the program's protocol."""
-    await _say(program, reply(reply_of(error)) if request.socks else answer(error))
+    await part_from(program, reply(reply_of(error)) if request.socks else answer(error))
 
 
-async def _say(program: socket.socket, data: bytes) -> None:
-    """Send an answer, and part from the program."""
+async def part_from(program: socket.socket, last: bytes = b"") -> None:
+    """Send the last bytes; wait until the program closes, as closing first could reset them."""
+    loop = asyncio.get_running_loop()
     with suppress(OSError, TimeoutError):
         async with asyncio.timeout(_LINGER_S):
-            await asyncio.get_running_loop().sock_sendall(program, data)
-            await part_from(program)
-
-
-async def part_from(program: socket.socket) -> None:
-    """Wait a moment until the program closes: closing first could reset what is on its way."""
-    with suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_LINGER_S):
+            if last:
+                await loop.sock_sendall(program, last)
             program.shutdown(socket.SHUT_WR)
             while await receive(program, _BLOCK):
                 pass

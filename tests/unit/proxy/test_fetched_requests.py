@@ -227,25 +227,6 @@ async def test_users_of_a_host_get_no_answers_to_each_other(fetching, said, more
         assert len(origin.asked) == count
 
 
-@pytest.mark.parametrize(
-    ("status", "length", "body"),
-    [
-        (b"404 Not Found", True, b"no"),
-        (b"302 Found", True, b""),
-        (b"200 OK", False, os.urandom(300_000)),
-        (b"200 OK", True, b"small"),
-    ],
-)
-async def test_other_answers_are_handed_on_as_they_come(fetching, status, length, body):
-    origin = Origin()
-    origin.status, origin.length, origin.body = status, length, body
-    origin.fields = b"Location: /other\r\nX-Own: 1\r\n"
-    head, have = await got(fetching, await fetching.origin(origin))
-    assert head.startswith(b"http/1.1 " + status.lower())
-    assert b"x-own: 1" in head
-    assert have == body
-
-
 @pytest.mark.parametrize("size", [10, LARGE])
 async def test_fields_for_one_connection_reach_no_program(fetching, size):
     """Answer with fields for the gateway alone: they were kept, and reached the next user."""
@@ -258,17 +239,6 @@ async def test_fields_for_one_connection_reach_no_program(fetching, size):
     assert b"x-end: 2" in head
     assert b"x-hop" not in head
     assert b"proxy-authenticate" not in head
-
-
-async def test_an_answer_that_breaks_off_does_not_look_whole(fetching):
-    async def breaks(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 200000\r\n\r\n" + bytes(1000))
-        await writer.drain()
-
-    reader = await begun(fetching, await fetching.origin(breaks))
-    with pytest.raises(ConnectionResetError):
-        await asyncio.wait_for(reader.read(), 30)
 
 
 async def test_an_origin_that_refuses_is_told_as_before(fetching, closed_port):

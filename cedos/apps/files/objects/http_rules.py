@@ -77,7 +77,7 @@ class CacheLookup:
         variants = [each for each in newest if _is_variant(each, headers)]
         # hishel asks about the first of several, and may take another one for the confirmed.
         self._older = [each.id for each in variants[:-1]]
-        self._had = variants[-1].headers if variants else {}
+        self._had = variants[-1] if variants else None
         self._forbids_storage = _NOT_STORED.search(rules) is not None
         found = IdleClient(options=_OPTIONS).next(request, list(map(_entry, variants[-1:])))
         self.fresh = str(found.entry.id) if isinstance(found, FromCache) else None
@@ -103,28 +103,20 @@ class CacheLookup:
             headers = {name: value for name, value in headers.items() if name in _VALIDATORS}
         elif nothing_new:
             headers = headers | {"cache-control": ["no-store"], "vary": ["*"]}
-        old = self._state.revalidating_entries if isinstance(self._state, NeedRevalidation) else []
         state: AnyState = self._state.next(Response(status, Headers(dict(headers))))
-        replaced = [str(each.id) for each in old] if status == 200 else []
-        if status in (200, 304):
-            replaced += self._older
         if isinstance(state, InvalidateEntries):
-            replaced += [str(each) for each in state.entry_ids]
             state = state.next_state
-        if isinstance(state, NeedToBeUpdated):
+        had, replaced = self._had, self._older if status in (200, 304) else []
+        if isinstance(state, NeedToBeUpdated) and had is not None:
+            now = state.updating_entries[0].response.headers
+            newer = {name: values for name, values in had.headers.items() if name != "age"}
+            newer |= {name: now.get_list(name) or [] for name in now if name in headers}
             # What one request forbids takes no stored object from the others, and gives none.
-            updated = {} if self._forbids_storage and not forbidden else {
-                str(each.id): self._newer(each, headers) for each in state.updating_entries
-            }  # fmt: skip
-            return Verdict(not forbidden, str(state.next().entry.id), replaced, updated)
-        return Verdict(store=isinstance(state, StoreAndUse), replaced=list(dict.fromkeys(replaced)))
-
-    def _newer(self, confirmed: Entry, headers: HeaderLists) -> HeaderLists:
-        """Return the headers of an object that an answer with other `headers` confirms."""
-        # (An age is that of the answer that it came with.)
-        had = {name: values for name, values in self._had.items() if name != "age"}
-        now = confirmed.response.headers
-        return had | {name: now.get_list(name) or [] for name in now if name in headers}
+            updated = {} if self._forbids_storage and not forbidden else {had.id: newer}
+            return Verdict(not forbidden, had.id, replaced, updated)
+        if had is not None and status in (200, 304):
+            replaced = [*replaced, had.id]
+        return Verdict(store=isinstance(state, StoreAndUse), replaced=replaced)
 
 
 def variant(headers: HeaderLists, asked: Mapping[str, str]) -> dict[str, str | None]:

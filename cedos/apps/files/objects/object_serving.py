@@ -249,10 +249,10 @@ class ProgramRequests:
             url = program_url(host, port, target, hosts)
             conditions = {each: asked.pop(each) for each in CONDITIONS if each in asked}
             wanted = asked.pop("range", None)
-            if "only-if-cached" in asked.get("cache-control", "").lower():
-                return self._kept(whose, url, asked, conditions, wanted) or NoAnswer()
-            if wanted is not None or conditions:
-                return self._kept(whose, url, asked, conditions, wanted)
+            here = "only-if-cached" in asked.get("cache-control", "").lower()
+            if here or conditions or wanted is not None:
+                kept = self._kept(whose, url, asked, conditions, wanted)
+                return NoAnswer() if here and kept is None else kept
             found = await self._fetcher.answer(whose, url, asked)
         except (TransferError, ValueError):
             return None  # its origin itself says what is wrong
@@ -270,13 +270,16 @@ class ProgramRequests:
         conditions: dict[str, str],
         wanted: str | None,
     ) -> "StoredAnswer | None":
-        """Answer from what is stored, without asking an origin; `wanted`: the range."""
-        if wanted is not None:
-            return None if conditions else self._part(client, url, asked, wanted)
-        if conditions:
-            return self._on_condition(client, url, asked, conditions)
-        kept = self._fetcher.find_kept(client, url, asked)
-        return None if kept is None else self._stored(client, kept)
+        """Answer from what is stored and fresh; `wanted`: the range (RFC 9111, 4.3.2)."""
+        found = self._fetcher.find_kept(client, url, asked)
+        if found is None or (conditions and wanted is not None):
+            return None
+        part = UNCHANGED if conditions else None
+        if conditions and not not_modified(conditions, found.record.headers):
+            return None
+        if wanted is not None and (part := one_range(wanted, found.record.size or 0)) is None:
+            return None
+        return self._stored(client, found, part)
 
     def _stored(
         self, client: str, found: StoredObject, part: tuple[int, int] | None = None
@@ -285,23 +288,6 @@ class ProgramRequests:
             return StoredAnswer(self._fetcher, client, found, part)
         except TransferError:
             return None
-
-    def _on_condition(
-        self, client: str, url: URL, asked: dict[str, str], conditions: dict[str, str]
-    ) -> "StoredAnswer | None":
-        """Answer a conditional request from a fresh object (RFC 9111, 4.3.2)."""
-        found = self._fetcher.find_kept(client, url, asked)
-        if found is None or not not_modified(conditions, found.record.headers):
-            return None
-        return self._stored(client, found, UNCHANGED)
-
-    def _part(
-        self, client: str, url: URL, asked: dict[str, str], wanted: str
-    ) -> "StoredAnswer | None":
-        found = self._fetcher.find_kept(client, url, asked)
-        if found is None or (part := one_range(wanted, found.record.size or 0)) is None:
-            return None
-        return self._stored(client, found, part)
 
 
 class StoredAnswer:
