@@ -214,14 +214,10 @@ class BudgetUse:
 
 @dataclass(frozen=True, slots=True)
 class BudgetsCounted:
-    """The use of all budgets, and the bytes that each network has carried since its first day.
-
-    `carried_bytes` may be missing where no budget is hard.
-    """
+    """The use of all budgets."""
 
     unix_s: float
     uses: Sequence[BudgetUse]
-    carried_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -405,7 +405,7 @@ class SimulatedLaptop:
         }
         spent = sum(carried[name] for name in budget.networks)
         use = BudgetUse(budget.name, spent, _MONTH, budget.until)
-        self._post(BudgetsCounted(_BOOT_UNIX_S + self._clock.now_s, (use,), carried))
+        self._post(BudgetsCounted(_BOOT_UNIX_S + self._clock.now_s, (use,)))
 
     def _look(self) -> None:
         self._post(FlowsSampled(tuple(self._samples()), dict(self._pending), _LOOK_S))

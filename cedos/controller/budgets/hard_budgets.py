@@ -20,11 +20,8 @@ from cedos.selector.budgets.prices import amount
 # The assumed highest rate of a network that was never seen faster.
 _USUAL_BPS: Final = 100e6
 
-# The time after which a refused command is repeated, and between two searches for a leak.
+# The time after which a refused command is repeated.
 _AGAIN_S: Final = 10.0
-
-# If a barred network carries more than this, another program may have removed the daemon's rules.
-_LEAK_BYTES: Final = 100_000
 
 # A budget's name, its resource and its networks. A budget that counts something else starts anew.
 _Counted = tuple[str, Resource, tuple[str, ...]]
@@ -64,7 +61,6 @@ class HardBudgets:
         self._failed = ""
         self._check_at_s: float | None = None
         self._acted_at_s = -math.inf
-        self._acted_bytes = 0.0
 
     # -- views --------------------------------------------------------------------------------
 
@@ -149,8 +145,8 @@ class HardBudgets:
         metered = [network.name for network in self._networks if network.metered]
         changed = self._bars.update(self._accounts, names, Tariff(self._money_per_mb, metered))
         self._warn()
-        if changed or self._again(now_s):
-            self._acted_at_s, self._acted_bytes = now_s, self._carried()
+        if changed or (self._failed and now_s - self._acted_at_s >= _AGAIN_S):
+            self._acted_at_s = now_s
             self._outbox.give(BarNetworks(tuple(sorted(self._bars.networks))))
             if changed:
                 barred = ", ".join(sorted(self._bars.networks))
@@ -196,18 +192,6 @@ class HardBudgets:
         self._facts = facts
         self.why = {name: self._reason(name) for name in sorted(facts)}
         return True
-
-    def _again(self, now_s: float) -> bool:
-        """Return whether to do it again: it failed, or something gets through though it should not."""
-        if now_s - self._acted_at_s < _AGAIN_S:
-            return False
-        leaks = bool(self._bars.networks) and self._carried() > self._acted_bytes + _LEAK_BYTES
-        if leaks:
-            self._outbox.give(Tell("a barred network carries something; the bar is put in again"))
-        return leaks or bool(self._failed)
-
-    def _carried(self) -> float:
-        return sum(self._counted.carried_bytes.get(name, 0.0) for name in self._bars.networks)
 
     def _reason(self, name: str) -> str:
         account = self._bars.networks[name][0]

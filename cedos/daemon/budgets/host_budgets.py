@@ -227,16 +227,14 @@ class HostBudgets:
         """Tell the controller what was used until now."""
         now_s = self._clock()
         self._notice_jump(now_s)
-        uses, hard = [], False
+        uses = []
         for name, budget in self.in_force.items():
             period = period_at(budget, now_s)
             self._begun = self._begun or period != self._periods[name]
             self._periods[name] = period
             spent = 0.0 if budget.battery else self._metering.spent(budget, period.begins_s)
             uses.append(BudgetUse(name, spent, period, f"{wall(period.ends_s):%Y-%m-%d %H:%M}"))
-            hard = hard or bool(budget.hard)
-        carried = self._metering.carried() if hard else {}
-        self._post(BudgetsCounted(now_s, tuple(uses), carried))
+        self._post(BudgetsCounted(now_s, tuple(uses)))
 
     def _tell(self, budget: Budget, *, stamped: bool = False) -> None:
         now_s = self._clock()

@@ -131,16 +131,6 @@ class Metering:
         known = self._watches.get(network)
         return known[1].idle_s(now_s) if known else None
 
-    def carried(self) -> dict[str, float]:
-        """Return the bytes over each network, ever."""
-        found: dict[str, float] = {}
-        for key, total in self._usage.totals.items():
-            for kind in (METERED, FREE, HELPED):
-                if key.startswith(kind):
-                    name = key.removeprefix(kind)
-                    found[name] = found.get(name, 0.0) + total
-        return found
-
     def spent(self, budget: Budget, begin_s: float) -> float:
         """Return the units of a budget that were used since an instant; not for a battery's."""
         meter = budget.resource.meter

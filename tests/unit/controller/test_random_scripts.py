@@ -359,8 +359,7 @@ class World(Script):
     def counted(self, *uses):
         """Return the use of all budgets, of which that of these has changed."""
         self.uses |= {each.name: each for each in uses}
-        carried = {name: float(self.step.amount) for name in self.there}
-        return on.BudgetsCounted(1e3 + self.now_s, tuple(self.uses.values()), carried)
+        return on.BudgetsCounted(1e3 + self.now_s, tuple(self.uses.values()))
 
     def look(self, step):
         if step.yes and step.key in self.bytes_:

@@ -25,7 +25,6 @@ class Spending(Script):
         super().__init__(**settings)
         self.budgets = [DATA]
         self.spent = {"data": 0.0}
-        self.carried = {"lte0": 5e9, "wlan0": 1e10}
         self.begins_s = 0.0
         self.refuses = ""
         # What the kernel was asked to bar; `watched`: the networks that are pinged.
@@ -44,7 +43,6 @@ class Spending(Script):
 
     def use(self, size=0.0, after_s=1.0):
         """The metered network carries something; returns in how long it is counted again."""
-        self.carried["lte0"] += size
         self.spent["data"] += size
         self.now_s += after_s
         self.happen(*self.counted())
@@ -65,7 +63,7 @@ class Spending(Script):
             on.BudgetUse(each.name, self.spent.get(each.name, 0.0), period, "2026-12-01 00:00")
             for each in self.budgets
         )
-        return [*removed, *told, on.BudgetsCounted(self.now_s, uses, dict(self.carried))]
+        return [*removed, *told, on.BudgetsCounted(self.now_s, uses)]
 
     def happen(self, *events):
         waiting = list(events)
@@ -198,14 +196,6 @@ def test_what_the_kernel_refuses_is_said_and_tried_again(script):
     assert not any("cannot" in problem for problem in script.hard.problems)
     assert script.controller.decider.barred["lte0"].startswith("Programs are blocked on lte0 until")
     assert script.hard.unkept("data") == ""
-
-
-def test_a_leak_has_the_bar_put_in_again(script):
-    script.use(1e9)
-    script.use(50_000, 20.0)  # what was on its way
-    assert len(script.bars) == 1
-    script.use(200_000)
-    assert script.bars == [("lte0",), ("lte0",)]
 
 
 def test_the_nearer_the_end_the_sooner_it_is_counted(script):

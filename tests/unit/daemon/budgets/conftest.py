@@ -125,8 +125,8 @@ class Host:
 def make_host(tmp_path):
     """Makes one by its configuration; what it keeps is in the test's folder."""
 
-    def make(config=None, number=0):
-        return Host(tmp_path / str(number), config)
+    def make(config=None, folder="."):
+        return Host(tmp_path / folder, config)
 
     return make
 

@@ -170,7 +170,7 @@ class World:
 async def test_a_budget_is_charged_what_passed(make_host, seed):
     config = Config(networks={"lte0": NetworkConfig(money_per_mb=PRICE)})
     for number in range(int(os.environ.get("CEDOS_WALKS", "1"))):
-        host = make_host(config, number)
+        host = make_host(config, str(number))
         for budget in BUDGETS.values():
             await host.budgets.set(budget)
         world = World(host, seed * 1000 + number)
