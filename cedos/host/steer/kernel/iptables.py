@@ -268,7 +268,11 @@ def _remove(program: str, table: str, prefix: str) -> bool:
         return True
     chains = [line.split()[0][1:] for line in ours if line.startswith(":")]
     jumps = [line for line in ours if not line.startswith((":", f"-A {prefix}"))]
-    lines = [f"-D {jump.removeprefix('-A ')}" for jump in jumps]
+    lines = []
+    if f":{prefix}{_NEW_TABLE} -" in ours:  # the daemon or a helper, whichever stays, takes it out
+        others = {line[1:].partition("_")[0] for line in stands if line.startswith(":CEDOS")}
+        lines = [f":{each}_{_NEW_TABLE} - [0:0]" for each in others - {prefix.rstrip("_")}]
+    lines += [f"-D {jump.removeprefix('-A ')}" for jump in jumps]
     lines += [f"-{act} {chain}" for act in "FX" for chain in chains]
     _restore(program, [f"*{table}", *lines, "COMMIT"], "--noflush")
     return True

@@ -12,7 +12,7 @@ import pytest
 from kit.steered import steered, steering_of
 
 from cedos.errors import SteeringError
-from cedos.host.steer.kernel import filter_rules, iptables
+from cedos.host.steer.kernel import filter_rules, forwarding_filter, iptables
 
 # As the systemd unit has it: another user, unless the interpreter lies where only root may look.
 OTHER_USER = all(folder.stat().st_mode & 1 for folder in Path(sys.executable).resolve().parents)
@@ -48,6 +48,22 @@ def test_where_there_was_no_table_none_is_left(host):
         assert tables(host).count("-A OUTPUT -j CEDOS_OUT") == 2  # one in each IP version
         assert iptables.remove()
         assert not iptables.present()
+    assert tables(host) == []
+
+
+@pytest.mark.parametrize("daemon_first", [True, False])
+@pytest.mark.parametrize("daemon_leaves_first", [True, False])
+def test_the_last_of_the_daemon_and_a_helper_leaves_no_table(
+    host, daemon_first, daemon_leaves_first
+):
+    """Who made a table left first, and with it what said that there was none."""
+    with host.client.entered():
+        begin = [lambda: filter_rules.bar(["lte0"]), lambda: forwarding_filter.put_quota(1)]
+        for each in begin if daemon_first else reversed(begin):
+            each()
+        end = [iptables.remove, forwarding_filter.remove]
+        for each in end if daemon_leaves_first else reversed(end):
+            assert each()
     assert tables(host) == []
 
 
