@@ -6,7 +6,7 @@ the requestor declares for it over its session, with the signed Join and Confirm
 to no helper. A requestor that keeps a helper secret pays nothing, and the helper, whose own count then
 exceeds its receipts, leaves (`OwnCounts.unpaid`).
 
-A period ends every `period_s`. Bytes that no receipt names are lost where the gateway is killed: those of
+A period ends every `PERIOD_S`. Bytes that no receipt names are lost where the gateway is killed: those of
 one period at most.
 """
 
@@ -17,7 +17,6 @@ from typing import Final
 
 from cedos.apps.sharing.protocol.certificates import Trust, UntrustedError
 from cedos.apps.sharing.protocol.receipts import (
-    Charge,
     Contract,
     Receipt,
     by_volume,
@@ -76,12 +75,10 @@ class GatewayAccounts:
         *,
         first_serial: int,
         now_s: float,
-        period_s: float = PERIOD_S,
-        charge: Charge = by_volume,
         total_before: Callable[[bytes], int] = lambda _: 0,
     ) -> None:
-        self._key, self._trust, self._charge = key, trust, charge
-        self._serial, self._total_before, self._period_s = first_serial, total_before, period_s
+        self._key, self._trust = key, trust
+        self._serial, self._total_before = first_serial, total_before
         self._start_s = int(now_s)
         self._paths: dict[Hashable, _CountedPath] = {}
         self._accounts: OrderedDict[bytes, _Account] = OrderedDict()
@@ -147,7 +144,7 @@ class GatewayAccounts:
 
     @property
     def next_receipts_s(self) -> float:
-        return self._start_s + self._period_s
+        return self._start_s + PERIOD_S
 
     def receipts(self, now_s: float, *, early: bool = False) -> list[tuple[Receipt, bytes]]:
         """Return the signed receipts of the period, if it has ended.
@@ -194,7 +191,7 @@ class GatewayAccounts:
             account.up_bytes,
             account.down_bytes,
             account.total_bytes,
-            self._charge(contract, before_bytes, account.total_bytes),
+            by_volume(contract, before_bytes, account.total_bytes),
             contract.currency,
         )
         self._serial += 1
@@ -255,10 +252,8 @@ class OwnCounts:
     _MOST: Final = 1024
     HEADER_BYTES: Final = 52  # IPv4, TCP, and TCP's time stamps; of IPv6 20 more
 
-    def __init__(
-        self, gateway: bytes, *, charge: Charge = by_volume, overhead: float = 0.1
-    ) -> None:
-        self._gateway, self._charge, self._overhead = gateway, charge, overhead
+    def __init__(self, gateway: bytes, *, overhead: float = 0.1) -> None:
+        self._gateway, self._overhead = gateway, overhead
         self._counts: OrderedDict[bytes, _OwnCount] = OrderedDict()
 
     def on_contract(self, contract: Contract) -> None:
@@ -301,7 +296,7 @@ class OwnCounts:
         if (receipt.requestor, receipt.helper) != (contract.requestor, contract.helper):
             raise UntrustedError("a receipt that names others than its contract")
         before_bytes = receipt.total_bytes - receipt.carried_bytes
-        due = self._charge(contract, before_bytes, receipt.total_bytes)
+        due = by_volume(contract, before_bytes, receipt.total_bytes)
         if receipt.amount != due or receipt.currency != contract.currency:
             raise UntrustedError("a receipt at another price than its contract's")
         found.receipted_bytes = max(found.receipted_bytes, receipt.total_bytes)
@@ -313,19 +308,13 @@ class OwnCounts:
                 each.contract,
                 each.own_bytes,
                 each.receipted_bytes,
-                self._charge(each.contract, 0, each.receipted_bytes),
+                by_volume(each.contract, 0, each.receipted_bytes),
             )
             for each in self._counts.values()
         ]
 
-    def unpaid(self, number: bytes, now_s: float, *, paths: int = 1) -> bool:
-        """Return whether receipts say less than was carried, but for the last three periods.
-
-        Args:
-            number: of the contract.
-            now_s: the time.
-            paths: connections that the contract's bytes may have come over; each may end in a cut record.
-        """
+    def unpaid(self, number: bytes, now_s: float) -> bool:
+        """Return whether receipts say less than a contract carried, but for the last three periods."""
         found = self._counts.get(number)
         if found is None:
             return False
@@ -334,5 +323,5 @@ class OwnCounts:
             counts.popleft()
         if not counts or counts[0][0] > due_s:
             return False
-        least = counts[0][1] / (1 + self._overhead) - paths * RECORD_BYTES
+        least = counts[0][1] / (1 + self._overhead) - RECORD_BYTES
         return found.receipted_bytes < least

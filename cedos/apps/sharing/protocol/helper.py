@@ -99,7 +99,7 @@ class Uplink:
     Attributes:
         via: its addresses on the shared link, packed, at most one of each family.
         reaches: addresses of the gateway as this host itself knows them; it forwards to these alone.
-        rate_bps: of the path to the gateway, None: not known; `rtt_us`, `loss_ppm` likewise.
+        rate_bps: of the path to the gateway, None: not known.
         battery: share of a full one; None: on mains power.
         battery_s: seconds until it is empty.
     """
@@ -108,8 +108,6 @@ class Uplink:
     via: tuple[bytes, ...]
     reaches: tuple[Endpoint, ...]
     rate_bps: int | None = None
-    rtt_us: int | None = None
-    loss_ppm: int | None = None
     battery: float | None = None
     battery_s: int | None = None
 
@@ -356,8 +354,8 @@ class HelperMachine:
             currency=self._terms.currency,
             limit_bytes=self.left_bytes,
             rate_bps=uplink.rate_bps,
-            rtt_us=uplink.rtt_us,
-            loss_ppm=uplink.loss_ppm,
+            rtt_us=None,
+            loss_ppm=None,
             network=uplink.network,
             battery_s=uplink.battery_s,
             via=uplink.via,

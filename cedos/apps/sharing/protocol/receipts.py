@@ -5,7 +5,6 @@ another price. The requestor shows it to the gateway with the path that it is ab
 gateway's signed record for one contract and one period.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,12 +82,8 @@ def read_contract(join: bytes, confirm: bytes, trust: Trust, now_s: float) -> Co
     return contract_of(terms, joined.digest, helper)
 
 
-# Return the amount, in millionths, that a contract charges between two totals of bytes.
-Charge = Callable[[Contract, int, int], int]
-
-
 def by_volume(contract: Contract, before_bytes: int, after_bytes: int) -> int:
-    """Return the price of the bytes. Parts that are rounded off are charged with later bytes."""
+    """Return the price of the bytes between two totals; what is rounded off comes with later bytes."""
     price = contract.price
     return after_bytes * price // GIGABYTE - before_bytes * price // GIGABYTE
 
