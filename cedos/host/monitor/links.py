@@ -106,15 +106,6 @@ class MeteredSource(Protocol):
         """Return the system's word on interfaces (name -> index), as far as it has one; never raise."""
 
 
-class NobodysWord:
-    """A source that knows of no network, for hosts without such a system."""
-
-    async def start(self, changed: Callable[[], None]) -> None: ...
-
-    async def read(self, interfaces: Mapping[str, int]) -> Mapping[str, MeteredWord]:
-        return {}
-
-
 # Wait this long after an event, so that many events are followed by one reading: an interface that comes
 # up causes many.
 _SETTLE_S = 0.005
@@ -433,7 +424,7 @@ class LinkMonitor:
         self._given_tables = tables
         self._hardware = hardware or Sysfs()
         self._resolvers = resolvers or HostResolvers(None)
-        self._metered = metered or NobodysWord()
+        self._metered = metered
         self._interfaces: Mapping[str, int] = {}
         self._networks: dict[str, Network] = {}
         self._helpers: dict[str, Network] = {}
@@ -454,7 +445,8 @@ class LinkMonitor:
         try:
             self._tables.start(self._changed)
             await self._resolvers.start(self._changed.set)
-            await self._metered.start(self._changed.set)
+            if self._metered is not None:
+                await self._metered.start(self._changed.set)
             await self._read()
         except BaseException as error:
             await self._close()
@@ -528,7 +520,7 @@ class LinkMonitor:
 
     async def _ask_metered(self) -> Mapping[tuple[str, int], MeteredWord | None]:
         interfaces = self._interfaces
-        words = await self._metered.read(interfaces)
+        words = await self._metered.read(interfaces) if self._metered is not None else {}
         return {each: words.get(each[0]) for each in interfaces.items()}
 
     def _counted(self, at_s: float) -> list[NetworkEvent]:
