@@ -453,9 +453,10 @@ class LocalProxy:
             if (redirection := where.redirection) is None:
                 await self._serve_asked(program, where, user)
                 return
+            # Whatever ends it until its answer has come: others than redirected ones are not served here.
+            reset_on_close(program)
             to = redirection.destination(program)
             if to is None:
-                reset_on_close(program)  # only redirected connections are served here
                 return
             try:
                 await self._serve_asked(program, replace(where, to=(to.address, to.port)), user)
@@ -477,7 +478,6 @@ class LocalProxy:
             return
         if len(request.first) <= _SMALL_BYTES:
             self._on_spoken(user, asyncio.current_task())
-        # Connect; the program's first bytes may be sent with that.
         far = where.to is not None and where.redirection is None
         origin = user, request.host, request.port
         # A program whose user's origin was refused before waits for the answer, so that it hears why.
@@ -509,7 +509,6 @@ class LocalProxy:
                 await asyncio.get_running_loop().sock_sendall(program, request.accepted)
             except OSError:
                 broken = True  # the next read would look like an orderly end
-        # If this process ends, the program must see a reset, too.
         reset_on_close(program)
         if broken:
             self._give_up(upstream)

@@ -24,6 +24,7 @@ from cedos.proxy.http import (
     answer,
 )
 from cedos.proxy.local.socks import VERSION, SocksError, SocksParser, SocksReply, reply, reply_of
+from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.stream import ProxiedStream
 
 _LINGER_S: Final = 1.0
@@ -175,6 +176,7 @@ class FirstWords:
         self._stream = stream
         if self._yes and not self.accepted:
             self.accepted = True
+            reset_on_close(self._program)  # an end behind `yes` would look like the origin's
             try:
                 self._program.send(self._yes)
             except OSError:

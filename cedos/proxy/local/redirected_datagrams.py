@@ -185,7 +185,6 @@ class RedirectedDatagrams:
         if to.port == NAMES_PORT:
             self._question(data, to.user, partial(self._came, known))
             return
-        # One carrier for each socket, so that all its datagrams leave from one port.
         program = self._senders.get(to.cookie)
         if program is None:
             self._make_room(to.user)

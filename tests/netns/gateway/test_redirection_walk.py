@@ -119,6 +119,7 @@ class RedirectionWalk:
         self.number = 0
         self.up, self.ended_s, self.left_behind = False, 0.0, False
         self.late, self.at_server = [], Counter()
+        self.first = {}  # by number, the server's connection that its bytes came by
         self.keep = []
         self.undo_silence = None
         laptop.far.ip("address", "add", f"{ORIGIN6}/128", "dev", "lo", "nodad")
@@ -260,6 +261,7 @@ class RedirectionWalk:
         assert (mark, first, in_order) == (MARK, 0, True), f"out of order, at first of {number}"
         program = self.programs[number]
         assert len(served.got) <= program.sent, f"a server got more than {number} sent"
+        assert self.first.setdefault(number, served) is served, f"{program} came twice"
         self._check_way(program, served.who)
         if served.over == "end":
             assert program.orderly, (

@@ -5,6 +5,7 @@ import hashlib
 import os
 import resource
 import socket
+import struct
 import weakref
 from contextlib import suppress
 from dataclasses import replace
@@ -26,6 +27,7 @@ from cedos.proxy.local.direct import RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayLink, GatewayUnreachableError
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
+from cedos.proxy.local.redirection import RedirectedTo
 from cedos.proxy.splice import reset_on_close
 from cedos.proxy.streams.frames import OpenStream, StreamBytes
 from cedos.proxy.streams.stream import SMALL, WINDOW_BYTES, ProxiedStream
@@ -124,6 +126,48 @@ async def test_a_program_that_resets_while_it_is_connected_never_looks_complete(
     _, writer = await ends.forward(await ends.origin(hears))
     writer.write(b"half of it")
     assert await asyncio.wait_for(heard, 5) == "reset"
+
+
+class Led:
+    """Redirected connections, all to one port of loopback."""
+
+    def __init__(self, port):
+        self.to = RedirectedTo("127.0.0.1", port, 1)
+
+    def destination(self, _program):
+        return self.to
+
+    def forget(self, to):
+        assert to is self.to
+
+
+@pytest.mark.usefixtures("nothing_is_near")
+@pytest.mark.parametrize("led", [True, False])
+async def test_a_program_never_takes_the_proxys_death_for_an_empty_answer(ends, monkeypatch, led):
+    """Until the gateway had answered, a kill -9 ended the program's connection in good order."""
+    await ends.start()
+    port, lingers = await ends.origin(echo), []
+    opened = GatewayLink.open
+
+    async def looks(*words, **more):
+        made = await opened(*words, **more)
+        lingers.extend(
+            struct.unpack("ii", program.getsockopt(socket.SOL_SOCKET, socket.SO_LINGER, 8))
+            for held in ends.proxy._held.values()
+            for program in held.carried.values()
+        )
+        return made
+
+    monkeypatch.setattr(GatewayLink, "open", looks)
+    if led:
+        ends.proxy.open([Listening("127.0.0.1", 0, redirection=Led(port))])
+    where = "127.0.0.1", ends.proxy.addresses[-1].port
+    reader, writer = await asyncio.open_connection(*where)
+    writer.write(b"" if led else http_connect(port))
+    writer.write_eof() if led else await reader.readuntil(b"\r\n\r\n")
+    await until(lambda: lingers)
+    assert lingers == [(1, 0)]
+    writer.transport.abort()
 
 
 @pytest.mark.parametrize("half_closes", [False, True])
