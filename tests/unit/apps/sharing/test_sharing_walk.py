@@ -123,10 +123,12 @@ class Kernel:
         assert not self.dead
         assert requestor.address in self._party.signed, "nobody signed for this address"
         assert requestor.gateway.packed == REACHES[0].address
+        self._refuse()
         self._party.open[requestor.address] = requestor
         self._party.bytes[requestor.address] = 0
 
     def dismiss(self, address):
+        self._refuse()
         self._party.open.pop(address, None)
 
     def carried(self):
@@ -137,6 +139,10 @@ class Kernel:
             )
             for each in self._party.open
         }
+
+    def _refuse(self):
+        if self._world.random.random() < 0.05:
+            raise OSError("another program holds the lock of iptables")
 
     # A requestor's.
 
