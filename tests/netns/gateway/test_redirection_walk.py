@@ -678,8 +678,9 @@ class RedirectionWalk:
             "ip route show table all",
         ):
             found += self.laptop.near.run(*words.split()).stdout.splitlines()
-        # (A table that was used stays, empty.)
-        return [line for line in found if line[:1] not in "#*:C"]
+        # (A table that was used stays, empty; the kernel's own link-local addresses come a second late.)
+        own = [line for line in found if "fe80:" not in line and "ff00::" not in line]
+        return sorted(line for line in own if line[:1] not in "#*:C")
 
     def summary(self):
         all_, came = self.programs.values(), Counter(each.over for each in self.served)
