@@ -223,7 +223,6 @@ class CountDifference:
     contract: Contract
     own_bytes: int
     receipted_bytes: int
-    amount: int
 
     @property
     def bytes_more(self) -> int:
@@ -308,7 +307,6 @@ class OwnCounts:
                 each.contract,
                 each.own_bytes,
                 each.receipted_bytes,
-                by_volume(each.contract, 0, each.receipted_bytes),
             )
             for each in self._counts.values()
         ]

@@ -69,10 +69,6 @@ class Forwarding:
             self._journal.append(InterfaceForwardingRecord(name, index, here()))
             kernel.forward(name, True)
 
-    @property
-    def requestors(self) -> tuple[ForwardedRequestor, ...]:
-        return tuple(self._requestors.values())
-
     def hardware_address(self, requestor: Address) -> bytes | None:
         """Return the hardware address that the kernel knows of a host on the shared link."""
         return next(

@@ -3,7 +3,6 @@
 import socket
 import struct
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from random import SystemRandom
@@ -53,7 +52,6 @@ class HelperPaths:
         kernel: of the host's namespace.
         journal: gets the way back before each change.
         shared: the interface of the link that helpers are on.
-        free: tells whether no host of the link uses an address (`is_free`, which takes 0.3 s).
 
     Raises:
         HostError: there is no such interface.
@@ -61,32 +59,21 @@ class HelperPaths:
         OSError: the kernel refuses, as without CAP_NET_ADMIN.
     """
 
-    def __init__(
-        self,
-        kernel: SharingKernel,
-        journal: JournalKeeper,
-        shared: str,
-        free: "Callable[[Link, IPv4Address], bool] | None" = None,
-    ) -> None:
+    def __init__(self, kernel: SharingKernel, journal: JournalKeeper, shared: str) -> None:
         self._kernel = kernel
         self._shared = kernel.link(shared)
-        self._free = free or is_free
         self._random = SystemRandom()
         self._paths: dict[IPv4Address, HelperPath] = {}
         journal.append(SHARING)
 
-    @property
-    def paths(self) -> tuple[HelperPath, ...]:
-        return tuple(self._paths.values())
-
     def new_address(self) -> IPv4Address:
-        """Return an address that no host of the link uses; SteeringError: none was found."""
+        """Return an address that no host of the link uses, in 0.3 s; SteeringError: none was found."""
         taken = {each.interface.ip for each in self._kernel.addresses()}
         for _ in range(_TRIES):
             candidate = IPv4Address(_FIRST + self._random.randrange(_COUNT))
             if candidate in taken or any(candidate in each for each in PROVIDERS):
                 continue
-            if self._free(self._shared, candidate):
+            if is_free(self._shared, candidate):
                 return candidate
         raise SteeringError(f"no free address on {self._shared.name} in {_TRIES} tries")
 

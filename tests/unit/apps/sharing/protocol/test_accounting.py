@@ -429,6 +429,5 @@ def test_the_gateways_sums_are_exact_after_10000_random_events(seed):
         for found in counts.differences():
             number = found.contract.number
             assert found.receipted_bytes == by_contract[number]
-            assert found.amount == by_volume(found.contract, 0, by_contract[number])
             more = found.bytes_more - world.lost[number]
             assert 0 <= more <= world.path_count[number] * RECORD_BYTES
