@@ -354,8 +354,6 @@ class HelperMachine:
             currency=self._terms.currency,
             limit_bytes=self.left_bytes,
             rate_bps=uplink.rate_bps,
-            rtt_us=None,
-            loss_ppm=None,
             network=uplink.network,
             battery_s=uplink.battery_s,
             via=uplink.via,

@@ -93,7 +93,7 @@ class JoinMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
         answers: nonce of the Invite.
         price: millionths of `currency` for 10^9 bytes.
         limit_bytes: the most that it will carry for this requestor.
-        rate_bps: of its path to the gateway; None: not known. `rtt_us`, `loss_ppm` likewise.
+        rate_bps: of its path to the gateway; None: not known.
         battery_s: seconds until its battery is empty; None: on mains power, or not known.
         via: its addresses on the link, the next hop of the requestor's route; one of each family at most.
         reaches: where it forwards to, its own knowledge of the gateway's addresses.
@@ -107,8 +107,6 @@ class JoinMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     currency: Currency
     limit_bytes: ByteCount
     rate_bps: RateBps | None
-    rtt_us: Annotated[int, Meta(ge=0, le=10**8)] | None
-    loss_ppm: Annotated[int, Meta(ge=0, le=10**6)] | None
     network: NetworkType
     battery_s: Annotated[int, Meta(ge=0, le=10**8)] | None
     via: Annotated[tuple[PackedAddress, ...], Meta(min_length=1, max_length=2)]

@@ -341,7 +341,7 @@ class World:
     def join(self, to, invite):
         price = self.random.choice([0, 100_000, 500_000, 10**9])
         return self.forge(
-            JoinMessage, to, invite.nonce, price, "EUR", 10**9, 8_000_000, None, None,
+            JoinMessage, to, invite.nonce, price, "EUR", 10**9, 8_000_000,
             NetworkType.LTE, None, (IPv4Address(MALLORY[0]).packed,), REACHES,
         )  # fmt: skip
 

@@ -41,7 +41,7 @@ def agree(ann, bob, now_s=START_S, price=500_000):
     now_us = int(now_s * 1e6)
     join = JoinMessage(
         now_us, now_us.to_bytes(16, "big"), key_of(ann).public, bytes(16), price, "EUR", 10**12,
-        None, None, None, NetworkType.LTE, None, (b"\x0a\0\0\1",), REACHES,
+        None, NetworkType.LTE, None, (b"\x0a\0\0\1",), REACHES,
     )  # fmt: skip
     joined = pack(identity(bob), join)
     confirm = ConfirmMessage(

@@ -33,8 +33,7 @@ INVITES = st.builds(InviteMessage, TIMES, NONCES, st.integers(0, 10**12))
 JOINS = st.builds(
     JoinMessage,
     TIMES, NONCES, KEYS, NONCES, st.integers(0, 10**12), st.from_regex(r"[A-Z]{3}", fullmatch=True),
-    BYTES, st.none() | st.integers(0, 10**12), st.none() | st.integers(0, 10**8),
-    st.none() | st.integers(0, 10**6), st.sampled_from(NetworkType),
+    BYTES, st.none() | st.integers(0, 10**12), st.sampled_from(NetworkType),
     st.none() | st.integers(0, 10**8),
     st.lists(ADDRESSES, min_size=1, max_size=2).map(tuple),
     st.lists(st.builds(Endpoint, ADDRESSES, st.integers(1, 65_535)), min_size=1, max_size=4).map(
@@ -122,7 +121,7 @@ def test_an_address_has_4_or_16_bytes(length):
 def test_a_datagram_fits_in_any_packet_with_the_longest_name_and_all_it_may_tell():
     longest = identity("\N{HIRAGANA LETTER A}" * 63)
     join = JoinMessage(
-        2**56, bytes(16), BOB_KEY, bytes(16), 10**12, "EUR", 10**15, 10**12, 10**8, 10**6,
+        2**56, bytes(16), BOB_KEY, bytes(16), 10**12, "EUR", 10**15, 10**12,
         NetworkType.NR, 10**8,
         (bytes(16), bytes(16)), REACHES * 4,
     )  # fmt: skip

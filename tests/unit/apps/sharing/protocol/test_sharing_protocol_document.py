@@ -56,7 +56,7 @@ def vectors():
     invite = InviteMessage(NOW_US, nonce[0], 8_000_000)
     join = JoinMessage(
         NOW_US + 1000, nonce[1], ANN.public, invite.nonce, 500_000, "EUR", 500_000_000, 4_000_000,
-        45_000, 1_000, NetworkType.LTE, 14_400, (bytes([10, 0, 0, 1]),),
+        NetworkType.LTE, 14_400, (bytes([10, 0, 0, 1]),),
         (Endpoint(bytes([198, 51, 100, 1]), 443),),
     )  # fmt: skip
     joined = pack(bob, join)
