@@ -150,7 +150,7 @@ class _FinalAnswer(aiohttp.ClientResponse):
         finally:
             del protocol.read
         if ",".join(self.headers.getall(hdrs.TRANSFER_ENCODING, ["chunked"])).lower() != "chunked":
-            raise aiohttp.ClientPayloadError("its body is coded as nobody asked for")
+            raise aiohttp.ClientPayloadError("its body has a coding that was not asked for")
         self._bound_framing(protocol)
         return self
 

@@ -1,4 +1,4 @@
-"""The outlook on networks that one program has: present rates, and the averages of what it saw.
+"""The outlook on networks that one program has: present rates, and the averages of what the program saw.
 
 The present rate is the shared predictor's (`predictors.network`), the average the outlook's.
 """

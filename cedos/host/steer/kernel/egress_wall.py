@@ -183,7 +183,7 @@ class EgressWall:
         return any(put_up)
 
     def remove(self, but: Collection[str]) -> bool:
-        """Take it down, whoever put it up, but at these interfaces; return whether one was there."""
+        """Take down the wall of any process but at these interfaces; return whether one stood."""
         with self._turn:
             there = self._qdiscs()
             others = there.keys() - {link.index for link in self._there(but)}
