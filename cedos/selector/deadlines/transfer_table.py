@@ -1,6 +1,7 @@
 """The table of a host's transfers with deadlines: the programs' reports, and each transfer's turn."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Final
@@ -35,6 +36,13 @@ _AWAKE_S: Final = 5.0
 
 # A program that uses a smaller share of its networks' rates for some time has a limit of its own.
 _OWN_LIMIT: Final = 0.5
+
+# The time for which all bytes are counted before and after more transfers begin, and the factor by which
+# the bytes must grow then. If they do not, the networks are full, and the next trial is later.
+_ROUND_S: Final = 4.0
+_GREW: Final = 1.25
+_TRIED_AGAIN_S, _MOST_TRIED_AGAIN_S = 60.0, 600.0
+_MOST_BESIDE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +87,66 @@ class _Row:
     most_bps: float = inf
 
 
+class _Beside:
+    """The transfers of one direction that run beside those of the plan.
+
+    The first transfer has all networks, but its server may drip, and then nothing is known of the
+    networks. So as many as run already begin beside them (1, 2, 4, ...) until the bytes of all grow no
+    more: the last ones that began stop again. After a while it is tried anew.
+    """
+
+    def __init__(self) -> None:
+        self.begun: list[list[str]] = []
+        self.shared = False  # whether several users' transfers, or such ones, run in this round
+        self._by_network: dict[str, int] = {}
+        self._round_at_s = self._begun_at_s = self._next_at_s = -inf
+        self._pause_s = _TRIED_AGAIN_S
+        self._before_bps = 0.0
+        self._settled = False
+
+    def tried(self) -> list[str]:
+        return [key for each in self.begun for key in each]
+
+    def add(self, used: Mapping[str, int]) -> None:
+        for name, count in used.items():
+            self._by_network[name] = self._by_network.get(name, 0) + count
+
+    def round(self, now: float) -> tuple[dict[str, float], float] | None:
+        """Return the rate of each network in a round that ends now, and its seconds; None: it goes on."""
+        lasted_s = now - self._round_at_s
+        if lasted_s < _ROUND_S:
+            return None
+        known = {name: 8.0 * count / lasted_s for name, count in self._by_network.items()}
+        self._round_at_s, self._by_network = now, {}
+        if lasted_s == inf:  # the first one begins
+            self._next_at_s = now + 2.0 * _ROUND_S
+            return None
+        return known, lasted_s
+
+    def more(self, total_bps: float, running: int, now: float) -> int:
+        """Return how many more may begin after a round; the last ones may have to stop."""
+        if not self.begun:
+            if now < self._next_at_s:
+                return 0
+            self._begun_at_s, self._settled = now, False
+        elif now - self._begun_at_s >= _TRIED_AGAIN_S:
+            self.begun, self._next_at_s = [], now
+            return 0
+        elif self._settled:
+            return 0
+        elif 0.0 < total_bps < _GREW * self._before_bps:
+            self.begun.pop()
+            self._settled = True
+            if not self.begun:
+                self._next_at_s = now + self._pause_s
+                self._pause_s = min(2.0 * self._pause_s, _MOST_TRIED_AGAIN_S)
+            return 0
+        else:
+            self._pause_s = _TRIED_AGAIN_S
+        self._before_bps = total_bps
+        return min(max(running, 1), _MOST_BESIDE - len(self.tried()))
+
+
 class TransferTable:
     """The table; it has one plan for each direction, as the two ways of a network do not share rates.
 
@@ -93,6 +161,7 @@ class TransferTable:
         self._rows: dict[str, _Row] = {}
         self._plans = dict.fromkeys(Direction, DeadlinePlan())
         self._states: dict[Direction, list[NetworkState]] = {way: [] for way in Direction}
+        self._beside = {way: _Beside() for way in Direction}
         self._seen: Sequence[SeenNetwork] = ()
         self._clock_s = 0.0
 
@@ -128,8 +197,12 @@ class TransferTable:
         total_bps = can_bps = 0.0
         for name, count in used.items():
             row.by_network[name] = row.by_network.get(name, 0) + count
-        # A shorter time gives no rate; in a longer one the program did not run all the time.
-        if not 0.2 <= lasted_s <= _AWAKE_S or not allowed:
+        beside = self._beside[direction]
+        if lasted_s <= _AWAKE_S:
+            beside.add(used)
+        # A shorter time gives no rate; in a longer one the program did not run all the time. Of several
+        # transfers only all together show what their networks carry.
+        if not 0.2 <= lasted_s <= _AWAKE_S or not allowed or beside.shared:
             return
         for name in allowed:
             bps = 8.0 * used.get(name, 0) / lasted_s
@@ -168,15 +241,73 @@ class TransferTable:
         if not self._rows:  # most hosts have none, most of the time
             changed = any(plan.served for plan in self._plans.values())
             self._plans = dict.fromkeys(Direction, DeadlinePlan())
+            self._beside = {way: _Beside() for way in Direction}
             return changed
         for way in Direction:
             flows = self.flows(way, now)
             states = self.networks.states(seen, way, now, used=bool(flows))
             self._states[way] = states
             before = self._plans[way]
-            plan = self._plans[way] = self._scheduler.plan(flows, states, now, before)
+            plan = self._scheduler.plan(flows, states, now, before)
+            if len(plan.served) < len(flows):
+                plan = self._shared(way, flows, plan, now)
+            else:
+                self._beside[way] = _Beside()
+            self._plans[way] = plan
             changed = changed or plan.served != before.served
         return changed
+
+    def _shared(
+        self, way: Direction, flows: Sequence[DeadlineFlow], plan: DeadlinePlan, now: float
+    ) -> DeadlinePlan:
+        """Return the plan with what runs beside it: each user's own, and transfers that are tried."""
+        states, before, beside = self._states[way], self._plans[way], self._beside[way]
+        served, late, paid = dict(plan.served), set(plan.late), set(plan.paid)
+        rows = {flow.key: self._rows[str(flow.key)].transfer for flow in flows}
+
+        def join(some: Sequence[DeadlineFlow]) -> None:
+            own = self._scheduler.plan(some, states, now, before)
+            for key in own.served.keys() - served.keys():
+                served[key] = own.served[key]
+                late.difference_update({key} - own.late)
+            paid.update(own.paid)
+
+        # No user waits for another: who has no turn gets the plan of the own transfers alone.
+        of_user: dict[int, list[DeadlineFlow]] = {}
+        for flow in flows:
+            of_user.setdefault(rows[flow.key].uid, []).append(flow)
+        for uid in of_user.keys() - {rows[key].uid for key in served}:
+            join(of_user[uid])
+        shared = len({rows[key].uid for key in served}) > 1
+        if (ended := beside.round(now)) is not None:
+            known, lasted_s = ended
+            for name, bps in known.items() if beside.shared else ():
+                for ago_s in range(int(lasted_s) - 1, -1, -1):
+                    self.networks.measured(name, way, bps, 1.0, now - ago_s)
+            running = len(served.keys() | set(beside.tried()))
+            more = beside.more(sum(known.values()), running, now)
+            if more > 0 and (begin := self._next(flows, {*served, *beside.tried()}, more)):
+                beside.begun.append(begin)
+        by_key = {flow.key: flow for flow in flows}
+        for key in beside.tried():
+            if key in by_key and key not in served:
+                join([by_key[key]])
+        beside.shared = shared or bool(beside.begun)
+        names = tuple(each.name for each in states if each.name in paid)
+        return DeadlinePlan(served, names, frozenset(late))
+
+    def _next(self, flows: Sequence[DeadlineFlow], run: Set[Hashable], most: int) -> list[str]:
+        """Return the keys of those that begin next: of the servers with the fewest, then by deadline."""
+        of_server = Counter(self._server(flow) for flow in flows if flow.key in run)
+        waiting = sorted(
+            [flow for flow in flows if flow.key not in run],
+            key=lambda flow: (of_server[self._server(flow)], flow.deadline_at_s),
+        )
+        return [str(flow.key) for flow in waiting[:most]]
+
+    def _server(self, flow: DeadlineFlow) -> tuple[int, str]:
+        transfer = self._rows[str(flow.key)].transfer
+        return transfer.uid, transfer.server
 
     def served(self, key: str) -> tuple[str, ...]:
         """Return the networks that a transfer may use now."""
@@ -262,8 +393,9 @@ class TransferTable:
 
     def _flow(self, row: _Row) -> DeadlineFlow:
         of = row.transfer
-        exact = of.size_bytes is not None
-        left = of.size_bytes - of.done_bytes if of.size_bytes is not None else None
+        # More bytes than it said: its size is not known.
+        exact = of.size_bytes is not None and of.done_bytes <= of.size_bytes
+        left = of.size_bytes - of.done_bytes if of.size_bytes is not None and exact else None
         return DeadlineFlow(
             of.key,
             max(float(left), 1.0) if left is not None else expected_bytes(of.done_bytes),

@@ -122,6 +122,72 @@ def test_one_that_its_server_holds_back_leaves_the_network_to_the_next(table):
     assert table.turn("b", 8.0).networks == ("wlan0",)
 
 
+def carried(table, bps_of, seconds, seen=(WIFI,), full_bps=8e6):
+    """Run transfers for some seconds over one network of `full_bps`; return the bytes of each."""
+    done = dict.fromkeys(bps_of, 0)
+    for at_s in range(1, seconds + 1):
+        now = float(at_s)
+        plan(table, *seen, now=now)
+        runs = {key: bps for key, bps in bps_of.items() if table.served(key)}
+        fair_bps = full_bps / max(len(runs), 1)
+        for key, each, _ in [(row.key, row, by) for row, by, _ in table.rows(now)]:
+            count = int(min(runs.get(key, 0.0), fair_bps) / 8.0)
+            done[key] += count
+            table.report(replace(each, done_bytes=done[key]), now)
+            table.add_bytes(key, {"wlan0": count} if count else {}, 1.0, now)
+    return done
+
+
+def test_a_server_that_drips_does_not_hold_a_network_of_unknown_rate():
+    """It did for minutes: the network's rate was known from the transfer that dripped alone."""
+    table = TransferTable()
+    table.report(transfer("drip", left=20_000_000, in_s=3600.0), 0.0)
+    table.report(transfer("good", left=20_000_000, in_s=7200.0), 0.0)
+    done = carried(table, {"drip": 3200.0, "good": 8e6}, 60)
+    assert done["good"] > 20_000_000
+    assert done["drip"] > 0
+
+
+def test_a_thousand_transfers_that_drip_do_not_hold_another_server():
+    table = TransferTable()
+    slow = {f"drip{number}": 3200.0 for number in range(200)}
+    for key in slow:
+        table.report(replace(transfer(key, in_s=3600.0), server="slow"), 0.0)
+    table.report(transfer("good", left=20_000_000, in_s=7200.0), 0.0)
+    assert carried(table, {**slow, "good": 8e6}, 60)["good"] > 20_000_000
+
+
+def test_a_network_that_is_full_stays_with_the_first_transfer():
+    table = TransferTable()
+    table.report(transfer("a", left=2_000_000, in_s=7200.0), 0.0)
+    table.report(transfer("b", left=1_000_000, in_s=9000.0), 0.0)
+    done = carried(table, {"a": 1e9, "b": 1e9}, 100, full_bps=64_000.0)
+    assert done["b"] < 0.1 * done["a"]
+
+
+def test_no_user_holds_the_networks_of_another(table):
+    """A program may report what is not so; others do not wait for it."""
+    table.report(transfer("a"), 0.0)
+    table.report(replace(transfer("b", in_s=700.0), uid=1000), 0.0)
+    table.report(replace(transfer("c", in_s=800.0), uid=1000), 0.0)
+    plan(table, WIFI)
+    assert [table.served(key) for key in "abc"] == [("wlan0",), ("wlan0",), ()]
+    assert not table.turn("b", 0.0).late
+
+
+def test_another_user_waits_for_wifi_all_the_same(table):
+    table.report(transfer("a", in_s=1.5), 0.0)
+    table.report(replace(transfer("b", in_s=7200.0), uid=1000), 0.0)
+    plan(table, LTE)
+    assert [table.served(key) for key in "ab"] == [("lte0",), ()]
+
+
+def test_more_bytes_than_the_size_make_the_size_unknown(table):
+    table.report(replace(transfer(left=20_000), done_bytes=40_000), 0.0)
+    (flow,) = table.flows(Direction.DOWN, 0.0)
+    assert (flow.left_bytes, flow.exact) == (10e6, False)
+
+
 def test_a_program_that_was_suspended_is_not_slow_and_says_nothing_of_networks(table):
     """It was: fifteen seconds of SIGSTOP, and the phone was used as its own rate was too low."""
     table.report(transfer(left=60_000_000, in_s=120.0), 0.0)
