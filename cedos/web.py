@@ -10,8 +10,9 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from enum import IntEnum
@@ -24,6 +25,7 @@ from aiohttp import hdrs
 from aiohttp.http import HttpProcessingError
 from yarl import URL
 
+from cedos import tls_client
 from cedos.errors import TransferError
 from cedos.global_unicast import is_global, meanings, within
 from cedos.kernel.interface_socket import bind_to_interface
@@ -52,7 +54,6 @@ _LABEL_ENDS: Final = re.compile("[.:\u3002\uff0e\uff61]")
 _LEFT_OUT: Final = str.maketrans("", "", "\t\r\n")  # as yarl leaves them out
 _LARGEST: Final = 1 << 62
 _MOST_REASON: Final = 200
-_CIPHERS: Final = "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 
 # The fields of a head: lower-case names; values in Latin-1, which keeps every byte.
@@ -188,6 +189,78 @@ class _FinalAnswer(aiohttp.ClientResponse):
         protocol.data_received = on_data
 
 
+# Who asks: each asker's handshakes wait for one another; empty: those with each server do.
+asker: Final[ContextVar[Hashable]] = ContextVar("asker", default=None)
+
+
+class _Arrivals(asyncio.Protocol):
+    """What a server says before it is read."""
+
+    def __init__(self) -> None:
+        self._data, self._came, self._ended = bytearray(), asyncio.Event(), False
+        self._transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        self._came.set()
+        if len(self._data) > tls_client.MOST_BYTES:
+            self._transport.pause_reading()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._ended = True
+        self._came.set()
+
+    async def send(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    async def receive(self) -> bytes:
+        """Return what came; empty: nothing will."""
+        while not self._data and not self._ended:
+            self._came.clear()
+            await self._came.wait()
+        return self.take()
+
+    def take(self) -> bytes:
+        data = bytes(self._data)
+        self._data.clear()
+        return data
+
+
+class _Connector(aiohttp.TCPConnector):
+    """A connector whose handshakes keep nothing else waiting."""
+
+    async def _wrap_create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        connect: Callable[..., Any] = super()._wrap_create_connection
+        if not (context := kwargs.pop("ssl", None)):
+            return await connect(*args, **kwargs)
+        (factory,), name, key = args, kwargs.pop("server_hostname"), kwargs["req"].connection_key
+        async with asyncio.timeout(kwargs["timeout"].sock_connect):
+            transport, arrivals = await connect(_Arrivals, **kwargs)
+            try:
+                end = tls_client.TlsClient(context, name)
+                await end.shake_hands(asker.get() or name, arrivals.send, arrivals.receive)
+                protocol = factory()
+                # It has no turn of the loop between: what came is either here or still to be read.
+                shaken = end.context(arrivals.take())
+                secure = await self._loop.start_tls(transport, protocol, shaken)
+                if secure is None:
+                    raise ConnectionResetError("the server broke off the connection")
+            except BaseException as error:
+                transport.abort()
+                if isinstance(error, ssl.CertificateError):
+                    raise aiohttp.ClientConnectorCertificateError(key, error) from error
+                if isinstance(error, ssl.SSLError):
+                    raise aiohttp.ClientConnectorSSLError(key, error) from error
+                if isinstance(error, OSError) and not isinstance(error, TimeoutError):
+                    raise aiohttp.ClientConnectorError(key, error) from error
+                raise
+        protocol.connection_made(secure)
+        return secure, protocol
+
+
 def client(
     socket_factory: Callable[[Any], Any],
     *,
@@ -198,7 +271,7 @@ def client(
 ) -> aiohttp.ClientSession:
     """Return a client that keeps no cookies."""
     return aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(
+        connector=_Connector(
             socket_factory=socket_factory, ssl=tls or _one_tls_context(), **connector
         ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s),
@@ -254,12 +327,8 @@ async def blocks(
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return Python's own context of a client, without DHE.
-
-    There the server chooses the numbers: one of 10,000 bits takes 0.6 s, in which nothing else runs.
-    """
-    context = ssl.create_default_context()
-    context.set_ciphers(_CIPHERS)
+    """Return a client's context that says which HTTP it speaks."""
+    context = tls_client.tls_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kit.nginx import certificate
+from kit.slow_certificates import longest_wait_s, slow_server
 from yarl import URL
 
 from cedos import web
@@ -276,3 +277,38 @@ async def test_a_body_that_somebody_cut_is_not_whole(tmp_path, version, cut):
             else:
                 assert await answer.read() == bytes(50_000)
         await serving
+
+
+@pytest.mark.parametrize("ask", ["client", "origins"])
+async def test_costly_certificates_keep_nobody_else_waiting(ask):
+    """One object of 100 kB of certificates stopped a gateway for 40 s, for all clients."""
+    origins = OriginClient(lambda _host, _port: "")
+    async with (
+        slow_server(8) as port,
+        web.client(lambda address: socket.socket(*address[:3])) as client,
+    ):
+        url = f"https://127.0.0.1:{port}/"
+
+        if ask == "client":
+            asking = asyncio.ensure_future(client.get(url))
+        else:
+            asking = asyncio.ensure_future(origins.ask("GET", URL(url), {}, silence_s=9.0))
+        assert await longest_wait_s(asking) < 1
+        assert isinstance(asking.exception(), aiohttp.ClientConnectorError | TimeoutError)
+    await origins.close()
+
+
+async def test_a_handshake_has_a_bound_that_no_certificates_pass():
+    async with (
+        slow_server(158) as port,
+        web.client(lambda address: socket.socket(*address[:3])) as client,
+    ):
+        began = process_time()
+        with pytest.raises(aiohttp.ClientConnectorError, match="more than 24 KiB"):
+            await client.get(f"https://127.0.0.1:{port}/")
+        assert process_time() - began < 1
+
+
+def test_no_server_begins_another_handshake():
+    """It would come with certificates of any size, while something else is read."""
+    assert web.tls_context().options & ssl.OP_NO_RENEGOTIATION

@@ -12,9 +12,9 @@ import os
 import re
 import secrets
 import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from ipaddress import IPv6Address, ip_address
 from urllib.parse import urlsplit
@@ -24,6 +24,7 @@ from cedos.host.monitor import dns_message, flow_source
 from cedos.host.monitor.dns_message import is_public
 from cedos.kernel.interface_socket import interface_socket, receive
 from cedos.model import Address, Network
+from cedos.tls_client import TlsClient, tls_context
 
 _DNS_PORT = 53
 _ASK_AGAIN_S = 0.5
@@ -153,30 +154,16 @@ async def shake_hands(
             with interface_socket(network.interface, target.version, socket.SOCK_STREAM) as made:
                 await flow_source.connected(made, target, port, network.index)
                 connected = True
-                await _prove(made, str(target))
+                await TlsClient(tls_context(), str(target)).shake_hands(
+                    (network.name, "portal"),
+                    partial(asyncio.get_running_loop().sock_sendall, made),
+                    partial(receive, made, 65536),
+                )
     except ConnectionRefusedError:
         return TlsAnswer.REFUSED
     except (OSError, TimeoutError):  # (an error of TLS is an OSError)
         return TlsAnswer.ANSWERED if connected else TlsAnswer.SILENT
     return TlsAnswer.PROVEN
-
-
-async def _prove(made: socket.socket, name: str) -> None:
-    """Finish the handshake. OSError: the other end cannot prove to be `name`."""
-    loop = asyncio.get_running_loop()
-    received, to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
-    tls = ssl.create_default_context().wrap_bio(received, to_send, server_hostname=name)
-    while True:
-        try:
-            tls.do_handshake()
-        except ssl.SSLWantReadError:
-            await loop.sock_sendall(made, to_send.read())
-            data = await receive(made, 65536)
-            if not data:
-                raise ConnectionResetError from None
-            received.write(data)
-        else:
-            return
 
 
 class PortalCheck:

@@ -4,7 +4,6 @@ import errno
 import re
 import socket
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from contextvars import ContextVar
 from typing import Any, Final
 
 import aiohttp
@@ -27,7 +26,6 @@ _SILENT: Final = {
 LookUp = Callable[[str, Hashable], Awaitable[Sequence[str]]]
 
 _MOST_ADDRESSES: Final = 8
-_asker: ContextVar[Hashable] = ContextVar("asker", default=None)
 
 
 class _SharedResolver(AbstractResolver):
@@ -39,7 +37,7 @@ class _SharedResolver(AbstractResolver):
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
-        found = await self._look_up(host, _asker.get())
+        found = await self._look_up(host, web.asker.get())
         if not found:
             raise OSError(socket.EAI_NONAME, "its name is not found")
         return [
@@ -92,7 +90,7 @@ class OriginClient:
                 force_close=True, resolver=self._resolver,
             )  # fmt: skip
         limits = aiohttp.ClientTimeout(total=None, sock_connect=web.CONNECT_S, sock_read=silence_s)
-        _asker.set(asker)
+        web.asker.set(asker)
         try:
             answer = await self._client.request(
                 method, url, headers=headers, data=data, allow_redirects=False,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
+from kit.slow_certificates import longest_wait_s, slow_server
 
 from cedos.controller.events import Witness
 from cedos.host.monitor import dns_message, portal_check
@@ -299,6 +300,14 @@ async def test_a_box_that_answers_cannot_prove_to_be_the_host(said):
     async with server:
         port = server.sockets[0].getsockname()[1]
         assert await shake_hands(LO, HERE, 2.0, port) is TlsAnswer.ANSWERED
+
+
+async def test_a_box_with_costly_certificates_does_not_stop_the_daemon():
+    """With 100 kB of them, a portal kept the daemon from everything else for 40 s."""
+    async with slow_server(8) as port:
+        asking = asyncio.ensure_future(shake_hands(LO, HERE, 9.0, port))
+        assert await longest_wait_s(asking) < 1
+        assert await asking is TlsAnswer.ANSWERED
 
 
 async def test_a_refusal_and_silence_are_told_apart():
