@@ -149,7 +149,12 @@ class RuledHosts(RuleBook):
         )
 
     def learn(self, name: str, leads_to: Sequence[Address | str], user: int) -> None:
-        """Note the addresses and other names that a user's program got for a name."""
+        """Note the addresses and other names that a user's program got for a name, if that is ruled.
+
+        Any name may lead to a ruled one, and does not take it over by that.
+        """
+        if not self.names(name):
+            return
         name = self._means(name)
         for each in leads_to:
             self._meant.put(str(each), name, user)

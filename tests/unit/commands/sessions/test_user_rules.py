@@ -324,6 +324,16 @@ async def test_another_name_of_a_ruled_one_is_under_its_rule(ruled, resolver, mo
     assert not made.names("other.lan.example")
 
 
+async def test_who_points_to_a_ruled_name_takes_it_over_for_no_program(ruled, resolver):
+    """A stranger's alias for the ruled name made it the stranger's: it went through the gateway."""
+    made = await ruled(NAMED)
+    made.learn("dl.updates.example", ["cdn.example"], OTHER)
+    made.learn("evil.test", ["updates.example", "cdn.example", ip_address("203.0.113.5")], USER)
+    assert made.names("updates.example")
+    assert made.names("cdn.example")
+    assert not await made.find("203.0.113.5", 443, USER, resolver)
+
+
 async def test_a_resolver_that_does_not_answer_keeps_nobody(ruled, resolver):
     """A late answer counts for the next connection; simultaneous look-ups have a limit."""
     made = await ruled(PREFIX)
