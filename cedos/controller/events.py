@@ -139,10 +139,20 @@ class SizeLearned:
 
 
 @dataclass(frozen=True, slots=True)
+class RecordOwner:
+    """A name with records in a response: its addresses there, and all names that it leads to."""
+
+    name: str
+    addresses: tuple[Address, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class DnsReply:
     """A response: its number, error code, whether it was cut, its question, and its addresses.
 
-    `aliases` are the other names by which it gets to them (CNAME, and a service's target).
+    `aliases` are the other names to which it leads (CNAME, and a service's target). An address belongs
+    to the name that was asked for; to another one only if that is among `owners`, and has it.
     """
 
     number: int
@@ -152,6 +162,12 @@ class DnsReply:
     kind: int
     addresses: tuple[Address, ...] = ()
     aliases: tuple[str, ...] = ()
+    owners: tuple[RecordOwner, ...] = ()
+
+    @property
+    def names(self) -> tuple[RecordOwner, ...]:
+        """Return the name that was asked for, to which all of it belongs, and the other owners."""
+        return (RecordOwner(self.name, self.addresses, self.aliases), *self.owners)
 
 
 @dataclass(frozen=True, slots=True)

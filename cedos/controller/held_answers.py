@@ -134,7 +134,7 @@ class HeldAnswers:
 
     def _told(self, relayed: Iterable[DnsReply]) -> list[DnsReply]:
         """Return what counts of these: any server may call a ruled name an alias of its own one."""
-        bare = [(reply, replace(reply, aliases=())) for reply in relayed]
+        bare = [(reply, replace(reply, aliases=(), owners=())) for reply in relayed]
         return [whole if self._ruled.rules.about(each) else each for whole, each in bare]
 
     def on_read(self, event: AnswersRead, now_s: float) -> None:

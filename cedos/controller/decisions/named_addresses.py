@@ -12,7 +12,7 @@ from cedos.controller.events import DnsReply
 from cedos.model import Address
 
 _MOST_NAMES: Final = 4096
-_MOST_OF_A_NAME: Final = 64
+MOST_OF_A_NAME: Final = 64
 # Names that lead to others, to 64 each: a service has many.
 _MOST_LED: Final = 1024
 _Table = OrderedDict[str, tuple[str, ...]]
@@ -32,11 +32,10 @@ class NamedAddresses:
         self._hosts: Mapping[str, Sequence[Address]] = {}
 
     def on_answer(self, reply: DnsReply) -> None:
-        """Note an answer: its addresses belong to its aliases, too."""
-        addresses = tuple(map(str, reply.addresses))
-        for name in (reply.name, *reply.aliases[:_MOST_OF_A_NAME]):
-            _put(self._addresses, name, addresses, _MOST_NAMES)
-        _put(self._leads_to, reply.name, reply.aliases, _MOST_LED)
+        """Note an answer, each record for its owner: who points to a name tells nothing of it."""
+        for each in reply.names:
+            _put(self._addresses, each.name, tuple(map(str, each.addresses)), _MOST_NAMES)
+            _put(self._leads_to, each.name, each.aliases, _MOST_LED)
 
     def led(self, names: Iterable[str], most: int) -> list[str]:
         """Return names, and about `most` that they lead to, as earlier answers said.
@@ -72,7 +71,7 @@ class NamedAddresses:
 def _put(table: _Table, name: str, news: Sequence[str], most: int) -> None:
     """Add to what a table has of a name; both the name and the news go last."""
     if news:
-        table[name] = youngest(table.get(name, ()), news, _MOST_OF_A_NAME)
+        table[name] = youngest(table.get(name, ()), news, MOST_OF_A_NAME)
         table.move_to_end(name)
     while len(table) > most:
         table.popitem(last=False)
@@ -81,7 +80,7 @@ def _put(table: _Table, name: str, news: Sequence[str], most: int) -> None:
 def youngest(
     known: Iterable[str], news: Iterable[str], most: int, kept: Collection[str] = ()
 ) -> tuple[str, ...]:
-    """Return addresses with the news at the end; the oldest ones beyond `most` go, but those `kept`."""
+    """Return texts with the news at the end; the oldest ones beyond `most` go, but those `kept`."""
     found = dict.fromkeys(known)
     for address in news:
         found.pop(address, None)

@@ -22,6 +22,7 @@ from cedos.controller.commands import (
 )
 from cedos.controller.decisions.decider import Decider
 from cedos.controller.decisions.named_addresses import (
+    MOST_OF_A_NAME,
     NamedAddresses,
     is_below,
     youngest,
@@ -49,8 +50,11 @@ _DNS: Final = 53
 # The most addresses of all rules for names. Each is three rules of the kernel, in IPv6 up to six, and the
 # kernel goes through all of them for each that comes or goes.
 MOST_OF_ALL: Final = 1024
-# The most names that a rule's names are known to be aliases of. The latest stay.
+# The most names that a rule's names are known to be aliases of; each of its names has `MOST_OF_A_NAME`.
+# The latest stay, and those of the ruled name itself.
 MOST_ALIASES: Final = 256
+# In a kept file they stand beside the rules: an earlier program leaves them out.
+_ALIASES: Final = "aliases"
 
 
 class UserRules:
@@ -64,8 +68,10 @@ class UserRules:
         self._outbox = outbox
         self._rules: dict[int, RuleRequest] = {}
         self._names = NamedAddresses()
-        # What the names of each rule are aliases of: no answer about another name takes it away.
-        self._aliases: dict[int, OrderedDict[str, None]] = {}
+        # What each name of a rule is an alias of: no answer about another name takes it away.
+        self._aliases: dict[int, OrderedDict[str, tuple[str, ...]]] = {}
+        # All that these lead to, by rule.
+        self._led: dict[int, frozenset[str]] = {}
         # The rules of names by address, and those of prefixes.
         self._by_address: dict[str, list[int]] = {}
         self._prefixes: list[tuple[IPv4Network | IPv6Network, int]] = []
@@ -76,6 +82,14 @@ class UserRules:
                 kept_rule = msgspec.convert(rule, RuleRequest)
                 if int(number) > 0:  # (those of portals are not kept)
                     self._rules[int(number)] = kept_rule
+        every = kept.get(_ALIASES) if isinstance(kept, dict) else None
+        aliases = every if isinstance(every, dict) else {}
+        for number, rule in self._rules.items():
+            with suppress(msgspec.ValidationError):
+                known = msgspec.convert(aliases.get(str(number)), dict[str, tuple[str, ...]])
+                for name, led in known.items():
+                    if is_below(name, rule.host):
+                        self._put_aliases(number, name, led)
         self._index()
 
     @property
@@ -111,12 +125,14 @@ class UserRules:
         self._rules[number] = rule
         if rule.prefix is None:
             own = self._names.below(rule.host)
-            known = (*self._lead(number, own), *chain.from_iterable(map(self._names.of, own)))
+            led = [address for name in own for address in self._lead(number, (name,))]
+            known = (*led, *chain.from_iterable(map(self._names.of, own)))
             self._learn(number, (*known, *before, *rule.addresses))
         self._changed()
 
     def remove(self, number: int) -> None:
         self._aliases.pop(number, None)
+        self._led.pop(number, None)
         if self._rules.pop(number, None) is not None:
             self._changed()
 
@@ -144,32 +160,30 @@ class UserRules:
     def on_answer(self, reply: DnsReply) -> bool:
         """Take the answer of a resolver of this host; return whether it is about a rule's name."""
         self._names.on_answer(reply)
-        names = (reply.name, *reply.aliases)
-        learnt = {}
-        for number in self.about(reply):
-            first = next(at for at, name in enumerate(names) if self._leads(name, number))
-            known = self._lead(number, names[first:])
-            learnt[number] = self._learn(number, (*known, *map(str, reply.addresses)))
-        if any(learnt.values()):
+        before, learnt = self._led.copy(), []
+        for each in reply.names:
+            for number in list(self._about((each.name,))):
+                known = self._lead(number, (each.name, *each.aliases))
+                learnt.append(self._learn(number, map(str, each.addresses), known))
+        if any(learnt) or self._led != before:
             self._changed()
         return bool(learnt)
 
     def about(self, reply: DnsReply) -> frozenset[int]:
         """Return the rules whose names an answer is about; it is not believed by that."""
-        return frozenset(self._about((reply.name, *reply.aliases)))
+        return frozenset(self._about([each.name for each in reply.names]))
 
     def covers(self, reply: DnsReply) -> bool:
         """Return whether each rule that an answer is about has its addresses, and knows its aliases.
 
         A rule for another name may allow what these forbid.
         """
-        for number in self.about(reply):
-            led = [self._leads(name, number) for name in (reply.name, *reply.aliases)]
-            if not all(led[led.index(True) :]):
-                return False
-            if not all(number in self.at(address) for address in reply.addresses):
-                return False
-        return True
+        return all(
+            all(self._leads(name, number) for name in each.aliases)
+            and all(number in self.at(address) for address in each.addresses)
+            for each in reply.names
+            for number in self._about((each.name,))
+        )
 
     def _about(self, names: Collection[str]) -> Iterator[int]:
         """Yield the rules for names that one of these is, or is known to belong to."""
@@ -179,23 +193,35 @@ class UserRules:
 
     def _leads(self, name: str, number: int) -> bool:
         host = self._rules[number].host
-        return is_below(name, host) or name in self._aliases.get(number, ())
+        return is_below(name, host) or name in self._led.get(number, ())
 
     def _lead(self, number: int, names: Sequence[str]) -> list[str]:
-        """Note that names belong to a rule, with all that they lead to; return addresses of new ones."""
+        """Note what the first of these names, one of a rule, leads to: the others, and what these do.
+
+        Return the addresses of those that are new.
+        """
+        first, before = names[0], self._led.get(number, frozenset())
+        news = self._names.led(names, MOST_OF_A_NAME)
+        sources = [first]
+        if not is_below(first, self._rules[number].host):
+            known = self._aliases.get(number, OrderedDict())
+            sources = [name for name, led in known.items() if first in led]
+        for source in sources:
+            self._put_aliases(number, source, news[::-1])
+        new = [name for name in news if name not in before and self._leads(name, number)]
+        return [*chain.from_iterable(map(self._names.of, new))]
+
+    def _put_aliases(self, number: int, source: str, news: Iterable[str]) -> None:
+        """Put names behind one of a rule's; of too many go those of the name that was told of first."""
         host = self._rules[number].host
+        if not (others := [name for name in news if not is_below(name, host)]):
+            return
         known = self._aliases.setdefault(number, OrderedDict())
-        found: list[str] = []
-        for name in self._names.led(names, MOST_ALIASES):
-            if is_below(name, host):
-                continue
-            if name not in known:
-                found += self._names.of(name)
-            known[name] = None
-            known.move_to_end(name)
-        while len(known) > MOST_ALIASES:
-            known.popitem(last=False)
-        return found
+        known[source] = youngest(known.get(source, ()), others, MOST_OF_A_NAME)
+        known.move_to_end(source)
+        while sum(map(len, known.values())) > MOST_ALIASES:
+            del known[next(name for name in known if name != host)]
+        self._led[number] = frozenset(chain.from_iterable(known.values()))
 
     def hosts_read(self, hosts: Mapping[str, Sequence[Address]]) -> bool:
         """Take the names of the hosts file; return whether some of them are of rules."""
@@ -209,12 +235,16 @@ class UserRules:
             self._changed()
         return bool(learnt)
 
-    def _learn(self, number: int, news: Iterable[str]) -> bool:
-        """Put addresses under a rule; return whether it has others by that."""
+    def _learn(self, number: int, news: Iterable[str], older: Iterable[str] = ()) -> bool:
+        """Put addresses under a rule; return whether it has others by that.
+
+        `older` are told anew of no name: where the rule is full, they push out none.
+        """
         rule, most = self._rules[number], self._most
         # Others may have names below the host: half of the room is its own.
         own = tuple(self._names.of(rule.host))[-(most // 2) :]
-        known = youngest(rule.addresses, news, most, own)
+        before = (*(each for each in older if each not in rule.addresses), *rule.addresses)
+        known = youngest(before, news, most, own)
         self._rules[number] = msgspec.structs.replace(rule, addresses=known)
         return set(known) != set(rule.addresses)
 
@@ -318,11 +348,13 @@ class UserRules:
         return number > 0, rule.port is not None, length, *closest, abs(number)
 
     def state(self) -> dict[str, object]:
-        return {
+        rules = {
             str(number): msgspec.to_builtins(rule)
             for number, rule in self._rules.items()
             if number > 0
         }
+        aliases = {str(number): {**known} for number, known in self._aliases.items() if known}
+        return {**rules, **({_ALIASES: aliases} if aliases else {})}
 
     def _changed(self) -> None:
         self._index()

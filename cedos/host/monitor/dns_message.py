@@ -13,7 +13,7 @@ from enum import StrEnum
 from ipaddress import ip_network
 from typing import Final
 
-from cedos.controller.events import DnsReply
+from cedos.controller.events import DnsReply, RecordOwner
 from cedos.model import Address, FlowKey, address
 
 # Kinds of records: a name's IPv4 addresses, and those of IPv6.
@@ -33,6 +33,12 @@ FAILURES = (_FAILED, _REFUSED)
 _POINTER = 0xC0
 _MOST_JUMPS = 16
 _MAX_LABEL, _MAX_NAME = 63, 253
+# The most names to which the records of an answer lead, for the name asked for or not, and with SRV: a
+# resolver follows some 16 aliases. What has more is not read.
+_MOST_LED, _MOST_SERVERS = 16, 64
+_ANY: Final = 255
+# Where the target begins in records. That of a service is what programs look up next (RFC 2782).
+_TARGETS: Final = {_CNAME: 0, _SRV: 6, _SVCB: 2, _HTTPS: 2}
 # Addresses that no public name has (RFC 1918, 6598, 3927, 4193): those of boxes in between.
 _NOT_PUBLIC = tuple(
     map(
@@ -119,18 +125,18 @@ def parse(data: bytes) -> DnsReply | None:
     if name is None or name[1] + _QUESTION.size > len(data):
         return None
     kind, _ = _QUESTION.unpack_from(data, name[1])
-    records = _records(data, name[1] + _QUESTION.size, answers)
-    if records is None:
+    records = _Records(kind)
+    if not records.read(data, name[1] + _QUESTION.size, answers):
         return None
-    addresses, aliases = records
     return DnsReply(
         number,
         flags & _CODE,
         bool(flags & _TRUNCATED),
         name[0],
         kind,
-        tuple(addresses),
-        tuple(dict.fromkeys(aliases)),
+        tuple(records.addresses),
+        tuple(records.aliases),
+        records.owners(name[0]),
     )
 
 
@@ -179,37 +185,79 @@ def _whole_name(data: bytes, offset: int) -> str | None:
     return None
 
 
-def _records(data: bytes, offset: int, count: int) -> tuple[list[Address], list[str]] | None:
-    """Return the addresses and aliases in so many records; None: they cannot be read.
+class _Records:
+    """What the records of an answer to a question of this kind say.
 
-    musl's programs take an address of any class, and see only the last byte of a record's kind.
+    Attributes:
+        addresses: all of them; a program may use each.
+        aliases: all names that something leads to.
     """
-    found: list[Address] = []
-    aliases: list[str | None] = []
-    for _ in range(count):
-        name = _name(data, offset)
-        if name is None or name[1] + _RECORD.size > len(data):
-            return None
-        kind, family, _, length = _RECORD.unpack_from(data, name[1])
-        offset = name[1] + _RECORD.size + length
-        octets = data[offset - length : offset]
-        if len(octets) < length:
-            return None
-        if (kind & 0xFF, length) in ((A, 4), (AAAA, 16)):
-            found.append(address(octets))
-        elif family == _IN and kind == _CNAME:
-            aliases.append(_whole_name(data, offset - length))
-        elif family == _IN and kind == _SRV and len(octets) > 6:
-            # The target serves the name (RFC 2782), and is what programs look up next.
-            aliases.append(_whole_name(data, offset - length + 6))
-        elif family == _IN and kind in (_SVCB, _HTTPS) and len(octets) > 2:
-            if (hints := _hints(octets)) is None:
-                return None
-            found += hints
-            aliases.append(_whole_name(data, offset - length + 2))
-    if None in aliases:  # programs may read it all the same
-        return None
-    return found, [alias for alias in aliases if alias]
+
+    def __init__(self, kind: int) -> None:
+        self._kind = kind
+        self.addresses: list[Address] = []
+        self.aliases: dict[str, None] = {}
+        # By owner; what a program takes for a record and others do not has none.
+        self._addresses: dict[str, list[Address]] = {}
+        self._aliases: dict[str, list[str]] = {}
+
+    def read(self, data: bytes, offset: int, count: int) -> bool:
+        """Read so many records; return whether that can be done.
+
+        musl's programs take an address of any class, and see only the last byte of a record's kind.
+        """
+        for _ in range(count):
+            name = _name(data, offset)
+            if name is None or name[1] + _RECORD.size > len(data):
+                return False
+            owner = _whole_name(data, offset)
+            kind, family, _, length = _RECORD.unpack_from(data, name[1])
+            offset = name[1] + _RECORD.size + length
+            octets = data[offset - length : offset]
+            if len(octets) < length:
+                return False
+            if (kind & 0xFF, length) in ((A, 4), (AAAA, 16)):
+                honest = family == _IN and kind in (A, AAAA)
+                self._note_addresses(owner if honest else None, [address(octets)])
+            elif family == _IN and kind in _TARGETS and length >= _TARGETS[kind]:
+                hints = _hints(octets) if kind in (_SVCB, _HTTPS) else []
+                alias = _whole_name(data, offset - length + _TARGETS[kind])
+                if hints is None or alias is None:  # programs may read it all the same
+                    return False
+                self._note_addresses(owner, hints)
+                if alias and (kind == _CNAME or self._kind in (kind, _ANY)):
+                    self.aliases[alias] = None
+                    if owner is not None:
+                        self._aliases.setdefault(owner, []).append(alias)
+        return len(self.aliases) <= (_MOST_SERVERS if self._kind == _SRV else _MOST_LED)
+
+    def owners(self, asked: str) -> tuple[RecordOwner, ...]:
+        """Return the other names with records: with all that they lead to here, and its addresses.
+
+        Hints of a service are its owner's, who may point to any target. Of names to which nothing leads,
+        nothing is known.
+        """
+        found = []
+        for name in self.aliases:
+            led = self._led(name)
+            own = [each for one in led for each in self._addresses.get(one, ())]
+            if name != asked and (own or len(led) > 1):
+                found.append(RecordOwner(name, tuple(dict.fromkeys(own)), tuple(led[1:])))
+        return tuple(found)
+
+    def _note_addresses(self, owner: str | None, addresses: list[Address]) -> None:
+        self.addresses += addresses
+        if owner is not None and addresses:
+            self._addresses.setdefault(owner, []).extend(addresses)
+
+    def _led(self, name: str) -> list[str]:
+        """Return a name, and all that it leads to."""
+        found, due = {name: None}, [name]
+        for each in due:
+            new = [one for one in self._aliases.get(each, ()) if one not in found]
+            found |= dict.fromkeys(new)
+            due += dict.fromkeys(new)
+        return due
 
 
 def _hints(octets: bytes) -> list[Address] | None:

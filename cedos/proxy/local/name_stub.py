@@ -208,7 +208,8 @@ class NameStub:
         """Ask this host's own resolvers, and put what the answer leads to under the name's rule."""
         found = await self._here(message, question, user)
         if (reply := parse(found)) is not None:
-            self._rules.learn(question.name, (*reply.addresses, *reply.aliases), user)
+            for each in reply.names:
+                self._rules.learn(each.name, (*each.addresses, *each.aliases), user)
         return found
 
     async def _here(self, message: bytes, question: AskedName, user: int) -> bytes:

@@ -20,6 +20,7 @@ PHONE = {4: "192.168.44.1", 6: "2001:db8:44::1"}
 STRANGER = "198.51.100.53"
 HOST = "updates.example"
 WEB = 8080
+HTTPS = 65
 ADDRESSES = [f"203.0.113.{number}" for number in range(1, 60)]
 RULED6, OTHER6 = "2001:db8:113::7", "2001:db8:113::8"
 OTHER = "198.51.100.80"
@@ -247,6 +248,24 @@ def test_the_first_packet_to_a_ruled_name_is_refused(world):
     world.look_up("other.example")
     assert world.reaches(OTHER)
     assert world.reaches(ADDRESSES[0])
+
+
+def test_a_strangers_service_changes_no_rule(world):
+    """Six records of a zone of theirs, with 64 hints each, pushed the ruled name's addresses out."""
+    world.rule()
+    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
+    world.look_up(HOST)
+    for high in range(6):
+        hints = [OTHER, *(f"198.18.{high}.{low}" for low in range(63))]
+        octets = b"".join(ip_address(each).packed for each in hints)
+        data = b"\0\1" + encoded(HOST) + struct.pack("!HH", 4, len(octets)) + octets
+        head = struct.pack("!HHIH", HTTPS, 1, 60, len(data))
+        world.zone["evil.test", HTTPS] = (encoded("evil.test") + head + data,)
+        assert world.look_up("evil.test", HTTPS) == hints
+    (rule,) = world.cedos.client.rules()
+    assert rule.rule.addresses == (ADDRESSES[1],)
+    assert not world.reaches(ADDRESSES[1])
+    assert world.reaches(OTHER)
 
 
 def test_an_urgent_byte_hides_no_answer(world):

@@ -38,19 +38,20 @@ class NamesUnderRules:
         kernel: where the kernel leads each place.
         orders: what it is still to do; ends: of what it has done, the controller knows nothing yet.
         owners: by name those that resolvers of this host called it an alias of.
+        kept_led: by rule the aliases that were kept over a restart.
         told: by rule and address, what they told about it, the latest at the end.
         true: all of these, however long ago.
     """
 
     def __init__(self):
-        self.rules, self.kept = {}, {}
+        self.rules, self.kept, self.kept_led = {}, {}, {}
         self.begin()
 
     def begin(self):
         self.script = Script(rules=self.kept)
         self.kernel, self.orders, self.ends = {}, [], []
         self.waiting, self.asked, self.number = {}, [], 0
-        self.owners, self.chained = {}, {}
+        self.owners = {}
         self.hosts = on.DnsReply(0, 0, False, "", 1)
         self.told = {n: OrderedDict.fromkeys(each.addresses) for n, each in self.rules.items()}
         self.true = {n: set(each) for n, each in self.told.items()}
@@ -121,9 +122,10 @@ class NamesUnderRules:
         if fresh:
             self.told[number], self.true[number] = OrderedDict(), set()
             for reply in (*self.before, self.hosts):
-                self.note_of(number, reply)
-            # Of each name 64 are known. Of several names it is not known which was told last.
-            if len(self.true[number]) > min(32, self.most // 2):
+                for each in reply.names:
+                    self.note_of(number, each)
+            # Of several names it is not known which was told last: more rules may leave room for 8.
+            if len(self.true[number]) > 8:
                 self.told[number].clear()
         self.shrink()
         self.tell(on.RuleSet(number, request))
@@ -142,6 +144,7 @@ class NamesUnderRules:
         if self.rules:
             number = sorted(self.rules)[which % len(self.rules)]
             del self.rules[number], self.told[number], self.true[number]
+            self.kept_led.pop(number, None)
             self.tell(on.RuleSet(number, None))
 
     def resolver_answers(self, reply, held, user):
@@ -149,8 +152,8 @@ class NamesUnderRules:
         self.answers((reply,), held=held, user=user)
 
     def stub_is_answered(self, reply, held, user):
-        bare = replace(reply, aliases=())
-        told = reply if self.about(bare) else bare
+        bare = replace(reply, aliases=(), owners=())
+        told = reply if self.about(bare.names[0]) else bare
         self.note(told)
         self.answers(relayed=(reply,), told=(told,), held=held, user=user)
 
@@ -163,7 +166,9 @@ class NamesUnderRules:
 
     def look_up_ends(self, reply, succeeds):
         if self.asked:
-            reply = replace(reply, name=self.asked.pop(0))
+            name = self.asked.pop(0)
+            owners = tuple(each for each in reply.owners if each.name != name)
+            reply = replace(reply, name=name, owners=owners)
             if succeeds:
                 self.note(reply)
             told = {4: reply, 6: replace(reply, addresses=(), kind=28)} if succeeds else {}
@@ -186,7 +191,13 @@ class NamesUnderRules:
         self.script.now_s = until_s
 
     def restarts(self):
-        self.rules = {int(n): self.script.controller.ruled.rules.rules[int(n)] for n in self.kept}
+        known = self.script.controller.ruled.rules.rules
+        self.rules = {int(n): known[int(n)] for n in self.kept if n != "aliases"}
+        names = {*NAMES, *self.owners}
+        self.kept_led = {
+            number: {name for name in names if number in self.about(on.RecordOwner(name))}
+            for number in self.rules
+        }
         self.begin()
 
     # -- what is known ------------------------------------------------------------------------
@@ -199,35 +210,40 @@ class NamesUnderRules:
             self.waiting[number] = self.script.now_s + LONGEST_S, replies
         self.tell(on.AnswersRead(number, believed, claimed, (), relayed, user))
 
-    def names_of(self, reply, owners):
-        """Return all names that an answer's addresses belong to."""
-        found, due = set(), [reply.name, *reply.aliases]
+    def names_of(self, owner):
+        """Return a name, and all that lead to it."""
+        found, due = set(), [owner.name]
         while due:
             name = due.pop()
             if name not in found:
                 found.add(name)
-                due += owners.get(name, ())
+                due += self.owners.get(name, ())
         return found
 
-    def about(self, reply, owners=None):
-        names = self.names_of(reply, self.owners if owners is None else owners)
-        return [n for n, each in self.rules.items() if any(is_below(x, each.host) for x in names)]
+    def about(self, owner):
+        """Return the rules that a name with records is under."""
+        names = self.names_of(owner)
+        return [
+            number
+            for number, each in self.rules.items()
+            if any(is_below(name, each.host) for name in names)
+            or not names.isdisjoint(self.kept_led.get(number, ()))
+        ]
 
     def note(self, reply):
         """Note what a resolver of this host has told."""
-        for alias in reply.aliases:
-            self.owners.setdefault(alias, set()).add(reply.name)
-        names = (reply.name, *reply.aliases)
-        for at, alias in enumerate(names):
-            self.chained.setdefault(alias, set()).update(names[:at])
         self.before.append(reply)
-        for number in self.about(reply):
-            self.note_of(number, reply)
+        for each in reply.names:
+            for alias in each.aliases:
+                self.owners.setdefault(alias, set()).add(each.name)
+        for each in reply.names:
+            for number in self.about(each):
+                self.note_of(number, each)
 
-    def note_of(self, number, reply):
-        if number not in self.about(reply):
+    def note_of(self, number, owner):
+        if number not in self.about(owner):
             return
-        for address in map(str, reply.addresses):
+        for address in map(str, owner.addresses):
             self.true[number].add(address)
             self.told[number][address] = None
             self.told[number].move_to_end(address)
@@ -251,10 +267,10 @@ class NamesUnderRules:
         return network in {*only, give.NOWHERE}
 
     def check_released(self, replies):
-        for reply in replies:
-            for number in self.about(reply):
-                for address in reply.addresses:
-                    assert self.led(number, address), f"{address} of rule {number}: {reply}"
+        for each in (owner for reply in replies for owner in reply.names):
+            for number in self.about(each):
+                for address in each.addresses:
+                    assert self.led(number, address), f"{address} of rule {number}: {each}"
 
     def check_settled(self):
         known = self.script.controller.ruled.rules.rules
@@ -274,9 +290,9 @@ class NamesUnderRules:
         for number, each in self.script.controller.ruled.rules.rules.items():
             # (What is known of an alias counts from when it is one.)
             for address in set(each.addresses) - self.true[number]:
-                replies = (*self.before, *self.earlier)
-                told = [r for r in replies if ip_address(address) in r.addresses]
-                assert any(number in self.about(r, self.chained) for r in told), address
+                owners = (one for r in (*self.before, *self.earlier) for one in r.names)
+                told = [one for one in owners if ip_address(address) in one.addresses]
+                assert any(number in self.about(one) for one in told), address
 
     def all_is_bounded(self):
         ruled, held = self.script.controller.ruled, self.script.controller.answers
@@ -301,7 +317,12 @@ def reply(random):
         begin, count = random.randint(0, 900), random.choice((15, 17, 40, 64, 70, 200, 257, 300))
         addresses = [f"198.19.{n // 250}.{n % 250}" for n in range(begin, begin + count)]
     known = tuple(map(ip_address, addresses))
-    return on.DnsReply(7, 0, False, chain[0], 1, known, tuple(chain[1:]))
+    # The last name may be a service, whose addresses are hints: it points to any names.
+    points_to = random.sample(NAMES, 2) if random.random() < 0.3 else []
+    owners = tuple(
+        on.RecordOwner(name, known, (*chain[at:], *points_to)) for at, name in enumerate(chain, 1)
+    )
+    return on.DnsReply(7, 0, False, chain[0], 1, known, owners[0].aliases, owners[1:])
 
 
 def user(random):

@@ -1,5 +1,6 @@
 """A user's rules: which applies, where it leads, and that nothing else leads there."""
 
+import struct
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface, ip_network
 
@@ -15,6 +16,7 @@ from cedos.controller.decisions.user_rules import MOST, UserRules
 from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
 from cedos.errors import ConfigError
+from cedos.host.monitor.dns_message import parse, question
 from cedos.model import Direction, FlowKey, NetworkKind, StrategyKind
 
 
@@ -117,6 +119,135 @@ def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule():
     assert not rules.on_answer(told("mine.example", "192.0.2.9"))
     rules.remove(1)
     assert not rules.about(reply)
+
+
+def name_of(name):
+    return b"".join(bytes((len(part),)) + part.encode() for part in name.split(".")) + b"\0"
+
+
+def record(owner, kind, data):
+    return name_of(owner) + struct.pack("!HHIH", kind, 1, 60, len(data)) + data
+
+
+def https(owner, target, *hints):
+    octets = b"".join(ip_address(each).packed for each in hints)
+    data = b"\0\1" + name_of(target) + struct.pack("!HH", 4, len(octets)) + octets
+    return record(owner, 65, data)
+
+
+def srv(owner, target):
+    return record(owner, 33, struct.pack("!HHH", 1, 1, 443) + name_of(target))
+
+
+def cname(owner, target):
+    return record(owner, 5, name_of(target))
+
+
+def a(owner, address):
+    return record(owner, 1, ip_address(address).packed)
+
+
+def answer(name, kind, *records):
+    asked = question(7, name, kind)
+    head = struct.pack("!HHHHH", 0x8180, 1, len(records), 0, 0)
+    return parse(asked[:2] + head + asked[12:] + b"".join(records))
+
+
+def leads(rules, name):
+    return 1 in rules.about(told(name))
+
+
+def under(rules):
+    return rules.rules[1].addresses
+
+
+def test_a_strangers_service_puts_nothing_under_a_rule_and_nothing_out():
+    """One record of their zone switched the rule off: its 64 hints counted as the ruled name's own."""
+    host = "updates.example"
+    rules = rules_of(RuleRequest(host=host, never=("lte0",)))
+    rules.on_answer(answer(host, 1, a(host, "192.0.2.1")))
+    for high in range(6):
+        hints = [f"198.18.{high}.{low}" for low in range(64)]
+        rules.on_answer(answer("evil.test", 65, https("evil.test", host, *hints)))
+        chain = (cname("evil.test", "x.test"), https("x.test", host, *hints))
+        rules.on_answer(answer("evil.test", 65, *chain))
+    everything = (a("evil.test", "198.18.0.1"), https("evil.test", host), srv("evil.test", host))
+    rules.on_answer(answer("evil.test", 255, *everything))
+    others = [srv("_s._tcp.evil.test", each) for each in (host, "bank.example")]
+    rules.on_answer(answer("_s._tcp.evil.test", 33, *others))
+    rules.on_answer(answer("bank.example", 1, a("bank.example", "198.18.0.2")))
+    assert under(rules) == ("192.0.2.1",)
+    # Its own services lead where its owner says; who points to it by an alias gets there, too.
+    rules.on_answer(answer(host, 65, https(host, "cdn.test", "192.0.2.2")))
+    rules.on_answer(answer("cdn.test", 1, a("cdn.test", "192.0.2.3")))
+    chain = cname("mine.test", host), https(host, "cdn.test", "192.0.2.4")
+    assert rules.on_answer(answer("mine.test", 65, *chain))
+    chain = (
+        cname("edge.test", "more.test"),
+        cname("cdn.test", "edge.test"),
+        a("more.test", "192.0.2.5"),
+    )
+    rules.on_answer(answer("mine.test", 1, cname("mine.test", "cdn.test"), *chain))
+    rules.on_answer(answer("more.test", 1, a("more.test", "192.0.2.6")))
+    assert sorted(under(rules)) == [f"192.0.2.{n}" for n in range(1, 7)]
+
+
+def test_no_answer_makes_many_names_aliases_of_a_ruled_one():
+    """A resolver gave 200 in one answer: these sites were refused until their rule was removed."""
+    host = "updates.example"
+    rules = rules_of(RuleRequest(host=host, never=("lte0",)))
+
+    def is_led(name):
+        return leads(rules, name)
+
+    def chain_of(name, *led):
+        return [cname(one, other) for one, other in zip((name, *led), led, strict=False)]
+
+    long = chain_of(host, *(f"n{number}.test" for number in range(17)))
+    assert answer(host, 1, *long) is None, "it reaches no program"
+    assert answer(host, 65, *(https(host, f"n{number}.test") for number in range(17))) is None
+    assert answer(host, 1, *(srv(host, f"n{number}.test") for number in range(200))).aliases == ()
+    for number in range(100):
+        rules.on_answer(
+            answer(host, 1, *chain_of(host, *(f"n{number}-{n}.test" for n in range(16))))
+        )
+    assert rules.on_answer(answer("n99-15.test", 1, a("n99-15.test", "192.0.2.1")))
+    assert sum(map(is_led, (f"n{n}-{m}.test" for n in range(100) for m in range(16)))) == 64
+    # Names below it push out no alias of its own.
+    for number in range(300):
+        below = f"x{number}.{host}"
+        rules.on_answer(answer(below, 1, cname(below, f"x{number}.test")))
+    assert is_led("n99-15.test")
+    assert sum(is_led(f"x{number}.test") for number in range(300)) == 192
+    assert is_led("x299.test")
+
+
+def test_aliases_of_a_ruled_name_outlast_a_restart():
+    """A stub remembers an alias, and asks for it alone: its new address was under no rule."""
+    outbox, host = Outbox(), "updates.example"
+    rules = UserRules(outbox)
+    rules.set(1, RuleRequest(host=host, never=("lte0",)))
+    rules.set(2, RuleRequest(host="other.test", never=("lte0",)))
+    rules.on_answer(answer("img." + host, 1, cname("img." + host, "far.test")))
+    kept = msgspec.json.decode(msgspec.json.encode(outbox.take()[-1].rules))
+    again = UserRules(Outbox(), kept)
+    assert again.rules == rules.rules
+    assert again.on_answer(answer("far.test", 1, a("far.test", "192.0.2.1")))
+    assert under(again) == ("192.0.2.1",)
+    for wrong in (
+        [],
+        {"1": 7},
+        {"1": {"img." + host: 7}},
+        {"1": {"x.test": ["far.test"]}},
+        {"x": {}},
+    ):
+        assert not leads(UserRules(Outbox(), {**kept, "aliases": wrong}), "far.test")
+    many = {f"n{n}.{host}": [f"n{n}-{m}.test" for m in range(200)] for n in range(20)}
+    bounded = UserRules(Outbox(), {**kept, "aliases": {"1": many}})
+    assert sum(leads(bounded, each) for names in many.values() for each in names) == 256
+    again.remove(1)
+    assert not leads(again, "far.test")
+    assert "aliases" not in again.state()
 
 
 def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file():
