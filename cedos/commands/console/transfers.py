@@ -18,7 +18,7 @@ from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.commands.console import servers
 from cedos.commands.console.manual import DURATION, say
 from cedos.commands.console.progress import ProgressLine, duration, size
-from cedos.commands.console.user_rules import RuledNetworks
+from cedos.commands.console.user_rules import of_sessions
 from cedos.config.directories import directories
 from cedos.errors import CedosError, PrivilegeError, SessionError, SessionRefusedError
 from cedos.proxy.local import joined_gateway
@@ -81,18 +81,21 @@ class Endpoints:
         chooser = DaemonChooser(directories().socket) if may_use is None else None
         given = self.networks
         server = self.server
-        ruled = RuledNetworks(directories().socket)
+        refused: dict[str, None] = {}
 
         def usable(interface: str, address: str) -> bool:
-            allowed = not given or interface in given
-            if not allowed or not ruled.may_use(interface, (server.host, server.port), address):
+            if given and interface not in given:
+                return False
+            if why := of_sessions().refusal(interface, (server.host, server.port), address):
+                refused[why] = None
                 return False
             return may_use is None or may_use(interface)
 
         timeout_s: list[float | None] = [self.timeout_s]
 
         async def dial() -> Connection:
-            await asyncio.to_thread(ruled.read)
+            await of_sessions().follow()
+            refused.clear()
             try:
                 connection = await connect(
                     (self.server.host, self.server.port),
@@ -108,9 +111,9 @@ class Endpoints:
             except SessionRefusedError:
                 raise
             except SessionError as error:
-                if not ruled.why:
+                if not refused:
                     raise
-                raise SessionError(f"{error} ({ruled.why})") from error
+                raise SessionError(f"{error} ({', '.join(refused)})") from error
             # The server exists and has this key, so waiting makes sense from now on.
             timeout_s[0] = self.deadline_s
             servers.remember(self.server, self.alias, self.given_key)

@@ -2,14 +2,17 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from weakref import WeakKeyDictionary
 
 from cedos.api.client import ControlClient
-from cedos.api.messages import RuleMessage
+from cedos.api.messages import NetworkMessage, RuleMessage
+from cedos.config.directories import directories
 from cedos.controller.decisions.named_addresses import is_below
 from cedos.controller.decisions.user_rules import UserRules
 from cedos.controller.outbox import Outbox
@@ -25,9 +28,12 @@ from cedos.host.monitor.resolvers import spellings
 from cedos.limits import UsersTable
 from cedos.model import Address, NetworkKind, address
 from cedos.proxy.local.direct import LookUp, RuleBook
-from cedos.session.io.links import Egress, EgressReader
+from cedos.session.io import driver
+from cedos.session.io.links import Egress
 
 _ASK_S: Final = 2.0
+# The pause between two questions while an interface is another network than the daemon told of.
+_BEHIND_S: Final = 0.5
 # The pause between two questions about this instant, so that the daemon has time for others.
 _PAUSE_S: Final = 0.003
 # The longest wait for a look-up. Without its addresses, no rule for a prefix applies to a name.
@@ -85,28 +91,17 @@ def addresses(name: str) -> tuple[str, ...]:
 
 
 class RuledHosts(RuleBook):
-    """Hosts under the rules of the daemon behind a control socket; without a daemon there are none.
+    """Hosts under the rules that `told` follows.
 
     A session with a gateway carries everything over the best networks for all of it. Therefore
     connections under a rule go direct, where the daemon applies the rule. While there are rules, names
     are looked up here: one may be an alias of a ruled name, or lead to a ruled address. While there are
     rules for names, the daemon is asked for their addresses before each connection. While it is too busy
-    to answer, the last rules hold. `changed` is called when the rules change, and every minute while
-    there are any.
+    to answer, the last rules hold.
     """
 
-    def __init__(self, socket: Path, changed: Callable[[], Awaitable[None]] | None = None) -> None:
-        self._client = ControlClient(socket)
-        self._changed = changed
-        self._rules: Sequence[RuleMessage] = ()
-        self._digest: str | None = None
-        self._index = index(())
-        self._reading = asyncio.Lock()
-        self._next: asyncio.Task[None] | None = None
-        self._told_s = self._read_at_s = float("-inf")
-        self._due = False
-        self._telling: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
+    def __init__(self, told: "RuledNetworks") -> None:
+        self._told = told
         # By user and name: one's look-up that fails, or is late, counts for no other.
         self._names: UsersTable[tuple[int, str], tuple[tuple[str, ...], float]]
         self._names = UsersTable(_MOST_NAMES)
@@ -114,14 +109,9 @@ class RuledHosts(RuleBook):
         # By address or other name: the name that is meant.
         self._meant: UsersTable[str, str] = UsersTable(_MOST_NAMES)
 
-    async def follow(self) -> None:
-        """Read the rules and follow them in the background. Errors of the first reading: `_told`."""
-        await self._fresh()
-        self._following = asyncio.get_running_loop().create_task(self._follow())
-
     @property
     def stands(self) -> bool:
-        return bool(self._rules)
+        return bool(self._told.rules)
 
     async def find(self, host: str, port: int, user: int, look_up: LookUp) -> bool:
         """Return whether a rule applies, after a lookup of the name if needed.
@@ -129,14 +119,14 @@ class RuledHosts(RuleBook):
         A program that looked a name up itself connects to an address that only the daemon knows yet.
         """
         host = _plain(host)
-        about = [each.rule for each in self._rules if each.rule.port in (None, port)]
+        about = [each.rule for each in self._told.rules if each.rule.port in (None, port)]
         if not about:
             return False
         looking = self._look_up(host, port, user, look_up)
         if looking is not None:
             await asyncio.wait({looking}, timeout=_PATIENCE_S)
         if not self._covered(host, port, user) and any(each.prefix is None for each in about):
-            await asyncio.wait({self._fresh()}, timeout=_PATIENCE_S)
+            await asyncio.wait({self._told.fresh()}, timeout=_PATIENCE_S)
         return self._covered(host, port, user)
 
     def names(self, name: str) -> bool:
@@ -145,7 +135,7 @@ class RuledHosts(RuleBook):
         return any(
             each.rule.prefix is None and is_below(meant, each.rule.host)
             for meant in spellings(self._means(name))
-            for each in self._rules
+            for each in self._told.rules
         )
 
     def learn(self, name: str, leads_to: Sequence[Address | str], user: int) -> None:
@@ -160,8 +150,7 @@ class RuledHosts(RuleBook):
             self._meant.put(str(each), name, user)
 
     async def close(self) -> None:
-        own = (self._following, self._telling, self._next)
-        tasks = [*self._looking.values(), *(each for each in own if each is not None)]
+        tasks = list(self._looking.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -173,7 +162,7 @@ class RuledHosts(RuleBook):
         known, _ = self._names.get((user, host)) or ((), 0.0)
         for each in (host, *spellings(self._means(host)), *known):
             with suppress(ConfigError):  # it is no name that a rule could have
-                if applies(self._index, each, port) is not None:
+                if applies(self._told.index, each, port) is not None:
                     return True
         return False
 
@@ -201,16 +190,109 @@ class RuledHosts(RuleBook):
             found, _ = self._names.get((user, name)) or ((), 0.0)
         self._names.put((user, name), (found, until_s), user)
 
-    async def _follow(self) -> None:
-        while True:
-            await asyncio.sleep(_ASK_S)
-            await self._fresh()
 
-    def _fresh(self) -> asyncio.Task[None]:
+@dataclass(frozen=True, slots=True)
+class _ToldNetwork:
+    """What the daemon told of a network, and of which addresses of this host there."""
+
+    name: str
+    kind: NetworkKind
+    metered: bool
+    addresses: frozenset[str]
+
+    @classmethod
+    def of(cls, told: NetworkMessage) -> "_ToldNetwork":
+        addresses = frozenset(each.partition("/")[0] for each in told.addresses)
+        return cls(told.name, told.kind, told.metered, addresses)
+
+
+_Told = tuple[str | None, Sequence[RuleMessage], Mapping[str, _ToldNetwork]]
+
+
+class RuledNetworks:
+    """The networks that rules allow, as the daemon behind a control socket tells; without one, all.
+
+    Rules and networks are followed: `changed` is called in the event loop after either has changed. An
+    interface that came up, or has none of its addresses any more, since the daemon told of it is another
+    network by now: a rule forbids it until the daemon has told again. While the daemon is too busy to
+    answer, what it told last holds. Who may not ask it has no rules.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        changed: Callable[[], None] = driver.check_networks,
+        # Returns the interfaces to an address, also those that the daemon does not know.
+        egresses: Callable[[str], Iterable[Egress]] = driver.egresses,
+    ) -> None:
+        self._client = ControlClient(socket)
+        self._changed, self._egresses = changed, egresses
+        self.rules: Sequence[RuleMessage] = ()
+        self.index = index(())
+        self._networks: Mapping[str, _ToldNetwork] = {}
+        self._digest: str | None = None
+        self._told = self._behind = False
+        self._asked_s = self._read_at_s = float("-inf")
+        self._reading = asyncio.Lock()
+        self._soon = asyncio.Event()
+        self._next: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+
+    async def follow(self) -> None:
+        """Read the rules of this instant, and follow them in the background from then on.
+
+        CedosError: the daemon is too busy, and has told none yet.
+        """
+        await self.fresh()
+        if self._following is None:
+            self._following = asyncio.get_running_loop().create_task(self._follow())
+
+    def fresh(self) -> asyncio.Task[None]:
         """Return a task that takes the rules of this instant; all who ask meanwhile wait for one."""
         if self._next is None:
             self._next = asyncio.get_running_loop().create_task(self._read_next())
         return self._next
+
+    def refusal(self, interface: str, server: tuple[str, int], address: str) -> str:
+        """Return the rule that forbids an interface to a server, which has an address there; "": none."""
+        host, port = server
+        address = _plain(address.partition("%")[0])
+        number = self.index.applies(_plain(host), port, lambda _host: (address,))
+        if number is None:
+            return ""
+        rule = self.index.rules[number]
+        why = f"your rule {number} for {rule.host}: {rule.words}"
+        there = [each for each in self._egresses(address) if each.interface == interface]
+        if (told := self._networks.get(interface)) is None:
+            if not there:
+                return why
+            metered = any(each.metered for each in there)
+            told = _ToldNetwork(interface, there[0].kind, metered, there[0].addresses)
+        if there and self._is_new(there[0], told):
+            self._behind = True
+            self._soon.set()
+            return why
+        return "" if rule.allows(told.name, told.kind, metered=told.metered) else why
+
+    async def close(self) -> None:
+        tasks = [each for each in (self._following, self._next) if each is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _is_new(self, egress: Egress, told: _ToldNetwork) -> bool:
+        # Any network may have a link-local address.
+        own = {each for each in egress.addresses if not ip_address(each).is_link_local}
+        return egress.came_s >= self._asked_s or (bool(own) and own.isdisjoint(told.addresses))
+
+    async def _follow(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ASK_S):
+                    await self._soon.wait()
+            self._soon.clear()
+            await self.fresh()
+            await asyncio.sleep(_BEHIND_S)
 
     async def _read_next(self) -> None:
         loop = asyncio.get_running_loop()
@@ -220,113 +302,55 @@ class RuledHosts(RuleBook):
             await self._read()
             self._read_at_s = loop.time()
 
-    def _told(self) -> tuple[str | None, Sequence[RuleMessage]]:
-        """Return the rules with their digest; CedosError: one does not know whether there are any."""
+    def _ask(self, *, networks_too: bool) -> _Told:
+        """Return the rules with their digest, and the networks; CedosError: they are not known."""
         digest = None
         with suppress(NotFoundError):  # it is a daemon of an earlier version
             digest = self._client.rules_digest()
-        if digest is not None and digest == self._digest:
-            return digest, self._rules
-        return digest, self._client.rules()
+        same = digest is not None and digest == self._digest
+        rules = self.rules if same else self._client.rules()
+        if not rules or not networks_too:
+            return digest, rules, self._networks
+        networks = {each.egress: _ToldNetwork.of(each) for each in self._client.networks()}
+        return digest, rules, networks
 
     async def _read(self) -> None:
-        before, now = self._rules, asyncio.get_running_loop().time()
+        now = asyncio.get_running_loop().time()
+        behind, self._behind = self._behind, False
+        networks_too = behind or now - self._asked_s >= _ASK_S
+        told: _Told = None, (), {}
         try:
-            self._digest, self._rules = await asyncio.to_thread(self._told)
+            told = await asyncio.to_thread(self._ask, networks_too=networks_too)
         except NoDaemonError:
-            self._digest, self._rules = None, ()
-        except CedosError as error:  # it is busy, of another version, or not ours to ask
-            if self._following is None and not isinstance(error, PrivilegeError):
-                raise
-        other = [each.rule for each in before] != [each.rule for each in self._rules]
-        if other:
-            self._index = index(self._rules)
-        old = bool(self._rules) and now - self._told_s > _NAME_S
-        self._due |= other or old
-        # The callee may look a name up, while there is no network yet.
-        free = self._telling is None or self._telling.done()
-        if self._changed is not None and self._due and free:
-            self._due, self._told_s = False, now
-            self._telling = asyncio.get_running_loop().create_task(self._tell(self._changed))
-
-    @staticmethod
-    async def _tell(changed: Callable[[], Awaitable[None]]) -> None:
-        await changed()
-
-
-class RuledNetworks:
-    """The networks that rules allow for sessions. Without a daemon there are no rules."""
-
-    def __init__(
-        self,
-        socket: Path,
-        # Returns the interfaces to an address, also those that the daemon does not know.
-        egresses: Callable[[str], Iterable[Egress]] | None = None,
-    ) -> None:
-        self._client = ControlClient(socket)
-        self._egresses = egresses or _egresses
-        self._rules = index(())
-        self._networks: dict[str, tuple[str, NetworkKind, bool]] = {}
-        self._applied: dict[int, RuleRequest] = {}
-        self._told = False
-
-    def read(self) -> None:
-        """Read the rules again in a thread, which may wait for the daemon.
-
-        While the daemon is too busy to answer, the last rules hold. CedosError: it has told none yet.
-        Who may not ask it has no rules.
-        """
-        try:
-            rules = index(self._client.rules())
-            if rules.rules:
-                self._networks = {
-                    each.egress: (each.name, each.kind, each.metered)
-                    for each in self._client.networks()
-                }
-        except NoDaemonError:
-            rules = index(())
+            self._asked_s = float("-inf")
         except CedosError as error:  # it is busy, of another version, or not ours to ask
             if self._told:
+                self._behind |= behind
                 return
             if not isinstance(error, PrivilegeError):
                 raise
-            rules = index(())
-        self._rules, self._applied, self._told = rules, {}, True
-
-    def may_use(self, interface: str, server: tuple[str, int], address: str) -> bool:
-        """Return whether the last rules allow an interface to a server, which has an address there."""
-        host, port = server
-        address = _plain(address.partition("%")[0])
-        # (A thread may read others meanwhile.)
-        rules, networks, applied = self._rules, self._networks, self._applied
-        number = rules.applies(_plain(host), port, lambda _host: (address,))
-        if number is None:
-            return True
-        rule = applied[number] = rules.rules[number]
-        if interface not in networks:
-            # The interface came up after the request.
-            there = [each for each in self._egresses(address) if each.interface == interface]
-            if not there:
-                return False
-            metered = any(each.metered for each in there)
-            networks[interface] = interface, there[0].kind, metered
-        name, kind, metered = networks[interface]
-        return rule.allows(name, kind, metered=metered)
-
-    @property
-    def why(self) -> str:
-        """Return the reason why some networks are not used; "": no rule applies."""
-        return ", ".join(
-            f"your rule {number} for {rule.host}: {rule.words}"
-            for number, rule in self._applied.items()
-        )
+        rules_before, networks_before = self.rules, self._networks
+        self._digest, self.rules, self._networks = told
+        self._told = True
+        if networks_too and self.rules:
+            self._asked_s = now  # before the answer: what came meanwhile is new
+        others = _numbered(rules_before) != _numbered(self.rules)
+        if others:
+            self.index = index(self.rules)
+        if others or behind or networks_before != self._networks:
+            asyncio.get_running_loop().call_soon(self._changed)
 
 
-def _egresses(address: str) -> Sequence[Egress]:
-    reader = EgressReader()
-    try:
-        return reader.egresses(ip_address(address))
-    except CedosError:
-        return ()
-    finally:
-        reader.close()
+def _numbered(rules: Iterable[RuleMessage]) -> list[tuple[int, RuleRequest]]:
+    return [(each.number, each.rule) for each in rules]
+
+
+_followed: WeakKeyDictionary[asyncio.AbstractEventLoop, RuledNetworks] = WeakKeyDictionary()
+
+
+def of_sessions() -> RuledNetworks:
+    """Return the networks that rules allow to all sessions of this event loop."""
+    loop = asyncio.get_running_loop()
+    if (known := _followed.get(loop)) is None:
+        known = _followed[loop] = RuledNetworks(directories().socket)
+    return known

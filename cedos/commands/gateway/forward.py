@@ -19,7 +19,7 @@ from cedos.api.asking import DaemonChooser, DaemonRoutes
 from cedos.api.client import ControlClient
 from cedos.commands.console.manual import Manual, Parsed
 from cedos.commands.console.servers import interfaces, listen_address
-from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
+from cedos.commands.console.user_rules import RuledHosts, of_sessions
 from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
 from cedos.host.profiler.sizes import SizeHistory
@@ -291,8 +291,8 @@ async def _run(
 ) -> None:
     told = DaemonRoutes(directories().socket)
     # Of all gateways, also those that are joined meanwhile: its rules are read before any is dialled.
-    ruled_networks = RuledNetworks(directories().socket)
-    await asyncio.to_thread(ruled_networks.read)
+    ruled_networks = of_sessions()
+    await ruled_networks.follow()
     tellers: list[CarriedTeller] = []
     telling: list[asyncio.Task[None]] = []
     loop = asyncio.get_running_loop()
@@ -305,7 +305,7 @@ async def _run(
 
         def usable(interface: str, address: str) -> bool:
             allowed = not networks or interface in networks
-            return allowed and ruled_networks.may_use(interface, gateway.address, address)
+            return allowed and not ruled_networks.refusal(interface, gateway.address, address)
 
         made_link = GatewayLink(
             gateway, DaemonChooser(directories().socket), usable, carried=carried.watch, sizes=sizes
@@ -318,18 +318,12 @@ async def _run(
 
     link = GatewayLinks([made(each) for each in joined])
 
-    # A rule that changes may forbid or allow networks to a gateway, too.
-    async def changed() -> None:
-        await asyncio.to_thread(ruled_networks.read)
-        link.check_networks()
-
-    ruled = RuledHosts(directories().socket, changed)
+    ruled = RuledHosts(ruled_networks)
 
     def direct(port: int, gateway_rtt_s: float | None) -> bool:
         return priced and told.direct(port, gateway_rtt_s)
 
     proxy = LocalProxy(link, fail, direct=direct, rules=ruled)
-    await ruled.follow()
     routes = EgressReader()
     names = NameStub(
         link,
@@ -373,6 +367,7 @@ async def _run(
         await link.close()
         await told.close()
         await ruled.close()
+        await ruled_networks.close()
         routes.close()
 
 

@@ -9,8 +9,7 @@ import click
 
 from cedos.commands.console.manual import Manual
 from cedos.commands.console.render import echo
-from cedos.commands.console.user_rules import RuledNetworks
-from cedos.config.directories import directories
+from cedos.commands.console.user_rules import of_sessions
 from cedos.errors import CedosError, SessionError
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.local import joined_gateway
@@ -90,8 +89,14 @@ def _leave(file: Path, host: str | None) -> None:
 
 
 async def _try(joined: JoinedGateway) -> tuple[float, str]:
-    ruled = RuledNetworks(directories().socket)
-    await asyncio.to_thread(ruled.read)
+    ruled, refused = of_sessions(), dict[str, None]()
+    await ruled.follow()
+
+    def usable(interface: str, address: str) -> bool:
+        if why := ruled.refusal(interface, joined.address, address):
+            refused[why] = None
+        return not why
+
     began_s = time.monotonic()
     try:
         connection = await connect(
@@ -99,11 +104,11 @@ async def _try(joined: JoinedGateway) -> tuple[float, str]:
             server_key=joined.server_key,
             key=joined.client,
             timeout_s=_PATIENCE_S,
-            networks=lambda interface, address: ruled.may_use(interface, joined.address, address),
+            networks=usable,
             limits=LIMITS,
         )
     except SessionError as error:
-        why = f" ({ruled.why})" if ruled.why else ""
+        why = f" ({', '.join(refused)})" if refused else ""
         raise CedosError(
             f"{joined} is not joined: {error}{why}. Is `cedos gateway` running there, may"
             f" {joined} be reached, and is the line a new one?"

@@ -154,11 +154,6 @@ class GatewayLink:
         known = [each.rtt_s for each in self._streams.connection.paths() if not each.stalled]
         return min((each for each in known if each is not None), default=None)
 
-    def check_networks(self) -> None:
-        """Make the session leave interfaces that it may not use any more."""
-        if self._streams is not None:
-            self._streams.connection.check_networks()
-
     async def open(
         self,
         host: str,

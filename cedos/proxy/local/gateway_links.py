@@ -50,11 +50,6 @@ class GatewayLinks:
         """Return whether a host is one of the gateways, as far as their addresses are known."""
         return any(link.leads_to(host) for link in (*self._links, *self._left))
 
-    def check_networks(self) -> None:
-        """Make all sessions leave interfaces that may not be used any more."""
-        for link in (*self._links, *self._left):
-            link.check_networks()
-
     def went_direct(self) -> None:
         """Note that a connection reached its origin without the gateways: the networks work."""
         for link in self._links:

@@ -38,7 +38,7 @@ from typing import Any, Final, NamedTuple
 from cedos.kernel import own_file
 from cedos.kernel.tcp_info import TcpInfo, tcp_info, unacknowledged_bytes, unsent_bytes
 from cedos.session import keys
-from cedos.session.io.links import EgressTable
+from cedos.session.io.links import Egress, EgressTable
 from cedos.session.protocol.room import ReplayMemory
 
 _CLOCK_REALTIME: Final = 0
@@ -412,6 +412,10 @@ class Driver:
             self._wake = self.host.wake_watch(self._woke)
         return self._links
 
+    @property
+    def dials(self) -> bool:
+        return self._links is not None
+
     def new_path_id(self) -> int:
         return next(self._ids)
 
@@ -427,6 +431,10 @@ class Driver:
     def _changed(self) -> None:
         if self._wake is not None:
             self._wake.check()  # often the first sign of a wake-up is a network that comes back
+        self.check_networks()
+
+    def check_networks(self) -> None:
+        """Have all who watch the local networks look at them again."""
         for changed, _ in list(self._watchers.values()):
             changed()
 
@@ -471,3 +479,15 @@ def current(host: Host = _THIS_HOST) -> Driver:
     if driver is None:
         driver = _drivers[loop] = Driver(host)
     return driver
+
+
+def check_networks() -> None:
+    """Have all sessions of this event loop that dialled ask again which networks they may use."""
+    if (driver := _drivers.get(asyncio.get_running_loop())) is not None:
+        driver.check_networks()
+
+
+def egresses(destination: str) -> tuple[Egress, ...]:
+    """Return the interfaces to an address, as the sessions of this event loop see them; none without."""
+    driver = _drivers.get(asyncio.get_running_loop())
+    return () if driver is None or not driver.dials else driver.links.egresses(destination)

@@ -1,6 +1,7 @@
 """The proxy hears of rules while it runs, and looks names up where that tells which rule applies."""
 
 import asyncio
+import os
 import threading
 from ipaddress import ip_address
 from pathlib import Path
@@ -11,12 +12,16 @@ from kit.waiting import until
 
 from cedos.api.messages import NetworkMessage, RuleMessage
 from cedos.commands.console import user_rules
+from cedos.commands.console.transfers import Endpoints
 from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.controller.rule import RuleRequest
 from cedos.errors import DaemonUnreachableError, NoDaemonError
 from cedos.host.monitor import resolvers
 from cedos.model import NetworkKind
 from cedos.session.io.links import Egress
+from cedos.session.known_hosts import KnownServer
+from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.sockets import listen
 
 pytestmark = pytest.mark.jumping
 
@@ -30,6 +35,7 @@ class Daemon:
 
     def __init__(self, *rules):
         self.known, self.busy, self.asked, self.read = None, False, 0, 0
+        self.metered, self.addresses = {"usb0"}, {}
         if rules:
             self.has(*rules)
 
@@ -54,10 +60,17 @@ class Daemon:
 
     def networks(self):
         return [
-            NetworkMessage(name=name, interface=interface, kind=kind, metered=metered, up=True)
-            for name, interface, kind, metered in (
-                ("wlan0", "wlan0", NetworkKind.WIFI, False),
-                ("phone", "usb0", NetworkKind.CELLULAR, True),
+            NetworkMessage(
+                name=name,
+                interface=interface,
+                kind=kind,
+                metered=interface in self.metered,
+                up=True,
+                addresses=self.addresses.get(interface, [f"10.0.{len(interface)}.2/24"]),
+            )
+            for name, interface, kind in (
+                ("wlan0", "wlan0", NetworkKind.WIFI),
+                ("phone", "usb0", NetworkKind.CELLULAR),
             )
         ]
 
@@ -96,13 +109,15 @@ async def ruled(daemon):
     async def make(*rules, **options):
         if rules:
             daemon.has(*rules)
-        made.append(RuledHosts(Path("socket"), **options))
-        await made[-1].follow()
-        return made[-1]
+        told = RuledNetworks(Path("socket"), **options)
+        made.append((told, RuledHosts(told)))
+        await told.follow()
+        return made[-1][1]
 
     yield make
-    for each in made:
-        await each.close()
+    for told, hosts in made:
+        await hosts.close()
+        await told.close()
 
 
 async def covers(ruled, host, covered):
@@ -114,10 +129,7 @@ async def covers(ruled, host, covered):
 async def test_rules_that_come_and_go(daemon, ruled, resolver):
     told = []
 
-    async def changed():
-        told.append(True)
-
-    made = await ruled(changed=changed)
+    made = await ruled(changed=lambda: told.append(True))
     assert not await made.find("eu.updates.example", 443, USER, resolver), "there is no daemon"
     assert not told
     daemon.has(NAMED, PREFIX)
@@ -216,27 +228,6 @@ async def test_a_host_that_is_no_name_is_under_no_rule(ruled, resolver):
     """Take labels that DNS does not know, as SOCKS does: no datagram to them is an error."""
     made = await ruled(NAMED)
     assert not await made.find("a" * 64 + ".updates.example", 443, USER, resolver)
-
-
-async def test_whoever_is_told_may_take_its_time(daemon, ruled, resolver):
-    """The gateway's name is looked up, while there is no network yet: the proxy listens meanwhile."""
-    told = []
-    may = asyncio.Event()
-
-    async def changed():
-        told.append(True)
-        await may.wait()
-
-    made = await ruled(NAMED, changed=changed)
-    assert await made.find("updates.example", 443, USER, resolver)
-    daemon.has(NAMED, PREFIX)
-    await asyncio.sleep(2.5)
-    assert await made.find("198.51.100.7", 22, USER, resolver)
-    assert told == [True]
-    daemon.known = None
-    await covers(made, "updates.example", False)
-    may.set()
-    await until(lambda: len(told) == 2)
 
 
 async def test_a_name_is_looked_up_where_a_prefix_has_a_rule(ruled, resolver):
@@ -366,15 +357,46 @@ async def test_what_is_remembered_has_a_limit(ruled, resolver, monkeypatch):
 HOME, PLACE = ("home.example", 7000), "192.0.2.7"
 
 
-def read(monkeypatch, played):
-    monkeypatch.setattr(user_rules, "ControlClient", lambda _socket: played)
-    later = (
-        Egress("usb1", 7, frozenset(), NetworkKind.CELLULAR, True),
-        Egress("eth0", 8, frozenset(), NetworkKind.ETHERNET, False),
-    )
-    found = RuledNetworks(Path("socket"), egresses=lambda _: later)
-    found.read()
-    return found
+def of(name, *, kind=NetworkKind.WIFI, metered=False, **more):
+    addresses = frozenset(more.pop("addresses", {f"10.0.{len(name)}.2"}))
+    return Egress(name, 1, addresses, kind, metered, **more)
+
+
+class Networks:
+    """What the kernel tells now."""
+
+    def __init__(self):
+        self.now = {}
+        self.has(of("wlan0"), of("usb0", kind=NetworkKind.CELLULAR))
+        self.has(of("usb1", kind=NetworkKind.CELLULAR, metered=True))
+        self.has(of("eth00", kind=NetworkKind.ETHERNET))
+
+    def has(self, *egresses):
+        self.now |= {each.interface: each for each in egresses}
+
+    def __call__(self, _address):
+        return self.now.values()
+
+
+@pytest.fixture
+async def networks(daemon):
+    """Return the networks under rules, with what the kernel tells and how often they changed."""
+    made, told = [], []
+    kernel = Networks()
+
+    async def follow(*rules):
+        daemon.has(*rules)
+        made.append(RuledNetworks(Path("socket"), lambda: told.append(True), kernel))
+        await made[-1].follow()
+        return made[-1], kernel, told
+
+    yield follow
+    for each in made:
+        await each.close()
+
+
+def allowed(ruled, interface, server=HOME, address=PLACE):
+    return not ruled.refusal(interface, server, address)
 
 
 @pytest.mark.parametrize(
@@ -387,24 +409,22 @@ def read(monkeypatch, played):
         ("192.0.2.7", (PLACE, 7000)),
     ],
 )
-def test_a_rule_leaves_some_networks(monkeypatch, about, server):
+async def test_a_rule_leaves_some_networks(networks, about, server):
     """Judge by the address: a resolver that denies the name, or tells another address, frees nothing."""
-    ruled = read(monkeypatch, Daemon(RuleRequest(host=about, never=("metered",))))
-    assert {name: ruled.may_use(name, server, PLACE) for name in ("wlan0", "usb0")} == {
-        "wlan0": True,
-        "usb0": False,
-    }
-    assert ruled.why == f"your rule 1 for {about}: never metered"
-    assert not ruled.may_use("usb0", server, f"::ffff:{PLACE}")
-    # What comes up later is taken for what the kernel tells of it.
-    assert ruled.may_use("eth0", server, PLACE)
-    assert not ruled.may_use("usb1", server, PLACE)
-    assert not ruled.may_use("gone0", server, PLACE)
+    ruled, *_ = await networks(RuleRequest(host=about, never=("metered",)))
+    assert allowed(ruled, "wlan0", server)
+    assert ruled.refusal("usb0", server, PLACE) == f"your rule 1 for {about}: never metered"
+    assert not allowed(ruled, "usb0", server, f"::ffff:{PLACE}")
+    # What the daemon does not know is taken for what the kernel tells of it.
+    assert allowed(ruled, "eth00", server)
+    assert not allowed(ruled, "usb1", server)
+    assert not allowed(ruled, "gone0", server)
 
 
-def test_the_address_of_another_ruled_name_is_under_its_rule(monkeypatch):
+async def test_the_address_of_another_ruled_name_is_under_its_rule(networks):
     rule = RuleRequest(host="other.example", never=("metered",), addresses=(PLACE,))
-    assert not read(monkeypatch, Daemon(rule)).may_use("usb0", HOME, PLACE)
+    ruled, *_ = await networks(rule)
+    assert not allowed(ruled, "usb0")
 
 
 @pytest.mark.parametrize(
@@ -415,55 +435,89 @@ def test_the_address_of_another_ruled_name_is_under_its_rule(monkeypatch):
         RuleRequest(host="192.0.2.8", never=("metered",)),
     ],
 )
-def test_other_rules_leave_all(monkeypatch, rule):
-    ruled = read(monkeypatch, Daemon(rule))
-    assert ruled.may_use("usb0", HOME, PLACE)
-    assert ruled.may_use("unknown0", HOME, PLACE)
-    assert ruled.why == ""
+async def test_other_rules_leave_all(networks, rule):
+    ruled, *_ = await networks(rule)
+    assert allowed(ruled, "usb0")
+    assert allowed(ruled, "unknown0")
 
 
-def test_rules_that_are_read_meanwhile_end_no_session(monkeypatch):
-    """A thread reads them: a rule that it took back was looked for in vain, within the event loop."""
-    played = Daemon(RuleRequest(host="home.example", never=("metered",)))
-    ruled, applies = read(monkeypatch, played), user_rules.UserRules.applies
-
-    def meanwhile(*given):
-        number = applies(*given)
-        played.known = []
-        ruled.read()
-        return number
-
-    monkeypatch.setattr(user_rules.UserRules, "applies", meanwhile)
-    assert not ruled.may_use("usb0", HOME, PLACE)
-    assert ruled.may_use("usb0", HOME, PLACE)
-    assert ruled.why == ""
+async def test_a_network_that_becomes_metered_is_left(networks, daemon):
+    """A session that lived went on over it, as it knew networks by the names of their interfaces."""
+    ruled, _, told = await networks(RuleRequest(host="home.example", never=("metered",)))
+    assert allowed(ruled, "wlan0")
+    daemon.metered.add("wlan0")
+    await until(lambda: told[1:])
+    assert not allowed(ruled, "wlan0")
+    daemon.metered.clear()
+    await until(lambda: told[2:])
+    assert allowed(ruled, "wlan0")
 
 
-async def test_who_begins_while_the_daemon_is_too_busy_is_refused(monkeypatch):
+@pytest.mark.parametrize("kept", [True, False])
+async def test_an_interface_in_another_network_waits_for_the_daemons_word(networks, daemon, kept):
+    ruled, kernel, told = await networks(RuleRequest(host="home.example", never=("metered",)))
+    assert allowed(ruled, "wlan0")
+    if kept:  # the other network gives the same address
+        kernel.has(of("wlan0", came_s=asyncio.get_running_loop().time()))
+    else:
+        kernel.has(of("wlan0", addresses={"172.20.10.2", "fe80::1"}))
+    assert not allowed(ruled, "wlan0"), "that the old one was free tells nothing of it"
+    daemon.addresses["wlan0"] = ["172.20.10.2/28", "10.0.5.2/24"]
+    await until(lambda: told[1:])
+    assert allowed(ruled, "wlan0")
+
+
+async def test_a_rule_that_comes_while_sessions_live_counts(networks, daemon):
+    ruled, _, told = await networks()
+    assert allowed(ruled, "usb0")
+    daemon.has(RuleRequest(host="home.example", never=("metered",)))
+    await until(lambda: told)
+    assert not allowed(ruled, "usb0")
+
+
+async def test_a_session_leaves_what_a_new_rule_forbids(daemon):
+    """The file's session went on over the forbidden network, and over those that came up later."""
+    daemon.has()
+    me, its = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+    listener = await listen(("127.0.0.1", 0), key=its)
+    server = KnownServer("127.0.0.1", listener.address[1], its.public)
+    ends = Endpoints(me, server, None, None, (), 10.0, 60.0)
+    connection = await ends.dialling()()
+    assert connection.paths()
+    daemon.has(RuleRequest(host="127.0.0.1", never=("lo",)))
+    await until(lambda: not connection.paths())
+    assert not connection.has_network
+    daemon.has()
+    await until(connection.paths)
+    connection.abort()
+    await connection.drained()
+    await listener.close()
+
+
+async def test_who_begins_while_the_daemon_is_too_busy_is_refused(daemon):
     """Its sessions went over forbidden networks until the daemon answered, cedos-get's for good."""
-    played = Daemon(RuleRequest(host="home.example", never=("metered",)))
-    played.busy = True
+    daemon.has(RuleRequest(host="home.example", never=("metered",)))
+    daemon.busy = True
+    ruled = RuledNetworks(Path("socket"))
     with pytest.raises(DaemonUnreachableError):
-        read(monkeypatch, played)
-    book = RuledHosts(Path("socket"))
-    with pytest.raises(DaemonUnreachableError):
-        await book.follow()
-    await book.close()
+        await ruled.follow()
+    await ruled.close()
 
 
-def test_without_a_daemon_there_are_no_rules(monkeypatch):
-    played = Daemon(RuleRequest(host="home.example", never=("metered",)))
-    ruled = read(monkeypatch, played)
-    assert not ruled.may_use("usb0", HOME, PLACE)
-    played.known, rules = None, played.known
-    ruled.read()
-    assert ruled.may_use("usb0", HOME, PLACE)
-    played.known = rules
-    ruled.read()
-    assert not ruled.may_use("usb0", HOME, PLACE)
-    played.busy = True
-    ruled.read()
-    assert not ruled.may_use("usb0", HOME, PLACE), "one too busy to answer has taken no rule back"
-    played.busy, played.known = False, []
-    ruled.read()
-    assert ruled.may_use("usb0", HOME, PLACE), "the rule was taken back"
+async def test_without_a_daemon_there_are_no_rules(networks, daemon):
+    rule = RuleRequest(host="home.example", never=("metered",))
+    ruled, *_ = await networks(rule)
+    assert not allowed(ruled, "usb0")
+    daemon.known = None
+    await ruled.fresh()
+    assert allowed(ruled, "usb0")
+    daemon.has(rule)
+    await ruled.fresh()
+    assert not allowed(ruled, "usb0")
+    daemon.busy = True
+    await ruled.fresh()
+    assert not allowed(ruled, "usb0"), "one too busy to answer has taken no rule back"
+    daemon.busy = False
+    daemon.has()
+    await ruled.fresh()
+    assert allowed(ruled, "usb0"), "the rule was taken back"
