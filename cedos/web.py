@@ -44,8 +44,11 @@ _MOST_LINE_BYTES: Final = 1 << 16  # some servers send one field of 10 kB
 _MOST_FIELDS: Final = 128
 # Answers that something else follows (1xx). A server could send them for ever, 20 us each.
 MOST_INFORMATIONAL: Final = 16
-# What comes between two bytes of a body: sizes of chunks and their extensions.
+# The heads before a body, and what comes with it: sizes of chunks and their extensions. A chunk of one
+# byte has 5 of them.
+_MOST_HEAD_BYTES: Final = 1 << 20
 _MOST_FRAMING_BYTES: Final = 1 << 16
+_FRAMING_OF_BYTE: Final = 5
 _LONGEST_PLACE: Final = 8_192
 # The limits of a name (RFC 1035, 2.3.4), and of the letters in one that is not ASCII: each takes 11 us.
 _LONGEST_NAME, _LONGEST_LABEL, _MOST_LETTERS = 253, 63, 100
@@ -103,6 +106,13 @@ class WebWay:
     least: Distance = Distance.HOST
     refused: str = ""  # why it led no further; empty: it did
     _tried: Distance = Distance.HOST
+    _before_bytes: int = 0
+    _answer: "_FinalAnswer | None" = None
+
+    @property
+    def received_bytes(self) -> int:
+        """All bytes that have come: of heads, bodies, and what frames these."""
+        return self._before_bytes + (self._answer.received_bytes if self._answer else 0)
 
     def socket(self, address: Any) -> socket.socket:
         """Return a socket for a connection to an address. OSError: there may be none."""
@@ -122,17 +132,21 @@ class WebWay:
             raise
         return one
 
-    def on_answer(self) -> None:
-        """Note that a server has answered."""
+    def on_answer(self, answer: aiohttp.ClientResponse) -> None:
+        """Note that a server has answered; the bytes of the body are counted as they come."""
         self.least = max(self.least, self._tried)
+        self._before_bytes = self.received_bytes
+        self._answer = answer if isinstance(answer, _FinalAnswer) else None
 
 
 class _FinalAnswer(aiohttp.ClientResponse):
-    """An answer with limits on those before it, and on what comes between the bytes of its body.
+    """An answer whose bytes are counted, with limits on those before it and on what frames its body.
 
     The server must end a body that ends with its connection: not an error of that, nor a FIN on the way
     to TLS.
     """
+
+    received_bytes = 0
 
     async def start(self, connection: Any) -> "_FinalAnswer":
         protocol, left = connection.protocol, MOST_INFORMATIONAL + 1
@@ -145,6 +159,7 @@ class _FinalAnswer(aiohttp.ClientResponse):
             return await read()
 
         protocol.read = counted
+        self._bound_framing(protocol)
         self._refuse_cut(protocol, connection.transport.get_extra_info("ssl_object"))
         try:
             await super().start(connection)
@@ -152,7 +167,6 @@ class _FinalAnswer(aiohttp.ClientResponse):
             del protocol.read
         if ",".join(self.headers.getall(hdrs.TRANSFER_ENCODING, ["chunked"])).lower() != "chunked":
             raise aiohttp.ClientPayloadError("its body has a coding that was not asked for")
-        self._bound_framing(protocol)
         return self
 
     @staticmethod
@@ -174,15 +188,28 @@ class _FinalAnswer(aiohttp.ClientResponse):
         protocol.eof_received, protocol.connection_lost = on_end, on_lost
 
     def _bound_framing(self, protocol: Any) -> None:
-        body, framing = self.content, 0
         receive = partial(type(protocol).data_received, protocol)
+        before, head_bytes = protocol._payload, None
 
         def on_data(data: bytes) -> None:
-            nonlocal framing
-            had = body.total_bytes
+            nonlocal head_bytes
+            self.received_bytes += len(data)
             receive(data)
-            framing = 0 if body.total_bytes > had else framing + len(data)
-            if framing > _MOST_FRAMING_BYTES and not body.is_eof():
+            body: Any = self.content
+            if body is None:
+                body = protocol._payload
+                if body is None or body is before or body.is_eof():
+                    if self.received_bytes > _MOST_HEAD_BYTES:
+                        error = HttpProcessingError(code=502, message="its head is too long")
+                        protocol.set_exception(error)
+                        self.close()
+                    return
+            had = body.total_bytes
+            besides = self.received_bytes - had
+            if head_bytes is None:
+                head_bytes = besides
+            most = _MOST_FRAMING_BYTES + _FRAMING_OF_BYTE * had
+            if besides - head_bytes > most and not body.is_eof():
                 body.set_exception(aiohttp.ClientPayloadError("frames without bytes"))
                 self.close()
 

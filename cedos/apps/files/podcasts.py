@@ -171,8 +171,8 @@ class WantedEpisode:
         self._again_s = _clock_s() + pause_s
         return pause_s
 
-    def on_bytes(self, egress: Egress, have: int) -> int:
-        """Count received bytes; return how many are new.
+    def on_bytes(self, egress: Egress, have: int) -> None:
+        """Count received bytes.
 
         Many more than there ever were end a row of failures, if they go on.
         """
@@ -182,7 +182,6 @@ class WantedEpisode:
         self._used[egress.interface] = self._used.get(egress.interface, 0) + new
         if have >= self._furthest + LEAST_BYTES and not self._anew:
             self._furthest, self.failures = have, 0
-        return new
 
 
 class EpisodeFetching:
@@ -304,8 +303,17 @@ class EpisodeFetching:
             return
         folder = Path(episode.file).parent
 
+        way = WebWay(egress.interface, episode.least)
+        counted = 0
+
+        def count() -> None:  # also of what frames bodies, and leads elsewhere
+            nonlocal counted
+            self._library.count(episode.podcast, way.received_bytes - counted)
+            counted = way.received_bytes
+
         def on_bytes(have: int, size: int | None) -> None:
-            self._library.count(episode.podcast, each.on_bytes(egress, have))
+            each.on_bytes(egress, have)
+            count()
             episode.size_bytes = size or episode.size_bytes
             if max(have, size or 0) > MOST_FILE_BYTES:
                 raise TransferError(f"it is larger than {MOST_FILE_BYTES // 10**9} GB")
@@ -317,9 +325,9 @@ class EpisodeFetching:
                 self._library.check_day(episode.podcast)
 
         try:
-            way = WebWay(egress.interface, episode.least)
             await web_getting.fetch(episode.url, partial, way, on_bytes)
         finally:
+            count()
             partial.close()
 
     def _say_once(self, state: str, text: str) -> None:

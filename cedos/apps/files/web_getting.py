@@ -99,7 +99,8 @@ async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
                 raise _refusal(head)
             async for block in _body(head, answer, most_bytes):
                 data += block
-                if len(data) > most_bytes:
+                # What frames the body is no part of it, but comes over the network as well.
+                if len(data) > most_bytes or way.received_bytes > most_bytes + _SMALL_BYTES:
                     raise TransferError(f"more than {most_bytes} bytes came")
     except TimeoutError as error:
         raise _failure(error) from error
@@ -118,7 +119,7 @@ async def _asked(
                 async with asyncio.timeout(web.SILENCE_S):
                     asking = await client.get(there, headers=headers, allow_redirects=False)
                 async with asking as answer:
-                    way.on_answer()
+                    way.on_answer(answer)
                     head = AnswerHead.of(there, answer)
                     if (to := head.redirect()) is None:
                         yield head, answer

@@ -361,6 +361,15 @@ async def test_a_feed_brings_so_many_bytes_a_day(tmp_path, server, monkeypatch):
     await asyncio.wait({running})
 
 
+async def test_all_that_comes_counts_in_a_feeds_day(tmp_path, server):
+    """Count heads and chunks, too: only the bodies' bytes were."""
+    listener = Listener(tmp_path, server.url("good"))
+    await listener.run()
+    listener.library.save()
+    (day,) = json.loads((tmp_path / "podcasts.json").read_text())["days"].values()
+    assert day["received_bytes"] > len(AUDIO)
+
+
 async def test_the_bytes_of_a_feeds_day_are_no_networks_fault(tmp_path, server, monkeypatch):
     """Blame no network: the next attempts went over the phone, and were "4 times in vain"."""
     monkeypatch.setattr(podcasts, "_PAUSE_S", 0.05)

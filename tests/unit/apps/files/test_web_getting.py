@@ -243,6 +243,50 @@ async def test_what_has_no_end_ends(tmp_path, monkeypatch, head, body, goes_on, 
     assert (tmp_path / "file").exists() is (why is None)
 
 
+@pytest.mark.parametrize("extension", [50_000, 20])
+async def test_what_frames_a_body_is_bounded_and_counted(tmp_path, extension):
+    """A server sent 96 MB for an episode of 1,912 bytes: one byte in each chunk of 50 kB."""
+    chunk = b"1;" + b"a" * extension + b"\r\nx\r\n"
+    sent = 0
+
+    async def answer(reader, writer):
+        nonlocal sent
+        sent = 0
+        with suppress(ConnectionError):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while sent < 40_000_000:
+                writer.write(chunk * 4)
+                await writer.drain()
+                sent += 4 * len(chunk)
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        partial, way = Partial(tmp_path / "file", url), WebWay()
+        with pytest.raises(WebError, match="broke off"):
+            await web_getting.fetch(url, partial, way)
+        assert 1 << 16 < way.received_bytes < 1 << 20
+        partial.close()
+        with pytest.raises(TransferError):
+            await web_getting.read(url, 1_000_000, WebWay())
+    assert sent < 20_000_000
+
+
+async def test_a_head_is_bounded(answering):
+    field = "X: " + "a" * 60_000 + "\r\n"
+    url = await answering("200 OK\r\n" + field * 50 + "Y: z", b"")
+    with pytest.raises(TransferError):
+        await web_getting.read(url, 1_000_000, WebWay())
+
+
+async def test_chunks_of_one_byte_are_a_body(answering):
+    url = await answering(
+        "200 OK\r\nTransfer-Encoding: chunked", b"1\r\nx\r\n" * 100_000 + b"0\r\n\r\n"
+    )
+    assert await web_getting.read(url, 1_000_000, WebWay()) == b"x" * 100_000
+
+
 async def test_a_feed_of_empty_blocks_ends():
     """A server sent 888 MB for a feed of 100 bytes."""
     packer = zlib.compressobj()
