@@ -1,6 +1,8 @@
 """`cedos-get`: fetch files from `cedos-serve`, and from the web through the gateway."""
 
 import asyncio
+import os
+import stat
 import sys
 import time
 from contextlib import ExitStack, suppress
@@ -327,7 +329,7 @@ class _Run:
         known = 0
         async for path, target, n_bytes in copy.files():
             try:
-                if target.is_file() and target.stat().st_size == n_bytes:
+                if _size_here(target, copy.top) == n_bytes:
                     known += 1
                 else:
                     await self._file(source._replace(path=path), target, link, ends, copy.top)
@@ -408,6 +410,20 @@ class _Run:
             "error": None,
         }
         self._done(fact)
+
+
+def _size_here(target: Path, top: OpenFolder) -> int | None:
+    """Return a file's size; None: there is none, or a link of another user, which is not followed."""
+    folder = top.below(target, links=True)
+    try:
+        found = os.stat(target.name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode) and found.st_uid in (0, os.geteuid()):
+            found = os.stat(target.name, dir_fd=folder)
+    except FileNotFoundError:
+        return None
+    finally:
+        os.close(folder)
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _is_folder(target: Path) -> bool:

@@ -1,6 +1,7 @@
 """`cedos-put`: send files to `cedos-serve --writable`, and to web servers through the gateway."""
 
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,7 +11,7 @@ from typing import Any, Final
 import click
 
 from cedos.apps.files.messages import MOST_KEPT_S
-from cedos.apps.files.partial import OpenFolder, disk_words
+from cedos.apps.files.partial import OpenFolder, disk_words, folder_below
 from cedos.apps.files.putting import Putting, UploadBody, put_folder
 from cedos.apps.files.server_link import ServerLink
 from cedos.commands.console import render, servers
@@ -308,10 +309,6 @@ def _files(
 
     Links inside of folders are not followed. `opened` closes the folders.
     """
-
-    def not_read(error: OSError) -> None:
-        left_out(Path(error.filename), error.strerror or str(error))
-
     for each in files:
         if not each.is_dir():
             yield each, to + each.name if to.endswith("/") or not to else to, None
@@ -322,19 +319,46 @@ def _files(
         except OSError as error:
             left_out(each, disk_words(error))
             continue
-        for folder, names, found in os.walk(top, onerror=not_read):
-            names.sort()
-            here = Path(folder)
-            if not names and not found:
+        for here, found in _folders(below, left_out):
+            if not found:
                 yield here, f"{to}{here.relative_to(top.parent)}/", below
-            for name in sorted([*found, *names]):
+            for name, kind in found:
                 path = here / name
-                if path.is_symlink():
+                if kind == stat.S_IFLNK:
                     left_out(path, "is a symbolic link, which is not sent")
-                elif path.is_file():
+                elif kind == stat.S_IFREG:
                     yield path, f"{to}{path.relative_to(top.parent)}", below
-                elif not path.is_dir():
+                elif kind != stat.S_IFDIR:
                     left_out(path, "is neither a file nor a folder")
+
+
+def _folders(
+    top: OpenFolder, left_out: Callable[[Path, str], None]
+) -> Iterator[tuple[Path, list[tuple[str, int]]]]:
+    """Yield each folder that can be read, with the names and kinds of what is in it.
+
+    No path is followed, which another user may have led elsewhere meanwhile.
+    """
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        parts = waiting.pop()
+        here = top.path.joinpath(*parts)
+        try:
+            number = folder_below(top.number, parts)
+            try:
+                with os.scandir(f"/proc/self/fd/{number}") as listed:
+                    found = sorted((each.name, _kind(each)) for each in listed)
+            finally:
+                os.close(number)
+        except OSError as error:
+            left_out(here, disk_words(error))
+            continue
+        yield here, found
+        waiting += [(*parts, name) for name, kind in reversed(found) if kind == stat.S_IFDIR]
+
+
+def _kind(each: "os.DirEntry[str]") -> int:
+    return stat.S_IFMT(each.stat(follow_symlinks=False).st_mode)
 
 
 def main() -> None:

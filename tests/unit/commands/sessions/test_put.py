@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -224,6 +224,37 @@ def test_no_link_that_another_user_places_meanwhile_is_followed(programs, monkey
     assert "shared/key: is a link, which is not followed" in sent.stderr
     assert "shared/folder/key: Not a directory" in sent.stderr
     assert not any(each.is_file() for each in programs.inbox.rglob("key"))
+
+
+def test_no_link_that_comes_during_the_walk_is_followed(tmp_path, monkeypatch):
+    """Follow none: the walk sent the names of folders that only the sender could read."""
+    (tmp_path / "secret" / "salaries").mkdir(parents=True)
+    (tmp_path / "sent" / "a").mkdir(parents=True)
+    (tmp_path / "sent" / "b").mkdir()
+    (tmp_path / "sent" / "a" / "file").write_text("")
+    left_out, found = {}, []
+    with ExitStack() as opened:
+        for path, _, _ in put._files(
+            (tmp_path / "sent",), "", lambda path, why: left_out.setdefault(path.name, why), opened
+        ):
+            found.append(path.name)
+            if path.name == "file":
+                (tmp_path / "sent" / "b").rmdir()
+                (tmp_path / "sent" / "b").symlink_to(tmp_path / "secret")
+    assert found == ["file"]
+    assert left_out == {"b": "Not a directory"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
+def test_a_link_of_another_user_is_no_file_that_is_here(tmp_path):
+    """It was: the copy ended as complete, with another user's bytes under the name."""
+    (tmp_path / "other").write_text("12345")
+    for name, uid in (("own", 0), ("others", 4711)):
+        (tmp_path / name).symlink_to("other")
+        os.lchown(tmp_path / name, uid, uid)
+    with OpenFolder.of(tmp_path) as top:
+        sizes = {each: get._size_here(tmp_path / each, top) for each in ("own", "others", "no")}
+    assert sizes == {"own": 5, "others": None, "no": None}
 
 
 def is_open(folder):
