@@ -119,9 +119,9 @@ class SimulatedSocket:
         self._synchronise()
         return errno.EINPROGRESS
 
-    def recv_into(self, buffer: bytearray, most: int) -> int:
+    def recv_into(self, buffer: bytearray, most: int = 0) -> int:
         """Take what has come. OSError: nothing, or the other end is closed."""
-        count = min(most, len(self._incoming))
+        count = min(most or len(buffer), len(self._incoming))
         if not count and self._ended and not self._reset:
             return 0
         if not count:

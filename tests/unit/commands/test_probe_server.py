@@ -67,4 +67,4 @@ def test_it_serves_until_it_is_ended(cedos, tmp_path, listen):
     running.send_signal(signal.SIGTERM)
     _, errors = running.communicate(timeout=10)
     assert running.returncode == 0
-    assert "trains_down=1" in errors
+    assert "trains=1" in errors
