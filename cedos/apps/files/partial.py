@@ -1,7 +1,8 @@
 """A file that is not whole yet: a part, and a note with its version and its bytes by network.
 
 Only whole files appear under their name. After a crash the next attempt continues the part. The digest
-finds a part of an older version, or one whose end was never written to the disk.
+finds a part of an older version, or one whose end was never written to the disk. A web server tells none:
+of its parts only what was on the disk for sure is continued after a boot.
 
 A part's name has the beginning of the file's name and a hash of all of it: it fits wherever the file's
 name does, and nothing else of the user has it.
@@ -16,10 +17,12 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, Self
 
 import msgspec
+from msgspec import structs
 
 from cedos.apps.files.messages import text_of
 from cedos.errors import DiskError, TransferBusyError, TransferError
@@ -57,9 +60,11 @@ class PartOf(msgspec.Struct, frozen=True):
 
 
 class NotedBytes(msgspec.Struct, frozen=True):
-    """Received bytes by interface."""
+    """Received bytes by interface; since which boot, and how many of them are on the disk for sure."""
 
     by_network: dict[str, _Bytes] = {}
+    boot: str = ""
+    sure_bytes: _Bytes = 0
 
 
 class PartNote:
@@ -113,6 +118,14 @@ class PartNote:
     def remove(self) -> None:
         """Remove the note. Errors: OSError."""
         self._path.unlink(missing_ok=True)
+
+
+@cache
+def _boot() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 # So much is hashed before the thread turns to others' work.
@@ -351,7 +364,7 @@ class Partial:
                 self.have, self._digest, self._hashed = 0, hashlib.sha256(), 0
                 self._before, self._noted, self.by_network = NotedBytes(), None, {}
             self.version, self.size = version, size
-            noted = self._noted or self._before
+            noted = structs.replace(self._noted or self._before, boot=_boot())
             self._note.write(PartOf(self._source, version, size), noted)
             self._noted = noted
         except OSError as error:
@@ -359,12 +372,43 @@ class Partial:
 
     def note_networks(self, by_network: Mapping[str, int]) -> None:
         """Note all received bytes by network, for the next program after a crash."""
-        noted = NotedBytes(dict(by_network))
+        self._note_anew(by_network=dict(by_network))
+
+    def _note_anew(self, **changes: Any) -> None:
         # None: no byte was received yet, or the file is whole.
-        if self._noted is not None and self._noted != noted:
+        if self._noted is not None:
+            noted = structs.replace(self._noted, **changes)
             with suppress(OSError):
-                self._note.write_bytes(noted)
-                self._noted = noted
+                if noted != self._noted:
+                    self._note.write_bytes(noted)
+                    self._noted = noted
+
+    @property
+    def unsure_bytes(self) -> int:
+        """The received bytes that a power failure may turn into zeros."""
+        return self.have - (self._noted or self._before).sure_bytes
+
+    def make_sure(self) -> None:
+        """Wait until the received bytes are on the disk, and note how many they are. TransferError."""
+        have = self.have
+        try:
+            os.fdatasync(self.number)
+        except OSError as error:
+            raise disk_error(self.path, error) from error
+        self._note_anew(sure_bytes=have)
+
+    def drop_unsure(self) -> None:
+        """Drop what was not on the disk for sure when the host was booted. TransferError.
+
+        For sources that tell no digest: blocks that were not written yet are zeros after a power failure.
+        """
+        sure = min(self._before.sure_bytes, self.have)
+        if self._noted is None and self._before.boot != _boot() and sure < self.have:
+            try:
+                os.ftruncate(self.number, sure)
+            except OSError as error:
+                raise disk_error(self.path, error) from error
+            self.have, self._digest, self._hashed = sure, hashlib.sha256(), 0
 
     def write(self, data: Any) -> None:
         """Append the next bytes. TransferError: the disk is full, say."""

@@ -35,6 +35,8 @@ _LOOK_UP_S: Final = 1.0
 _GZIP: Final = b"\x1f\x8b"
 _GROWTH: Final = 10  # no recording is compressed further
 _SMALL_BYTES: Final = 1 << 20
+# A power failure costs so many bytes of a part at most.
+_SURE_BYTES: Final = 1 << 24
 _SILENT: Final = "does not answer"
 _WORDS: Final = {
     errno.ECONNREFUSED: "refused the connection",
@@ -60,6 +62,7 @@ async def fetch(
     WebError: this attempt failed; another one may go on. TransferError: the server does not have the
     file, or the disk cannot be written.
     """
+    partial.drop_unsure()
     # A compressed body has no ranges of its own.
     headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "identity"}
     # Ask for the rest only if the server still has this version, else it sends the whole.
@@ -73,6 +76,8 @@ async def fetch(
                 if partial.have > _LARGEST or (size is not None and partial.have > size):
                     raise TransferError("the server sent more than it had announced")
                 on_bytes(partial.have, size)
+                if partial.unsure_bytes >= _SURE_BYTES:
+                    await to_its_end(asyncio.to_thread(partial.make_sure))
     except (WebError, DiskError):
         raise
     except TransferError:

@@ -11,6 +11,7 @@ import pytest
 from kit.odd_web_server import AUDIO, OddWebServer
 
 from cedos import web
+from cedos.apps.files import partial as partial_module
 from cedos.apps.files import web_getting
 from cedos.apps.files.partial import Partial
 from cedos.apps.files.web_getting import LeadingNetworks
@@ -194,6 +195,47 @@ async def test_a_body_has_all_members_of_its_gzip(tmp_path, answering, parts, en
         await web_getting.fetch(url, partial, WebWay())
         assert (tmp_path / "file").read_bytes() == AUDIO
     partial.close()
+
+
+async def test_after_a_boot_only_what_was_on_the_disk_goes_on(tmp_path, monkeypatch):
+    """After a power failure an episode had zeros where its blocks were not written, and was whole."""
+    monkeypatch.setattr(web_getting, "_SURE_BYTES", 1 << 17)
+    monkeypatch.setattr(web_getting, "_BLOCK_BYTES", 1 << 16)
+    whole, asked = bytes(range(1, 251)) * 2_000, []
+
+    async def answer(reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        found = re.search(r"Range: bytes=(\d+)-", head)
+        start = int(found[1]) if found else 0
+        asked.append(start)
+        status = f"206 P\r\nContent-Range: bytes {start}-499999/500000" if start else "200 OK"
+        end = 500_000 if start else 400_000
+        writer.write(
+            f'HTTP/1.1 {status}\r\nETag: "a"\r\nContent-Length: {500_000 - start}\r\n\r\n'.encode()
+        )
+        writer.write(whole[start:end])
+        await writer.drain()
+        writer.close()
+
+    async def fetch():
+        partial = Partial(tmp_path / "file", "")
+        try:
+            await web_getting.fetch(url, partial, WebWay())
+        finally:
+            partial.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        with pytest.raises(WebError):
+            await fetch()
+        (part,) = tmp_path.glob("*.part")
+        with part.open("ab") as written:  # its last blocks did not reach the disk
+            written.write(bytes(5_000))
+        had = part.stat().st_size
+        monkeypatch.setattr(partial_module, "_boot", lambda: "another")
+        await fetch()
+    assert (tmp_path / "file").read_bytes() == whole
+    assert 1 << 17 <= asked[1] < had
 
 
 EMPTY_BLOCK = b"\0\0\0\xff\xff"
