@@ -5,9 +5,7 @@ hands: one for each asker at a time, and only for so many bytes.
 """
 
 import asyncio
-import os
 import ssl
-import threading
 from collections.abc import Awaitable, Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,18 +15,12 @@ from typing import Any, Final
 MOST_BYTES: Final = 24_576
 _LEAST_READ: Final = 256  # as many bytes counts each reading: it takes a turn of a thread
 MOST_THREADS: Final = 4
-_NICE: Final = 10
 _NO_COMPRESSED_CERTIFICATES: Final = 1 << 33  # OpenSSL 3.2; Python has no name for it
 # ECDHE alone: with DHE the server chooses the numbers, and one of 10,000 bits takes 0.6 s.
 _CIPHERS: Final = "@SECLEVEL=2:ECDH+AESGCM:ECDH+CHACHA20:ECDH+AES:!aNULL:!eNULL:!aDSS:!SHA1:!AESCCM"
 
 
-def _make_nice() -> None:
-    with suppress(OSError):  # a filter of system calls
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-
-
-_threads: Final = ThreadPoolExecutor(MOST_THREADS, "handshakes", _make_nice)
+_threads: Final = ThreadPoolExecutor(MOST_THREADS, "handshakes")
 _working: Final[dict[Hashable, Future[OSError | None]]] = {}
 
 
