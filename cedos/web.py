@@ -13,7 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from enum import IntEnum
 from functools import cache, partial
@@ -104,8 +104,14 @@ class WebWay:
     # How far addresses must be. A server leads to none that is nearer than its own: what it leads to
     # is its choice and not the user's.
     least: Distance = Distance.HOST
+    # Return the user's rule that forbids the interface to a server (a host and a port), which has this
+    # address there; empty: none. The kernel applies no rule to a socket that is bound to an interface.
+    forbids: Callable[[str, tuple[str, int], str], str] = lambda _interface, _server, _address: ""
     refused: str = ""  # why it led no further; empty: it did
+    ruled: str = ""  # the rule that forbids it; empty: none
     _tried: Distance = Distance.HOST
+    _server: tuple[str, int] = "", 0
+    _led_to: set[tuple[tuple[str, int], str]] = field(default_factory=set)
     _before_bytes: int = 0
     _answer: "_FinalAnswer | None" = None
 
@@ -114,14 +120,21 @@ class WebWay:
         """All bytes that have come: of heads, bodies, and what frames these."""
         return self._before_bytes + (self._answer.received_bytes if self._answer else 0)
 
+    def begin(self, url: URL) -> None:
+        """Note whom the next connections are for."""
+        self._server = url.raw_host or "", url.port or 0
+
     def socket(self, address: Any) -> socket.socket:
         """Return a socket for a connection to an address. OSError: there may be none."""
         family, kind, protocol, _, where = address
+        if self._is_forbidden(self._server, where[0]):
+            raise OSError(errno.EACCES, self.ruled)
         self._tried = max(self._tried, far := distance(where[0]))
         if far < self.least:
             self.refused = f"{where[0]} is nearer to this host than the server that leads there"
             raise OSError(errno.EACCES, self.refused)
         self.refused = ""
+        self._led_to.add((self._server, where[0]))
         one = socket.socket(family, kind, protocol)
         try:
             one.setblocking(False)
@@ -131,6 +144,14 @@ class WebWay:
             one.close()
             raise
         return one
+
+    def is_forbidden(self) -> bool:
+        """Return whether a rule forbids by now what it has led to; `ruled` tells which."""
+        return any(self._is_forbidden(*each) for each in self._led_to)
+
+    def _is_forbidden(self, server: tuple[str, int], address: str) -> bool:
+        self.ruled = "" if self.interface is None else self.forbids(self.interface, server, address)
+        return bool(self.ruled)
 
     def on_answer(self, answer: aiohttp.ClientResponse) -> None:
         """Note that a server has answered; the bytes of the body are counted as they come."""

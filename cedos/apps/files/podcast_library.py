@@ -369,11 +369,11 @@ async def read_feed(url: str, networks: LeadingNetworks) -> list[Episode]:
 
     WebError: this attempt failed. TransferError: the server has no such file, or it is no feed.
     """
-    leading = await networks.to(urlsplit(url).hostname or "")
+    leading = await networks.to(url)
     first = min(leading, key=lambda each: each.metered, default=None)
     if first is None:
         raise WebError("no network leads to the server")
-    way = WebWay(first.interface)
+    way = WebWay(first.interface, forbids=networks.forbids)
     data = await web_getting.read(url, _MOST_FEED_BYTES, way)
     found = await _parsed(data)
     for each in found:

@@ -66,6 +66,11 @@ class WantedEpisode:
         return urlsplit(self.episode.url).hostname or ""
 
     @property
+    def server(self) -> str:
+        """Return the host with the port, as the URL has them."""
+        return "//".join(urlsplit(self.episode.url)[:2])
+
+    @property
     def pause_s(self) -> float:
         return max(self._again_s - _clock_s(), 0.0)
 
@@ -251,17 +256,28 @@ class EpisodeFetching:
 
     async def _look(self, pending: list[WantedEpisode]) -> None:
         """Tell all episodes the networks to their servers; say what they all wait for."""
-        hosts = {each.host for each in pending}
-        found = await asyncio.gather(*(self._networks.to(host) for host in hosts))
-        leading = dict(zip(hosts, found, strict=True))
+        by_server = {each.server: each.episode.url for each in pending}
+        found = await asyncio.gather(*map(self._leading, by_server.values()))
+        leading = dict(zip(by_server, found, strict=True))
         for each in pending:
-            each.on_networks(leading[each.host])
+            networks, why = leading[each.server]
+            if why:
+                each.episode.why = why
+                self._say_once(f"{each.episode.key} {why}", f"{each.episode.name} waits: {why}")
+            each.on_networks(networks)
         ready = [each for each in pending if each.turn is not None]
         turn = ready[0].turn if ready else None
         if turn is not None and not turn.networks and not any(each.egress for each in ready):
             what = f"{len(ready)} episode{'s' * (len(ready) != 1)}"
             text = sentence(turn, ready[0].episode.by_unix_s, datetime.now())
             self._say_once(f"{what} {turn.serial} {turn.spare}", f"{what}: {text}")
+
+    async def _leading(self, url: str) -> tuple[list[Egress], str]:
+        """Return the networks that lead to a server, and why rules leave none."""
+        try:
+            return await self._networks.to(url), ""
+        except WebError as error:
+            return [], str(error)
 
     async def _attempt(self, each: WantedEpisode, egress: Egress) -> None:
         episode, said = each.episode, f"{each.episode.name} over {egress.interface}"
@@ -303,7 +319,7 @@ class EpisodeFetching:
             return
         folder = Path(episode.file).parent
 
-        way = WebWay(egress.interface, episode.least)
+        way = WebWay(egress.interface, episode.least, self._networks.forbids)
         counted = 0
 
         def count() -> None:  # also of what frames bodies, and leads elsewhere

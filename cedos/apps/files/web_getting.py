@@ -32,6 +32,7 @@ _WHOLE_S: Final = 60.0
 _LARGEST: Final = 1 << 40
 _MOST_REDIRECTS: Final = 10
 _LOOK_UP_S: Final = 1.0
+_LOOK_S: Final = 1.0
 _GZIP: Final = b"\x1f\x8b"
 _GROWTH: Final = 10  # no recording is compressed further
 _SMALL_BYTES: Final = 1 << 20
@@ -119,8 +120,12 @@ async def _asked(
     """Ask for a URL, and where it leads to. Errors, also of the block: WebError, TransferError."""
     try:
         there = web.url_of(url)
-        async with web.client(way.socket, silence_s=_SILENCE_S, limit=1) as client:
+        async with (
+            _while_allowed(way),
+            web.client(way.socket, silence_s=_SILENCE_S, limit=1) as client,
+        ):
             for _ in range(_MOST_REDIRECTS):
+                way.begin(there)
                 async with asyncio.timeout(web.SILENCE_S):
                     asking = await client.get(there, headers=headers, allow_redirects=False)
                 async with asking as answer:
@@ -133,10 +138,34 @@ async def _asked(
     except CedosError:
         raise
     except Exception as error:  # any other one would end the transfers from all other servers
+        if way.ruled:
+            raise WebError(f"no network leads to the server but {forbidden(way.ruled)}") from error
         if way.refused:
             raise TransferError(way.refused) from error
         raise _failure(error) from error
     raise TransferError("the server redirects in circles")
+
+
+@asynccontextmanager
+async def _while_allowed(way: WebWay) -> AsyncIterator[None]:
+    """End the block within a second after a rule forbids what it asks of. TimeoutError: it was ended."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        if way.is_forbidden():
+            limit.reschedule(loop.time())
+        else:
+            timer = loop.call_later(_LOOK_S, look)
+
+    try:
+        async with asyncio.timeout(None) as limit:
+            look()
+            yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 async def _body(
@@ -243,6 +272,11 @@ def _unreachable(error: OSError) -> str:
     return f"the server {_WORDS.get(error.errno or 0, 'cannot be reached')}"
 
 
+def forbidden(why: str) -> str:
+    """Return the words for networks that the user's rule forbids."""
+    return f"those that are forbidden ({why})"
+
+
 def is_web(url: str) -> bool:
     """Return True for an http or https URL with a host."""
     try:
@@ -253,18 +287,35 @@ def is_web(url: str) -> bool:
 
 
 class LeadingNetworks:
-    """The networks that lead to servers, metered or not as the daemon (`chooser`) says."""
+    """The networks that lead to servers, metered or not as the daemon (`chooser`) says.
+
+    `forbids`: as of a `WebWay`; networks that a rule forbids lead to no server.
+    """
 
     def __init__(self, chooser: Chooser | None = None) -> None:
         self._chooser, self._reader = chooser, EgressReader()
+        self.forbids = WebWay().forbids
         self._addresses: dict[str, tuple[float, list[str]]] = {}
         self._looking: dict[str, asyncio.Task[list[str]]] = {}
 
     def close(self) -> None:
         self._reader.close()
 
-    async def to(self, host: str) -> list[Egress]:
-        """Return the networks that lead to a host, or far away while its name is unknown."""
+    def egresses(self, address: str) -> tuple[Egress, ...]:
+        """Return the interfaces that lead to an address, whatever rules say."""
+        with suppress(ValueError, HostError):
+            return self._reader.egresses(ip_address(address))
+        return ()
+
+    async def to(self, url: str) -> list[Egress]:
+        """Return the networks that lead to a URL's host, or far away while its name is unknown.
+
+        WebError: rules forbid all of them.
+        """
+        host, port = "", 0
+        with suppress(ValueError):
+            there = web.url_of(url)
+            host, port = there.raw_host or "", there.port or 0
         until_s, addresses = self._addresses.get(host, (0.0, []))
         if time.monotonic() >= until_s:
             addresses = await self._look_up(host) or addresses
@@ -274,10 +325,15 @@ class LeadingNetworks:
         if self._chooser is not None:
             await self._chooser.learn()
         found: dict[str, Egress] = {}
-        with suppress(ValueError, HostError):
-            for address in addresses or ("192.0.2.1", "2001:db8::1"):
-                for each in self._reader.egresses(ip_address(address)):
+        why = ""
+        for address in addresses or ("192.0.2.1", "2001:db8::1"):
+            for each in self.egresses(address):
+                if ruled := self.forbids(each.interface, (host, port), address):
+                    why = ruled
+                else:
                     found.setdefault(each.interface, self._as_known(each))
+        if why and not found:
+            raise WebError(f"no network leads to the server but {forbidden(why)}")
         return list(found.values())
 
     async def _look_up(self, host: str) -> list[str]:

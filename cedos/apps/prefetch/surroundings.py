@@ -238,7 +238,8 @@ class Turn:
     """The conditions of one attempt of a fetcher.
 
     A fetch ahead of time steps back while the application waits for something else: a fetcher waits in
-    `turn` between blocks of data.
+    `turn` between blocks of data. A fetcher that binds its sockets to the turn's interface is under no
+    rule of the user: one that must be asks the daemon for the rules (`ControlClient.rules`) itself.
     """
 
     def __init__(

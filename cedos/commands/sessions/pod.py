@@ -14,6 +14,7 @@ from cedos.apps.files.web_getting import LeadingNetworks
 from cedos.commands.console.manual import Program, say
 from cedos.commands.console.render import echo
 from cedos.commands.console.transfers import interruptible, say_if_closed
+from cedos.commands.console.user_rules import RuledNetworks
 from cedos.config.directories import directories, user_folder
 from cedos.errors import ConfigError, TransferError
 from cedos.session import keys
@@ -114,6 +115,9 @@ async def _bring(
 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
     networks = LeadingNetworks(DaemonChooser(directories().socket))
+    ruled = RuledNetworks(directories().socket, lambda: None, networks.egresses)
+    await ruled.follow()
+    networks.forbids = ruled.refusal
     fetching = EpisodeFetching(library, networks, tell, complain)
     # With --stay feeds are read beside the transfers, else once before them.
     reading = asyncio.ensure_future(read_all(again=stay))
@@ -124,6 +128,7 @@ async def _bring(
     finally:
         reading.cancel()
         await asyncio.wait({reading})
+        await ruled.close()
         networks.close()
 
 

@@ -27,7 +27,7 @@ from cedos.model import NetworkKind
 from cedos.selector.deadlines.transfer_table import TransferTable
 from cedos.session.io.links import Egress
 from cedos.session.sockets.metered_gate import OWN_TABLE
-from cedos.web import Distance
+from cedos.web import Distance, WebWay
 
 WIFI = Egress("lo", 1, frozenset(), NetworkKind.WIFI, metered=False)
 PHONE = Egress("lo", 1, frozenset(), NetworkKind.CELLULAR, metered=True)
@@ -165,8 +165,9 @@ class Networks(LeadingNetworks):
 
     def __init__(self, *there):
         self.there = there  # no reader of the kernel's routes is opened
+        self.forbids = WebWay().forbids
 
-    async def to(self, host):
+    async def to(self, url):
         return list(self.there)
 
 

@@ -416,10 +416,74 @@ class Daemon:
 @pytest.mark.parametrize("there", [True, False])
 async def test_a_network_is_metered_where_the_daemon_says_so(there):
     networks = LeadingNetworks(Daemon() if there else None)
-    (egress,) = await networks.to("127.0.0.1")
+    (egress,) = await networks.to("http://127.0.0.1/")
     assert egress.metered is there
     assert (egress.kind is NetworkKind.CELLULAR) is there
     networks.close()
+
+
+async def test_networks_that_rules_forbid_lead_to_no_server():
+    """Podcasts came over them: a socket that is bound to an interface passes the daemon's own rules."""
+    asked = []
+
+    def forbids(*about):
+        asked.append(about)
+        return "your rule 1 for 127.0.0.1: never metered"
+
+    networks = LeadingNetworks()
+    networks.forbids = forbids
+    with pytest.raises(WebError, match=r"forbidden \(your rule 1"):
+        await networks.to("http://127.0.0.1:8001/feed")
+    assert set(asked) == {("lo", ("127.0.0.1", 8001), "127.0.0.1")}
+    networks.close()
+
+
+async def test_each_connection_of_a_forbidden_network_is_refused(answering):
+    """The rule is for the server that the first one leads to."""
+    there = await answering("200 OK\r\nContent-Length: 7", AUDIO[:7], "127.0.0.2")
+    redirect = await answering(f"302 Found\r\nLocation: {there}", b"", "127.0.0.1")
+    port = int(there.split(":")[2].strip("/"))
+
+    def forbids(interface, server, address):
+        asked.append((interface, server, address))
+        return "your rule 1" if server == ("127.0.0.2", port) else ""
+
+    asked = []
+    with pytest.raises(WebError, match=r"forbidden \(your rule 1\)"):
+        await web_getting.read(redirect, 100, WebWay("lo", forbids=forbids))
+    assert asked[-1] == ("lo", ("127.0.0.2", port), "127.0.0.2")
+
+
+@pytest.mark.parametrize("drips", [b"", b"a"])
+async def test_a_connection_that_a_rule_forbids_by_now_ends(drips, tmp_path):
+    """No byte tells that the rule came: the server may be silent, or slow."""
+    asked, ended = [], asyncio.Event()
+
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        with suppress(ConnectionError):
+            while not reader.at_eof():
+                writer.write(drips)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.1):
+                        await reader.read(1)
+        writer.close()
+        ended.set()
+
+    def forbids(*about):
+        asked.append(about)
+        return "your rule 1" if len(asked) > 2 else ""
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+    partial = Partial(tmp_path / "a", "source")
+    async with asyncio.timeout(6.0):
+        with pytest.raises(WebError, match="forbidden"):
+            await web_getting.fetch(url, partial, WebWay("lo", forbids=forbids))
+        await ended.wait()
+    partial.close()
+    server.close()
 
 
 async def test_an_unknown_name_is_not_waited_for(monkeypatch):
@@ -431,7 +495,7 @@ async def test_an_unknown_name_is_not_waited_for(monkeypatch):
     monkeypatch.setattr(web_getting, "_LOOK_UP_S", 0.02)
     networks = LeadingNetworks()
     async with asyncio.timeout(5.0):
-        assert "lo" not in {each.interface for each in await networks.to("slow.test")}
+        assert "lo" not in {each.interface for each in await networks.to("http://slow.test/")}
     networks.close()
 
 

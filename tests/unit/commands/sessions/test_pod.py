@@ -20,11 +20,15 @@ import pytest
 from kit.nginx import nginx
 from kit.waiting import until, wait_until
 
+from cedos.api.messages import RuleMessage
 from cedos.apps.files import web_getting
-from cedos.apps.files.podcast_library import Library
+from cedos.apps.files.podcast_library import Episode, Library
 from cedos.apps.files.web_getting import LeadingNetworks
+from cedos.commands.console import user_rules
 from cedos.commands.sessions import pod
+from cedos.controller.rule import RuleRequest
 from cedos.errors import WebError
+from cedos.web import Distance
 
 POD = str(Path(sys.executable).with_name("cedos-pod"))
 AUDIO = random.Random(6).randbytes(4_000_000)
@@ -244,11 +248,54 @@ async def test_feeds_whose_names_are_not_found_keep_no_other_waiting(tmp_path, m
     monkeypatch.setattr(web_getting, "_LOOK_UP_S", 0.2)
     networks = LeadingNetworks()
     for _ in range(3):
-        await networks.to("again.dead")
+        await networks.to("http://again.dead/")
         networks._addresses.clear()
     networks.close()
     assert running["again.dead"] == 1
     go_on.set()
+
+
+class Forbidding:
+    """A daemon with a rule for the publisher, which no network is allowed to."""
+
+    def __init__(self, _socket):
+        pass
+
+    def rules(self):
+        rule = RuleRequest(host="127.0.0.0/8", only=("wlan0",))
+        return [RuleMessage(number=1, rule=rule, network=None, why="")]
+
+    def rules_digest(self):
+        return "1"
+
+    def networks(self):
+        return []
+
+
+async def test_podcasts_follow_the_users_rules(tmp_path, monkeypatch, capsys):
+    """They came over forbidden networks: sockets bound to an interface pass the daemon's rules."""
+    came = []
+    server = await asyncio.start_server(lambda *each: came.append(each), "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/feed"
+    (tmp_path / "podcasts.toml").write_text(f'[podcasts.news]\nurl = "{url}"\n')
+    library = Library(tmp_path / "podcasts.toml", tmp_path / "book.json")
+    episode = Episode("news", "1", "E1", url, 0, time.time(), str(tmp_path / "got" / "e1"))
+    episode.least = Distance.HOST
+    library.episodes.append(episode)
+    monkeypatch.setenv("CEDOS_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setattr(user_rules, "ControlClient", Forbidding)
+    missing = []
+    bringing = asyncio.create_task(pod._bring(library, tmp_path, missing, stay=False, quiet=False))
+    await until(lambda: episode.why)
+    bringing.cancel()
+    await asyncio.wait({bringing})
+    server.close()
+    rule = "your rule 1 for 127.0.0.0/8: only wlan0"
+    why = f"no network leads to the server but those that are forbidden ({rule})"
+    assert (missing, episode.why, came) == ([True], why, [])
+    said = capsys.readouterr()
+    assert f"news: {why}" in said.err.replace("\n", " ")
+    assert f"waits: {why}" in said.out
 
 
 def test_what_is_no_feed_is_reported_and_no_podcast_too(publisher):
