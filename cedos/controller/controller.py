@@ -175,6 +175,7 @@ class Controller:
             self.portals.next_timer_s(),
             self.hints.next_timer_s(),
             self.answers.next_timer_s(),
+            self.ruled.next_timer_s(),
         )
         return min([each for each in timers if each is not None], default=None)
 
@@ -289,11 +290,11 @@ class Controller:
                 self._on_rule(number, rule, now_s)
             case on.AnswersRead():
                 if self.answers.learn(event):
-                    self.ruled.lead(self._context(now_s))
+                    self.ruled.lead(self._context(now_s), now_s)
                 self.answers.on_read(event, now_s)
             case on.NameLookedUp():
                 if self.answers.learn(event):
-                    self.ruled.lead(self._context(now_s))
+                    self.ruled.lead(self._context(now_s), now_s)
                 self.answers.on_looked_up(event)
             case on.LookupAsked():
                 self.lookups.on_asked(event, now_s)
@@ -303,7 +304,7 @@ class Controller:
                 self.lookups.on_reply(event, now_s)
             case on.HostsFileRead(hosts):
                 if self.ruled.rules.hosts_read(hosts):
-                    self.ruled.lead(self._context(now_s))
+                    self.ruled.lead(self._context(now_s), now_s)
             case on.PortalDoubted():
                 self.portals.recheck(now_s)
             case on.PageChecked():
@@ -344,6 +345,8 @@ class Controller:
         if self.portals.on_timer(now_s):
             self._portals_changed(now_s)
         self.hints.on_timer(now_s)
+        if (lead_at_s := self.ruled.next_timer_s()) is not None and now_s >= lead_at_s:
+            self.ruled.lead(self._context(now_s), now_s)
         plan_at_s = self.transfers.next_timer_s()
         if plan_at_s is not None and now_s >= plan_at_s:
             self.transfers.on_timer(self._context(now_s), now_s)

@@ -50,6 +50,9 @@ _DNS: Final = 53
 # The most addresses of all rules for names. Each is three rules of the kernel, in IPv6 up to six, and the
 # kernel goes through all of them for each that comes or goes.
 MOST_OF_ALL: Final = 1024
+# The places a second whose rules of the kernel answers change, and those that they change at once: the
+# daemon does nothing else for half a millisecond each.
+_LED_PER_S, _LED_AT_ONCE = 512, 512
 # The most names that a rule's names are known to be aliases of; each of its names has `MOST_OF_A_NAME`.
 # The latest stay, and those of the ruled name itself.
 MOST_ALIASES: Final = 256
@@ -424,6 +427,9 @@ class RuledDestinations:
         # Where places are led as was commanded, and how many commands about each are not done yet.
         self.led: LedConnections[Place] = LedConnections()
         self._due: dict[Place, int] = {}
+        # When the changes until now are paid for (`_LED_PER_S`), and until when new addresses wait.
+        self._paid_at_s = 0.0
+        self._waits_until_s: float | None = None
         self._ruled: dict[tuple[tuple[int, ...], int], RuledDecision] = {}
         """The numbers of rules that hold at once, an IP version of their addresses -> the decision."""
 
@@ -488,6 +494,7 @@ class RuledDestinations:
     def reconsider(self, context: Context) -> None:
         before, self._ruled = self._ruled, {}
         if not self.rules.rules and not self.led.withdrawn:
+            self._waits_until_s = None
             return
         unknown = self._decider.unknown()
         usual = {v: self._decider.considered(unknown, context, None, version=v) for v in (4, 6)}
@@ -513,31 +520,46 @@ class RuledDestinations:
             self._ruled[numbers, version] = RuledDecision(
                 rules, self._decider.record(decision), refused
             )
-        self._lead()
+        self._lead(context.at_s)
 
-    def lead(self, context: Context) -> None:
-        """Lead what rules cover by now: the addresses of their names have changed."""
-        if self._ruled.keys() >= set(self.rules.by_place().values()):
-            self._lead()
+    def next_timer_s(self) -> float | None:
+        """Return when `lead` is to be called again, where addresses wait."""
+        return self._waits_until_s
+
+    def lead(self, context: Context, now_s: float) -> None:
+        """Lead what rules cover by now: the addresses of their names have changed.
+
+        Where answers have changed much of late, they wait, and come all at once: else a user's look-ups
+        of new names below a ruled one keep the daemon from all else.
+        """
+        free_at_s = self._paid_at_s - _LED_AT_ONCE / _LED_PER_S
+        if now_s < free_at_s:
+            self._waits_until_s = free_at_s
+        elif self._ruled.keys() >= set(self.rules.by_place().values()):
+            self._lead(now_s)
         else:
             self.reconsider(context)
 
     def stand(self, addresses: Iterable[Address]) -> bool:
         """Return whether what rules say of these addresses is done."""
         return all(
-            self.led.get(place) is not None and place not in self._due
+            self._waits_until_s is None
+            and self.led.get(place) is not None
+            and place not in self._due
             for address in addresses
             for number in self.rules.at(address)
             for place in (place_of(address, self.rules.rules[number].port),)
         )
 
-    def _lead(self) -> None:
+    def _lead(self, now_s: float) -> None:
+        self._waits_until_s = None
         wanted: dict[Place, str | None] = {
             place: self._ruled[which].network or NOWHERE
             for place, which in self.rules.by_place().items()
         }
         wanted = self._to_resolvers(wanted) | wanted
         if news := self.led.change(self.led.withdrawn | wanted):
+            self._paid_at_s = max(self._paid_at_s, now_s) + len(news) / _LED_PER_S
             for place in news:
                 self._due[place] = self._due.get(place, 0) + 1
             self._outbox.give(SetRuled(news))
