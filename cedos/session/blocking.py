@@ -44,7 +44,7 @@ SO_LABEL: Final = 4  # of the stream: a cedos.model.Label
 SO_SERVER_KEY: Final = 5  # 32 bytes, before `connect`; without, the key in the user's file
 SO_KEY: Final = 6  # a KeyPair, before `connect` and `listen`; without, the user's own
 SO_SCHEDULER: Final = 7  # the name of a path scheduler, before `connect` and `listen`
-SO_NETWORKS: Final = 8  # a function of an interface and a peer's address: True where usable
+SO_NETWORKS: Final = 8  # a function, as `connect(networks=...)`
 SO_CHOOSER: Final = 9  # a cedos.session.io.advice.Chooser, before `connect`
 
 

@@ -83,10 +83,11 @@ class Endpoints:
         server = self.server
         refused: dict[str, None] = {}
 
-        def usable(interface: str, address: str) -> bool:
+        def usable(egress: str, address: str) -> bool:
+            interface = egress.partition("/")[0]
             if given and interface not in given:
                 return False
-            if why := of_sessions().refusal(interface, (server.host, server.port), address):
+            if why := of_sessions().refusal(egress, (server.host, server.port), address):
                 refused[why] = None
                 return False
             return may_use is None or may_use(interface)

@@ -253,8 +253,8 @@ class RuledNetworks:
             self._next = asyncio.get_running_loop().create_task(self._read_next())
         return self._next
 
-    def refusal(self, interface: str, server: tuple[str, int], address: str) -> str:
-        """Return the rule that forbids an interface to a server, which has an address there; "": none."""
+    def refusal(self, egress: str, server: tuple[str, int], address: str) -> str:
+        """Return the rule that forbids an egress to a server, which has an address there; "": none."""
         host, port = server
         address = _plain(address.partition("%")[0])
         number = self.index.applies(_plain(host), port, lambda _host: (address,))
@@ -262,12 +262,12 @@ class RuledNetworks:
             return ""
         rule = self.index.rules[number]
         why = f"your rule {number} for {rule.host}: {rule.words}"
-        there = [each for each in self._egresses(address) if each.interface == interface]
-        if (told := self._networks.get(interface)) is None:
+        there = [each for each in self._egresses(address) if each.name == egress]
+        if (told := self._networks.get(egress)) is None:
             if not there:
                 return why
             metered = any(each.metered for each in there)
-            told = _ToldNetwork(interface, there[0].kind, metered, there[0].addresses)
+            told = _ToldNetwork(egress, there[0].kind, metered, there[0].addresses)
         if there and self._is_new(there[0], told):
             self._behind = True
             self._soon.set()

@@ -303,9 +303,9 @@ async def _run(
     def made(gateway: JoinedGateway) -> GatewayLink:
         carried = CarriedConnections(loop.time, known.name_of)
 
-        def usable(interface: str, address: str) -> bool:
-            allowed = not networks or interface in networks
-            return allowed and not ruled_networks.refusal(interface, gateway.address, address)
+        def usable(egress: str, address: str) -> bool:
+            allowed = not networks or egress.partition("/")[0] in networks
+            return allowed and not ruled_networks.refusal(egress, gateway.address, address)
 
         made_link = GatewayLink(
             gateway, DaemonChooser(directories().socket), usable, carried=carried.watch, sizes=sizes

@@ -92,8 +92,8 @@ async def _try(joined: JoinedGateway) -> tuple[float, str]:
     ruled, refused = of_sessions(), dict[str, None]()
     await ruled.follow()
 
-    def usable(interface: str, address: str) -> bool:
-        if why := ruled.refusal(interface, joined.address, address):
+    def usable(egress: str, address: str) -> bool:
+        if why := ruled.refusal(egress, joined.address, address):
             refused[why] = None
         return not why
 

@@ -48,8 +48,8 @@ _NO_ANSWER: Final = "no answer to the handshake"
 class DialledServer:
     """A server that a session dials, and the key of this host.
 
-    `networks` returns whether an interface may be used to an address of the server. `resolve` looks names
-    up again; None: there are only addresses. `known` returns the daemon's knowledge of an interface.
+    `networks` returns whether an egress, by its name, may be used to an address of the server. `resolve`
+    looks names up again; None: there are only addresses. `known` returns the daemon's knowledge of one.
     """
 
     endpoints: Sequence[Endpoint]
@@ -190,7 +190,7 @@ class Dialler:
         for endpoint in endpoints:
             for egress in self._egresses(endpoint):
                 if (metered_allowed or not egress.metered) and self._server.networks(
-                    egress.interface, endpoint[0]
+                    egress.name, endpoint[0]
                 ):
                     found.setdefault(egress.name, (egress, []))[1].append(endpoint)
         return found
@@ -213,12 +213,10 @@ class Dialler:
                 yield replace(egress, kind=known.kind, metered=known.metered)
 
     def _may_use(self, made: Connected) -> bool:
-        return self._server.networks(made.egress.interface, made.endpoint[0])
+        return self._server.networks(made.egress.name, made.endpoint[0])
 
     def _stands(self, path: SessionPath, usable: dict[str, tuple[Egress, list[Endpoint]]]) -> bool:
-        if path.egress not in usable or not self._server.networks(
-            usable[path.egress][0].interface, path.peer
-        ):
+        if path.egress not in usable or not self._server.networks(path.egress, path.peer):
             return False
         addresses = usable[path.egress][0].addresses
         own = path.own_endpoint()[0].partition("%")[0]

@@ -63,7 +63,8 @@ async def connect(
         clear: without protecting records, if the server allows it too. For measurements.
         scheduler: the name of a path scheduler, or one.
         timeout_s: for the first connection; None waits as long as it takes.
-        networks: which interfaces may be used, each to which address of the server; all without.
+        networks: which interfaces may be used, each to which address of the server; all without. One by
+            way of a helper has `/` and the own address that leads there behind it.
         chooser: chooses among them for each label; the scheduler alone without. Programs of a host
             pass its daemon (`cedos.api.asking`).
         thrifty: with a chooser: labels without a decision use metered networks only without others.

@@ -467,6 +467,16 @@ async def test_an_interface_in_another_network_waits_for_the_daemons_word(networ
     assert allowed(ruled, "wlan0")
 
 
+async def test_a_helper_on_an_allowed_interface_is_a_network_of_its_own(networks):
+    """Paths by way of a helper were taken for the interface's own network, which is free."""
+    ruled, kernel, _ = await networks(RuleRequest(host="home.example", never=("metered",)))
+    source = "192.0.2.99"
+    helper = of("wlan0", kind=NetworkKind.HELPER, metered=True, source=source, addresses={source})
+    kernel.now["by a helper"] = helper
+    assert allowed(ruled, "wlan0")
+    assert not allowed(ruled, "wlan0/192.0.2.99")
+
+
 async def test_a_rule_that_comes_while_sessions_live_counts(networks, daemon):
     ruled, _, told = await networks()
     assert allowed(ruled, "usb0")

@@ -567,8 +567,12 @@ async def test_a_network_whose_portal_accepts_and_says_nothing_is_tried_again(mo
             to.close()
 
         front = await asyncio.start_server(portal, "127.0.0.1", 0)
+        asked = set()
         near = await session.connect(
-            front.sockets[0].getsockname()[:2], server_key=key.public, key=KeyPair(os.urandom(32))
+            front.sockets[0].getsockname()[:2],
+            server_key=key.public,
+            key=KeyPair(os.urandom(32)),
+            networks=lambda egress, _address: asked.add(egress) is None,
         )
         links = near.flow.dialler._driver.links
         (first,) = links.egresses("127.0.0.1")
@@ -580,6 +584,7 @@ async def test_a_network_whose_portal_accepts_and_says_nothing_is_tried_again(mo
         near.check_networks()
         await until(lambda: held)
         await until(lambda: len(near.paths()) == 2)
+        assert asked == {"lo", "lo/127.0.0.2"}, "a helper is no network of its interface"
         near.abort()
         await near.drained()
         for each in (front, *held):
