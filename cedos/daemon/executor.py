@@ -4,6 +4,7 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -39,6 +40,8 @@ _log = structlog.get_logger(__name__)
 RULES_FILE: Final = "rules.json"
 RULES: Final = "the rules"
 _UNKEPT: Final = "{} cannot be written: your rules hold until the daemon ends, not longer"
+# The most tries to lead places of which the kernel refuses some.
+_MOST_TRIES: Final = 64
 _Argument = TypeVar("_Argument")
 
 
@@ -229,24 +232,29 @@ class HostExecutor:
         wanted: Mapping[do.Place, str | None],
         lead: Callable[[Mapping[do.Place, str | None]], None],
     ) -> bool:
-        """Lead all places at once, as a name may have hundreds; one by one if that is refused.
+        """Lead all places at once, as a name may have hundreds; in halves of these if that is refused.
 
-        Return whether all are led.
+        Each is waited for: what is left after some tries counts as refused. Return whether all are led.
         """
-        try:
-            lead(wanted)
-        except CedosError as error:
-            failed = []
-            for place, network in wanted.items():
-                try:
-                    lead({place: network})
-                except CedosError:
-                    failed.append(place)
-            if failed:
+        failed: list[do.Place] = []
+        parts = [[*wanted]]
+        for _ in range(_MOST_TRIES):
+            if not parts:
+                break
+            part = parts.pop()
+            try:
+                lead({place: wanted[place] for place in part})
+            except CedosError as error:
                 _log.warning("steering failed", why=str(error))
-                self.driver.post(CommandFailed(command, tuple(failed)))
-                return False
-        return True
+                middle = len(part) // 2
+                if middle:
+                    parts += part[middle:], part[:middle]
+                else:
+                    failed += part
+        failed += chain.from_iterable(parts)
+        if failed:
+            self.driver.post(CommandFailed(command, tuple(failed)))
+        return not failed
 
     def _received_bytes(self) -> Mapping[str, int]:
         """Return the bytes that each interface received, read at most every 20 ms."""

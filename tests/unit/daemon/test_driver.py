@@ -2,13 +2,16 @@
 
 import asyncio
 import time
+from unittest.mock import MagicMock
 
 import pytest
 
 from cedos.controller import events as on
-from cedos.controller.commands import AnswerChoice, AskName, AskNetwork
+from cedos.controller.commands import AnswerChoice, AskName, AskNetwork, SetRuled
 from cedos.daemon import driver
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.executor import HostExecutor
+from cedos.errors import SteeringError
 
 pytestmark = pytest.mark.jumping
 
@@ -165,3 +168,30 @@ async def test_who_asks_is_answered_at_once():
     played.heard()
     assert played.driver.choose(asked) is answer
     assert played.heard() == [asked, AskNetwork("wlan0")]
+
+
+@pytest.mark.parametrize(("refused", "failed", "most"), [({77}, {77}, 20), (range(256), None, 64)])
+def test_a_refused_change_of_many_places_is_tried_in_parts(tmp_path, refused, failed, most):
+    """Try halves, and not for long: each try is waited for, and each of 256 places was one."""
+    places = {(f"198.18.0.{n}/32", None): "wlan0" for n in range(256)}
+    led, tries = {}, []
+
+    def lead(wanted):
+        tries.append(len(wanted))
+        if any(f"198.18.0.{n}/32" == place for n in refused for place, _ in wanted):
+            raise SteeringError("refused")
+        led.update(wanted)
+
+    control, steering = MagicMock(), MagicMock()
+    steering.set_ruled = lead
+    none = (None,) * 2
+    executor = HostExecutor(
+        tmp_path, control, steering, *none, MagicMock(), *none, *(MagicMock(),) * 3
+    )
+    executor.carry_out(SetRuled(places))
+    assert len(tries) <= most
+    (told,) = [call.args[0] for call in control.post.call_args_list]
+    assert isinstance(told, on.CommandFailed)
+    expected = {f"198.18.0.{n}/32" for n in failed} if failed else {place for place, _ in places}
+    assert {place for place, _ in told.places} == expected
+    assert led.keys() == {each for each in places if each[0] not in expected}
