@@ -5,7 +5,10 @@ Pure: `now` is an argument.
 
 import math
 from collections.abc import Hashable
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
+
+# Users from here on count together: they may be subordinate numbers, of which one user has many.
+SUBORDINATE: Final = 1 << 16
 
 
 class TokenBucket:
@@ -30,6 +33,11 @@ class TokenBucket:
             return False
         self._left -= count
         return True
+
+    def charge(self, now: float, count: float) -> None:
+        """Take `count` tokens, also such as are not there: they are owed."""
+        self.available(now)
+        self._left -= count
 
     @property
     def wait_s(self) -> float:
@@ -61,6 +69,11 @@ class UsersTable(Generic[Key, Value]):
     def get(self, key: Key) -> Value | None:
         holders = self._holders.get(key)
         return None if holders is None else next(reversed(holders.values()))
+
+    def user_of(self, key: Key) -> int | None:
+        """Return who has put the newest value there."""
+        holders = self._holders.get(key)
+        return None if holders is None else next(reversed(holders))
 
     def put(self, key: Key, value: Value, user: int) -> None:
         """Add or renew an entry for a user."""

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from cedos.controller import commands as give
@@ -174,8 +175,8 @@ class Controller:
             self.probing.next_timer_s(),
             self.portals.next_timer_s(),
             self.hints.next_timer_s(),
-            self.answers.next_timer_s(),
             self.ruled.next_timer_s(),
+            self.answers.next_timer_s(),
         )
         return min([each for each in timers if each is not None], default=None)
 
@@ -289,12 +290,12 @@ class Controller:
             case on.RuleSet(number, rule):
                 self._on_rule(number, rule, now_s)
             case on.AnswersRead():
-                if self.answers.learn(event):
-                    self.ruled.lead(self._context(now_s), now_s)
+                if self.answers.learn(event, now_s):
+                    self.ruled.lead()
                 self.answers.on_read(event, now_s)
             case on.NameLookedUp():
-                if self.answers.learn(event):
-                    self.ruled.lead(self._context(now_s), now_s)
+                if self.answers.learn(event, now_s):
+                    self.ruled.lead()
                 self.answers.on_looked_up(event)
             case on.LookupAsked():
                 self.lookups.on_asked(event, now_s)
@@ -304,7 +305,7 @@ class Controller:
                 self.lookups.on_reply(event, now_s)
             case on.HostsFileRead(hosts):
                 if self.ruled.rules.hosts_read(hosts):
-                    self.ruled.lead(self._context(now_s), now_s)
+                    self.ruled.lead()
             case on.PortalDoubted():
                 self.portals.recheck(now_s)
             case on.PageChecked():
@@ -319,7 +320,7 @@ class Controller:
             case on.CommandDone(give.HoldAnswers(held)):
                 self.answers.on_hold(held)
             case on.CommandDone(give.SetRuled(wanted)):
-                self.ruled.on_done(wanted)
+                self.ruled.on_done(wanted, now_s)
             case on.CommandDone(command):
                 self._on_done(command, now_s)
             case on.CommandFailed(give.BarNetworks(), _, why):
@@ -330,6 +331,7 @@ class Controller:
                 self.answers.on_hold(held, why)
             case on.CommandFailed(command, places):
                 self._on_failure(command, places, now_s)
+        self.ruled.go_on(partial(self._context, now_s), now_s)
         self.answers.review(now_s)
 
     def _context(self, now_s: float) -> Context:
@@ -345,8 +347,6 @@ class Controller:
         if self.portals.on_timer(now_s):
             self._portals_changed(now_s)
         self.hints.on_timer(now_s)
-        if (lead_at_s := self.ruled.next_timer_s()) is not None and now_s >= lead_at_s:
-            self.ruled.lead(self._context(now_s), now_s)
         plan_at_s = self.transfers.next_timer_s()
         if plan_at_s is not None and now_s >= plan_at_s:
             self.transfers.on_timer(self._context(now_s), now_s)
@@ -691,7 +691,7 @@ class Controller:
             case give.SetDestinations(wanted):
                 self.destinations.led.on_refused(places or wanted)
             case give.SetRuled(wanted):
-                self.ruled.on_done(wanted, failed=places or wanted)
+                self.ruled.on_done(wanted, now_s, failed=places or wanted)
             case give.SetMark(mark, _):
                 self.programs.led.on_refused((mark,))
             case give.LeaveSpares():

@@ -13,7 +13,8 @@ kernel until the routes of its addresses stand:
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
 An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours confirms, is
-dropped: its program asks again.
+dropped: its program asks again. So is one by which a user's look-ups would change more than their share:
+each change of the kernel's rules keeps the daemon from other work.
 Names that are asked for in TLS (DoT, DoH) cannot be seen: there the first connection to a new address is
 not covered.
 """
@@ -30,7 +31,7 @@ from cedos.controller.decisions.user_rules import RuledDestinations
 from cedos.controller.events import UNKNOWN_USER, AnswersRead, DnsReply, NameLookedUp
 from cedos.controller.lookups import own_resolver
 from cedos.controller.outbox import Outbox
-from cedos.limits import TokenBucket
+from cedos.limits import SUBORDINATE, TokenBucket
 from cedos.model import Address
 
 _MOST_HELD, _MOST_ASKED = 128, 256
@@ -46,6 +47,12 @@ _ASKED_S: Final = 10.0
 _PER_S, _BURST = 5.0, 32
 _PER_S_OF_ALL, _BURST_OF_ALL = 20.0, 128
 _MOST_USERS: Final = 256
+# The changes of addresses under rules that each user's look-ups may make: a second, and at once.
+CHANGES_PER_S, CHANGES_AT_ONCE = 64.0, 512
+# An answer that changes anything, be it an alias, counts as so many: all rules are looked through for it.
+_LEAST_CHANGES: Final = 4
+# The addresses of an answer that is dropped that a line of the log tells.
+_MOST_TOLD: Final = 4
 _NAMED: Final = -2
 
 
@@ -54,6 +61,7 @@ class _Confirmation:
     """A look-up of ours."""
 
     begun_at_s: float
+    user: int
     over: bool = False
 
 
@@ -91,6 +99,7 @@ class HeldAnswers:
         self._confirmations: OrderedDict[str, _Confirmation] = OrderedDict()
         self._bucket: TokenBucket | None = None
         self._buckets: OrderedDict[int, TokenBucket] = OrderedDict()
+        self._shares: OrderedDict[int, TokenBucket] = OrderedDict()
 
     @property
     def problems(self) -> list[str]:
@@ -122,15 +131,34 @@ class HeldAnswers:
             still = "not" if on else "still"
             self._outbox.give(Tell(f"answers to look-ups are {still} held", {"why": why}))
 
-    def learn(self, event: AnswersRead | NameLookedUp) -> bool:
+    def learn(self, event: AnswersRead | NameLookedUp, now_s: float) -> bool:
         """Take what resolvers of this host have told; return whether it is about a rule's name."""
-        replies = event.believed if isinstance(event, AnswersRead) else event.told.values()
+        if isinstance(event, AnswersRead):
+            replies, user = (*event.believed, *self._told(event.relayed)), event.user
+        else:
+            known = self._confirmations.get(event.name)
+            replies, user = tuple(event.told.values()), _NAMED if known is None else known.user
         learnt = False
         for reply in replies:
-            learnt = self._ruled.rules.on_answer(reply) or learnt
-        for reply in self._told(event.relayed) if isinstance(event, AnswersRead) else ():
-            learnt = self._ruled.rules.on_answer(reply) or learnt
+            learnt = self._learn(reply, user, now_s) or learnt
         return learnt
+
+    def _learn(self, reply: DnsReply, user: int, now_s: float) -> bool:
+        """Take an answer unless it changes rules beyond its user's share; what it does is charged."""
+        rules = self._ruled.rules
+        share = self._share(user, now_s)
+        if share.available(now_s) < 1 and not rules.covers(reply):
+            return False
+        before = rules.by_address
+        learnt = rules.on_answer(reply)
+        if (after := rules.by_address) is not before:
+            changed = sum(before.get(each) != after.get(each) for each in {**before, **after})
+            share.charge(now_s, max(changed, _LEAST_CHANGES))
+        return learnt
+
+    def _share(self, user: int, now_s: float) -> TokenBucket:
+        user = min(user, SUBORDINATE)
+        return _of_user(self._shares, user, CHANGES_PER_S, CHANGES_AT_ONCE, now_s)
 
     def _told(self, relayed: Iterable[DnsReply]) -> list[DnsReply]:
         """Return what counts of these: any server may call a ruled name an alias of its own one."""
@@ -148,7 +176,7 @@ class HeldAnswers:
         claims = [reply for reply in event.claimed if not self._ruled.rules.covers(reply)]
         answer = _HeldAnswer(now_s + LONGEST_S, replies, event.user)
         if not claims and (passes := self._passes(answer, now_s)) is not None:
-            self._release(event.number, answer, passes)
+            self._release(event.number, answer, passes, now_s)
             return
         claiming = [each.user for each in self._held.values() if each.claims]
         full = len(claiming) >= _MOST_CLAIMS
@@ -181,7 +209,7 @@ class HeldAnswers:
         for number, each in list(self._held.items()):
             if (passes := self._passes(each, now_s)) is not None:
                 del self._held[number]
-                self._release(number, each, passes)
+                self._release(number, each, passes, now_s)
 
     def _passes(self, answer: _HeldAnswer, now_s: float) -> bool | None:
         """Return whether an answer passes; None: that is still to be seen."""
@@ -190,10 +218,13 @@ class HeldAnswers:
             return all(map(self._ruled.rules.covers, answer.replies))
         return False if now_s >= answer.until_s else None
 
-    def _release(self, number: int, answer: _HeldAnswer, passes: bool) -> None:
+    def _release(self, number: int, answer: _HeldAnswer, passes: bool, now_s: float) -> None:
         if not passes:
-            about = {"addresses": ", ".join(map(str, answer.addresses))}
-            self._outbox.give(Tell("an answer is dropped: its rule does not stand", about))
+            why = "its rule does not stand"
+            if self._share(answer.user, now_s).available(now_s) < 1:
+                why = "its user's look-ups change too much"
+            about = {"addresses": ", ".join(map(str, answer.addresses[:_MOST_TOLD]))}
+            self._outbox.give(Tell(f"an answer is dropped: {why}", about))
         self._outbox.give(ReleaseAnswer(number, passes))
 
     def _confirmation(self, name: str, user: int, now_s: float) -> _Confirmation | None:
@@ -210,7 +241,7 @@ class HeldAnswers:
         own = self._bucket_of(user, now_s)
         if (own is not None and not own.take(now_s)) or not self._bucket.take(now_s):
             return None
-        begun = self._confirmations[name] = _Confirmation(now_s)
+        begun = self._confirmations[name] = _Confirmation(now_s, user)
         self._confirmations.move_to_end(name)
         while len(self._confirmations) > _MOST_ASKED:
             self._confirmations.popitem(last=False)
@@ -226,9 +257,15 @@ class HeldAnswers:
         """Return the bucket of a user's claims; None: it may be any user, and no one has a share."""
         if user == UNKNOWN_USER:
             return None
-        own = self._buckets.get(user) or TokenBucket(_PER_S, _BURST, now_s)
-        self._buckets[user] = own
-        self._buckets.move_to_end(user)
-        while len(self._buckets) > _MOST_USERS:
-            self._buckets.popitem(last=False)
-        return own
+        return _of_user(self._buckets, user, _PER_S, _BURST, now_s)
+
+
+def _of_user(
+    buckets: OrderedDict[int, TokenBucket], user: int, per_s: float, burst: float, now_s: float
+) -> TokenBucket:
+    """Return a user's bucket. Of many users those who were last here have one."""
+    own = buckets.setdefault(user, TokenBucket(per_s, burst, now_s))
+    buckets.move_to_end(user)
+    while len(buckets) > _MOST_USERS:
+        buckets.popitem(last=False)
+    return own

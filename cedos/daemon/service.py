@@ -65,6 +65,8 @@ _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"
 # Seconds between two writes of what was learned; it is written at the end, too.
 _KEEP_S = 60.0
+# The longest time that a command waits for what was looked up until then.
+_SETTLED_S = 1.0
 
 
 async def run(
@@ -358,13 +360,16 @@ class Daemon:
             look=self._look,
         )
 
-    def _look(self) -> None:
-        if self._lookups is not None:
-            self._lookups.read()
+    def _look(self) -> bool:
+        return self._lookups is None or self._lookups.read()
 
     async def _settled(self) -> None:
         """Carry out what was commanded: a rule, say, also for what was looked up until now."""
-        self._look()
+        over_s = time.monotonic() + _SETTLED_S
+        while not self._look() or self._controller.ruled.behind:
+            if time.monotonic() > over_s:
+                break  # somebody looks names up without end
+            await asyncio.sleep(0.001)
         await self._executor.settle()
 
     async def _end_with(self, privileged: PrivilegedProcess) -> None:

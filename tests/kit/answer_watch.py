@@ -34,13 +34,18 @@ class Watch(AnswerWatch):
         self.posted = []
         self._passed = {}
         self.captured = []
+        self.behind = 0  # how many looks do not take all
         self._opened_by_tcp = False
         queue = self
         super().__init__(self.posted.append, lambda: [WLAN], queue, self.held, self.on_look)
 
     def on_look(self):
+        if self.behind:
+            self.behind -= 1
+            return False
         while self.captured:
             self.on_captured(self.captured.pop())
+        return True
 
     async def held(self, on): ...
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from itertools import chain, islice
+from math import inf
 from typing import Final
 
 import msgspec
@@ -50,9 +51,10 @@ _DNS: Final = 53
 # The most addresses of all rules for names. Each is three rules of the kernel, in IPv6 up to six, and the
 # kernel goes through all of them for each that comes or goes.
 MOST_OF_ALL: Final = 1024
-# The places a second whose rules of the kernel answers change, and those that they change at once: the
-# daemon does nothing else for half a millisecond each.
-_LED_PER_S, _LED_AT_ONCE = 512, 512
+# The pause after a change that look-ups have made, in times of what it took (this at most).
+_PAUSES, _LONGEST_S = 3.0, 0.2
+# The same after news that change no rule of the kernel.
+_LEAST_APART_S: Final = 0.02
 # The most names that a rule's names are known to be aliases of; each of its names has `MOST_OF_A_NAME`.
 # The latest stay, and those of the ruled name itself.
 MOST_ALIASES: Final = 256
@@ -80,6 +82,8 @@ class UserRules:
         self._prefixes: list[tuple[IPv4Network | IPv6Network, int]] = []
         # As `by_place` returns it, until a rule changes: there may be thousands.
         self._by_place: dict[Place, tuple[tuple[int, ...], int]] | None = None
+        # Whether addresses were learnt that have not been kept.
+        self._learnt = False
         for number, rule in islice(kept.items(), MOST) if isinstance(kept, dict) else ():
             with suppress(ValueError, msgspec.ValidationError):
                 kept_rule = msgspec.convert(rule, RuleRequest)
@@ -169,7 +173,8 @@ class UserRules:
                 known = self._lead(number, (each.name, *each.aliases))
                 learnt.append(self._learn(number, map(str, each.addresses), known))
         if any(learnt) or self._led != before:
-            self._changed()
+            self._learnt = True
+            self._index()
         return bool(learnt)
 
     def about(self, reply: DnsReply) -> frozenset[int]:
@@ -235,7 +240,8 @@ class UserRules:
             for number in list(self._about((name,)))
         ]
         if any(learnt):
-            self._changed()
+            self._learnt = True
+            self._index()
         return bool(learnt)
 
     def _learn(self, number: int, news: Iterable[str], older: Iterable[str] = ()) -> bool:
@@ -339,6 +345,11 @@ class UserRules:
         found.add(self.named(host, port, any_port=False))
         return max(filter(None, found), key=self._rank, default=None)
 
+    @property
+    def by_address(self) -> Mapping[str, Sequence[int]]:
+        """Return the rules of names by address: another table after each change."""
+        return self._by_address
+
     def at(self, address: Address) -> Sequence[int]:
         """Return the rules whose names lead to an address."""
         return self._by_address.get(str(address), ())
@@ -359,9 +370,16 @@ class UserRules:
         aliases = {str(number): {**known} for number, known in self._aliases.items() if known}
         return {**rules, **({_ALIASES: aliases} if aliases else {})}
 
+    def keep(self) -> None:
+        """Keep what was learnt since the last time."""
+        if self._learnt:
+            self._learnt = False
+            self._outbox.give(KeepRules(self.state()))
+
     def _changed(self) -> None:
         self._index()
-        self._outbox.give(KeepRules(self.state()))
+        self._learnt = True
+        self.keep()
 
     @property
     def _most(self) -> int:
@@ -427,9 +445,13 @@ class RuledDestinations:
         # Where places are led as was commanded, and how many commands about each are not done yet.
         self.led: LedConnections[Place] = LedConnections()
         self._due: dict[Place, int] = {}
-        # When the changes until now are paid for (`_LED_PER_S`), and until when new addresses wait.
-        self._paid_at_s = 0.0
-        self._waits_until_s: float | None = None
+        # The addresses as they were when they were led last; whether the kernel has refused some of that.
+        self._led_from: Mapping[str, Sequence[int]] = {}
+        self._refused = False
+        # Whether what was learnt since waits for its turn, and from when on; when a turn began.
+        self._behind = False
+        self._next_s = -inf
+        self._begun_s: float | None = None
         self._ruled: dict[tuple[tuple[int, ...], int], RuledDecision] = {}
         """The numbers of rules that hold at once, an IP version of their addresses -> the decision."""
 
@@ -491,10 +513,29 @@ class RuledDestinations:
         for stray in strays:
             self._outbox.give(ReleasePath(token, stray))
 
+    @property
+    def behind(self) -> bool:
+        """Return whether addresses that were learnt are not led yet."""
+        return self._behind
+
+    def next_timer_s(self) -> float | None:
+        """Return when `go_on` is to be called; None: not before the next event."""
+        return self._next_s if self._behind and not self._due else None
+
+    def go_on(self, context: Callable[[], Context], now_s: float) -> None:
+        """Lead what waits, if it is its turn."""
+        due_s = self.next_timer_s()
+        if due_s is not None and now_s >= due_s:
+            self._catch_up(context())
+            self._begun_s = now_s if self._due else None
+            if not self._due:
+                self._next_s = now_s + _LEAST_APART_S
+
     def reconsider(self, context: Context) -> None:
+        self.rules.keep()
         before, self._ruled = self._ruled, {}
         if not self.rules.rules and not self.led.withdrawn:
-            self._waits_until_s = None
+            self._follow()
             return
         unknown = self._decider.unknown()
         usual = {v: self._decider.considered(unknown, context, None, version=v) for v in (4, 6)}
@@ -520,49 +561,49 @@ class RuledDestinations:
             self._ruled[numbers, version] = RuledDecision(
                 rules, self._decider.record(decision), refused
             )
-        self._lead(context.at_s)
+        self._lead()
 
-    def next_timer_s(self) -> float | None:
-        """Return when `lead` is to be called again, where addresses wait."""
-        return self._waits_until_s
+    def lead(self) -> None:
+        """Have what rules cover by now led in its turn: the addresses of their names have changed.
 
-    def lead(self, context: Context, now_s: float) -> None:
-        """Lead what rules cover by now: the addresses of their names have changed.
-
-        Where answers have changed much of late, they wait, and come all at once: else a user's look-ups
-        of new names below a ruled one keep the daemon from all else.
+        Each change of the kernel's rules is waited for. So what comes while one is carried out, and for
+        `_PAUSES` times as long, is one change: look-ups have no more than that share of the time.
         """
-        free_at_s = self._paid_at_s - _LED_AT_ONCE / _LED_PER_S
-        if now_s < free_at_s:
-            self._waits_until_s = free_at_s
-        elif self._ruled.keys() >= set(self.rules.by_place().values()):
-            self._lead(now_s)
+        self._behind = self._refused or self.rules.by_address is not self._led_from
+
+    def _catch_up(self, context: Context) -> None:
+        self.rules.keep()
+        if self._ruled.keys() >= set(self.rules.by_place().values()):
+            self._lead()
         else:
             self.reconsider(context)
 
     def stand(self, addresses: Iterable[Address]) -> bool:
         """Return whether what rules say of these addresses is done."""
         return all(
-            self._waits_until_s is None
-            and self.led.get(place) is not None
+            self.led.get(place) is not None
             and place not in self._due
+            and self._led_from.get(str(address)) == self.rules.at(address)
             for address in addresses
             for number in self.rules.at(address)
             for place in (place_of(address, self.rules.rules[number].port),)
         )
 
-    def _lead(self, now_s: float) -> None:
-        self._waits_until_s = None
+    def _lead(self) -> None:
+        self._follow()
         wanted: dict[Place, str | None] = {
             place: self._ruled[which].network or NOWHERE
             for place, which in self.rules.by_place().items()
         }
         wanted = self._to_resolvers(wanted) | wanted
         if news := self.led.change(self.led.withdrawn | wanted):
-            self._paid_at_s = max(self._paid_at_s, now_s) + len(news) / _LED_PER_S
             for place in news:
                 self._due[place] = self._due.get(place, 0) + 1
             self._outbox.give(SetRuled(news))
+
+    def _follow(self) -> None:
+        self._behind = self._refused = False
+        self._led_from = self.rules.by_address
 
     def _to_resolvers(self, wanted: Mapping[Place, str | None]) -> dict[Place, str | None]:
         """Lead questions to the resolvers of networks to these, though a ruled name leads there, too.
@@ -585,12 +626,18 @@ class RuledDestinations:
                 found[place_of(resolver, _DNS)] = networks[0]
         return found
 
-    def on_done(self, places: Iterable[Place], failed: Collection[Place] = ()) -> None:
+    def on_done(
+        self, places: Iterable[Place], now_s: float, failed: Collection[Place] = ()
+    ) -> None:
         """Take the end of `SetRuled`."""
         self.led.on_refused(failed)
+        self._refused = self._refused or bool(failed)
         for place in places:
             if left := self._due.pop(place, 1) - 1:
                 self._due[place] = left
+        if self._begun_s is not None and not self._due:
+            self._next_s = now_s + _PAUSES * min(now_s - self._begun_s, _LONGEST_S)
+            self._begun_s = None
 
     def by_version(self, number: int) -> dict[int, RuledDecision]:
         """Return what was decided for a rule's connections, by IP version."""

@@ -26,7 +26,7 @@ from cedos.controller.events import (
     NameLookedUp,
 )
 from cedos.errors import CedosError
-from cedos.host.lookups.watch import ask
+from cedos.host.lookups.watch import TURN_S, ask
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor.dns_message import AnswerStreams, Reading
 from cedos.host.monitor.flow_source import is_open
@@ -41,7 +41,7 @@ from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.kernel import packet_queue
 from cedos.kernel.packet_queue import QueuedPacket
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwner, SocketOwners
-from cedos.limits import TokenBucket, UsersTable
+from cedos.limits import SUBORDINATE, TokenBucket, UsersTable
 from cedos.model import Address, FlowKey, Network
 
 HOSTS: Final = Path("/etc/hosts")
@@ -53,8 +53,6 @@ _AT_ONCE, _MOST_TAKEN, _MOST_OF_USER = 8, 512, 64
 _MOST_MESSAGES: Final = 64
 # The user of an answer that is for no socket of this host.
 _NOBODY: Final = -1
-# Users from here on count together: they may be subordinate numbers, of which one user has many.
-_SUBORDINATE: Final = 1 << 16
 _PORT: Final = 53
 # The most questions by each protocol that are remembered, to know the answers that were asked for.
 _MOST_QUESTIONS: Final = 4096
@@ -96,7 +94,7 @@ class AnswerWatch:
         post: takes the events.
         networks: those that may be used now.
         hold: have answers wait in the queue, or pass. Errors: CedosError.
-        look: have `on_captured` take what was captured until now.
+        look: have `on_captured` take what was captured until now; return whether that was all.
     """
 
     def __init__(
@@ -105,7 +103,7 @@ class AnswerWatch:
         networks: Callable[[], Sequence[Network]],
         queue: AnswerQueue,
         hold: Callable[[bool], Awaitable[None]],
-        look: Callable[[], None] = lambda: None,
+        look: Callable[[], bool] = lambda: True,
     ) -> None:
         self._post = post
         self._networks = networks
@@ -200,14 +198,16 @@ class AnswerWatch:
         messages = [packet.payload]
         if tcp:
             messages = self._read_on(self._seen, packet)
-        replies = filter(None, map(dns.parse, messages))
-        told = _with_short_names([each for each in replies if self._asked_for(key, each)])
-        if not told:
+        replies = [each for each in map(dns.parse, messages) if each and self._asked_for(key, each)]
+        if not (told := _with_short_names(replies)):
             return
+        # (What two users have asked from one port counts for the last one.)
+        user = self._questions[key.protocol].user_of((key, replies[0].number))
+        assert user is not None, "it was asked for"
         if self.trusted(key.remote):
-            self._post(AnswersRead(None, told))
+            self._post(AnswersRead(None, told, user=user))
         elif self._stubs() and self._looks.take(time.monotonic()) and self._is_for_a_stub(key):
-            self._post(AnswersRead(None, (), relayed=told))
+            self._post(AnswersRead(None, (), relayed=told, user=user))
 
     def trusted(self, resolver: Address) -> bool:
         """Return whether this host is set up to ask a resolver: programs may ask any other one, too."""
@@ -315,7 +315,7 @@ class AnswerWatch:
                     owners[frame.key] = self._owner_of(frame.key)
                 cookie, user = owners[frame.key]
                 if frame.opens:  # (The kernel takes no payload with it.)
-                    first, whose = frame.segment + 1, min(user, _SUBORDINATE)
+                    first, whose = frame.segment + 1, min(user, SUBORDINATE)
                     begun = self._streams.begin(frame.key, first, cookie, whose)
                     self._decide(number, passes=begun and not frame.payload)
                     continue
@@ -330,7 +330,7 @@ class AnswerWatch:
 
     def _group_of(self, key: FlowKey) -> int:
         """Return whose share of a table it is that a socket uses."""
-        return min(self._user_of(key), _SUBORDINATE)
+        return min(self._user_of(key), SUBORDINATE)
 
     def _user_of(self, key: FlowKey) -> int:
         return self._owner_of(key).user
@@ -351,8 +351,12 @@ class AnswerWatch:
     def _parse(self) -> None:
         """Parse some of the packets, one of each user in turn."""
         try:
-            self._look()  # their questions may have been captured, and not read yet
-            for _ in range(min(_AT_ONCE, sum(map(len, self._unread.values())))):
+            if not self._look():  # their questions may have been captured, and not read yet
+                return
+            over_s = time.monotonic() + TURN_S
+            for count in range(min(_AT_ONCE, sum(map(len, self._unread.values())))):
+                if count and time.monotonic() >= over_s:
+                    break
                 user, waiting = self._unread.popitem(last=False)
                 number, frame = waiting.popleft()
                 if waiting:

@@ -14,7 +14,8 @@ import asyncio
 import secrets
 import socket
 import struct
-from collections import OrderedDict
+import time
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from itertools import chain
@@ -36,6 +37,8 @@ from cedos.kernel.interface_socket import interface_socket, receive
 from cedos.model import Address, FlowKey, Network
 
 TIMEOUT_S = 2.0
+# The time of each turn of the event loop for look-ups; and as much for answers that are held.
+TURN_S: Final = 0.004
 _LARGEST = 4096
 # Questions, and answers, that are taken in a turn of the event loop.
 _QUESTIONS_AT_ONCE, _ANSWERS_AT_ONCE = 1024, 64
@@ -213,6 +216,9 @@ class LookupWatch:
         self._answers: OrderedDict[int, bytes] = OrderedDict()
         self._asking: set[asyncio.Task[None]] = set()
         self._captures: list[tuple[Capture, int]] = []
+        # What was captured and is not taken yet.
+        self._unread: deque[CapturedPacket] = deque()
+        self._going_on = False
         self._problem = ""
 
     @property
@@ -276,15 +282,31 @@ class LookupWatch:
         except OSError as error:
             _log.debug("an answer cannot be handed over", why=error.strerror)
 
-    def read(self) -> None:
-        """Take what was captured until now, questions first.
+    def read(self) -> bool:
+        """Take what was captured until now, questions first, for some ms; return whether that was all.
 
-        Answers are read first: their questions have been captured by then.
+        Answers are read first: their questions have been captured by then. The rest is taken in the next
+        turns of the event loop.
         """
-        taken = [capture.read(most) for capture, most in reversed(self._captures)]
-        for packet in chain.from_iterable(reversed(taken)):
-            self._captured(packet)
-            self.observe(packet)
+        if not self._unread:
+            taken = [capture.read(most) for capture, most in reversed(self._captures)]
+            self._unread.extend(chain.from_iterable(reversed(taken)))
+        over_s = time.monotonic() + TURN_S
+        try:
+            while self._unread and time.monotonic() < over_s:
+                packet = self._unread.popleft()
+                self._captured(packet)
+                self.observe(packet)
+        finally:  # whatever becomes of one, the others are not to wait for the next one
+            if self._unread and not self._going_on:
+                self._going_on = True
+                asyncio.get_running_loop().call_soon(self._go_on)
+        return not self._unread
+
+    def _go_on(self) -> None:
+        self._going_on = False
+        if self._unread:
+            self.read()
 
     async def _ask(self, command: AskResolver) -> None:
         network, answer = self._named(command.network), None

@@ -3,6 +3,7 @@
 Wi-Fi is unplugged, so that all but the ruled names goes over the phone.
 """
 
+import os
 import socket
 import struct
 import threading
@@ -471,6 +472,37 @@ def test_a_flood_of_forged_answers_hides_no_question(world):
         ended.set()
         sender.join()
         flooding.close()
+
+
+def test_look_ups_of_many_new_addresses_leave_the_daemon_its_other_work(world):
+    """Look up 150 names below a ruled one, 64 addresses each: nothing was answered for 10 s."""
+    world.rule()
+    names = [f"{number}.{HOST}" for number in range(150)]
+    for high, name in enumerate(names):
+        found = [f"198.19.{high}.{low}" for low in range(1, 65)]
+        world.zone[name, dns.A] = (record(name, *found),)
+    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
+    world.zone["other.example", dns.A] = (record("other.example", OTHER),)
+    world.look_up(HOST)
+    with world.laptop.entered():
+        flooding = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with flooding:
+        os.fchown(flooding.fileno(), 1234, -1)  # another user's
+        flooding.connect((PHONE[4], 53))
+        for number, name in enumerate(names):
+            flooding.send(dns.question(number, name))
+            time.sleep(0.01)
+        began_s = time.monotonic()
+        assert world.look_up("other.example") == [OTHER]
+        world.cedos.client.status()
+        assert time.monotonic() - began_s < 1.0
+        flooding.setblocking(False)
+        told = set()
+        with suppress(BlockingIOError):
+            while True:
+                told.add(int.from_bytes(flooding.recv(4096)[:2], "big"))
+    assert told, "some are within the user's share"
+    assert not any(world.reaches(f"198.19.{high}.1") for high in sorted(told)[-3:])
 
 
 def test_a_user_who_claims_a_name_changes_nothing_for_others(world):

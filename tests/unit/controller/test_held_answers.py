@@ -7,7 +7,13 @@ import pytest
 from kit.controller import KEY, LTE, WLAN, Script, led, of_kind, size_of
 
 from cedos.controller import events as on
-from cedos.controller.commands import HoldAnswers, LookUpName, ReleaseAnswer, SetRuled
+from cedos.controller.commands import (
+    HoldAnswers,
+    KeepRules,
+    LookUpName,
+    ReleaseAnswer,
+    SetRuled,
+)
 from cedos.controller.held_answers import LONGEST_S
 from cedos.controller.rule import RuleRequest
 from cedos.model import Direction
@@ -320,3 +326,100 @@ def test_what_a_stub_is_told_by_other_servers_is_under_the_rule_for_what_it_aske
     script.may_lead = False
     script.happens(on.AnswersRead(4, (), relayed=(answer(HOST, "203.0.113.4"),)))
     assert 4 not in script.passed, "its route does not stand"
+
+
+def new_addresses(number, count=64):
+    return [f"198.18.{number}.{n}" for n in range(count)]
+
+
+def test_one_users_look_ups_change_rules_no_faster_than_their_share(script):
+    """Look up names below a ruled one, 64 new addresses each: 30 a second stopped the daemon."""
+    script.happens(on.AnswersRead(1, (answer(HOST, "203.0.113.1"),), user=1001))
+    changed, passed = 0, []
+    for number in range(100):
+        told = (answer(f"{number}.{HOST}", *new_addresses(number)),)
+        script.now_s += 0.01
+        script.happens(on.AnswersRead(None, told, user=1000))
+        script.happens(on.AnswersRead(number + 10, told, user=1000))
+        script.pass_s(0.0)
+        changed += sum(len(each.wanted) for each in script.given(SetRuled))
+        passed.append(script.passed.pop(number + 10))
+    assert passed[0]
+    assert not all(passed)
+    assert 64 < changed < 800
+    # Another user has a share of their own, and what changes nothing has none.
+    script.happens(on.AnswersRead(2, (answer(HOST, "203.0.113.2"),), user=1001))
+    script.happens(on.AnswersRead(3, (answer(HOST, "203.0.113.1", "203.0.113.2"),), user=1000))
+    script.happens(on.AnswersRead(4, (answer("other.example", "203.0.113.9"),), user=1000))
+    assert all(script.passed[number] for number in (1, 2, 3, 4))
+    # It is asked again later.
+    script.pass_s(10.0)
+    script.happens(on.AnswersRead(5, (answer(HOST, "203.0.113.3"),), user=1000))
+    assert script.passed[5]
+
+
+def test_users_within_a_namespace_have_one_share(script):
+    """Count them together: one user has 65,536 numbers there."""
+    changed = 0
+    for number in range(100):
+        told = (answer(f"{number}.{HOST}", *new_addresses(number)),)
+        script.happens(on.AnswersRead(number, told, user=100_000 + number))
+        changed += sum(len(each.wanted) for each in script.given(SetRuled))
+    assert changed < 800
+
+
+def test_a_claims_look_up_counts_for_the_user_whose_claim_it_is(script):
+    changed = 0
+    for number in range(16):
+        name = f"{number}.{HOST}"
+        script.answers = False
+        script.happens(on.AnswersRead(number, (), (answer(name, "192.0.2.9"),), user=1000))
+        script.asked.clear()
+        script.happens(on.NameLookedUp(name, {4: answer(name, *new_addresses(number))}))
+        changed += sum(len(each.wanted) for each in script.given(SetRuled))
+    assert 64 < changed < 800
+
+
+def test_what_comes_while_rules_are_changed_is_one_change(script):
+    """Join them: each answer had the rules changed for itself, 233 times for 150 answers."""
+    script.decide()
+    first = of_kind(SetRuled, script.tell(on.AnswersRead(1, (answer(HOST, "203.0.113.1"),))))
+    script.now_s += 0.04
+    for number in range(2, 30):
+        told = (answer(HOST, f"203.0.113.{number}"),)
+        assert script.tell(on.AnswersRead(number, told)) == [], "the first change is under way"
+    assert script.tell(on.CommandDone(*first)) == [ReleaseAnswer(1, True)]
+    # It took 40 ms: the next one comes when the daemon has done other work for three times that.
+    due_s = script.controller.ruled.next_timer_s()
+    assert due_s - script.now_s == pytest.approx(0.12)
+    (change,) = of_kind(SetRuled, script.wait(due_s))
+    assert len(change.wanted) == 28
+    given = script.tell(on.CommandDone(change))
+    assert given == [ReleaseAnswer(number, True) for number in range(2, 30)]
+
+
+def test_an_address_that_another_rule_takes_meanwhile_does_not_stand_yet(script):
+    """Hold its answer: the routes of the first rule alone are there, which may allow more."""
+    script.decide()
+    script.happens(on.RuleSet(2, RuleRequest(host="other.example", never=("wlan0",))))
+    script.happens(on.AnswersRead(1, (answer(HOST, "203.0.113.1"),)))
+    (first,) = of_kind(SetRuled, script.tell(on.AnswersRead(2, (answer(HOST, "203.0.113.2"),))))
+    given = script.tell(on.AnswersRead(3, (answer("other.example", "203.0.113.1"),)))
+    assert given == [], "its rule allows no Wi-Fi"
+    script.now_s += 0.04
+    assert script.tell(on.CommandDone(first)) == [ReleaseAnswer(2, True)]
+    (both,) = of_kind(SetRuled, script.wait(script.now_s + 0.2))
+    assert both.wanted == {("203.0.113.1/32", None): ""}
+    assert script.tell(on.CommandDone(both)) == [ReleaseAnswer(3, True)]
+
+
+def test_what_was_learnt_is_written_with_the_change_of_rules(script):
+    (first,) = of_kind(SetRuled, script.tell(on.AnswersRead(1, (answer(HOST, "203.0.113.1"),))))
+    script.given(KeepRules)
+    for number in range(2, 30):
+        script.tell(on.AnswersRead(None, (answer(HOST, f"203.0.113.{number}"),)))
+    assert script.given(KeepRules) == []
+    script.tell(on.CommandDone(first))
+    script.pass_s(0.5)
+    (kept,) = script.given(KeepRules)
+    assert len(kept.rules["1"]["addresses"]) == 29

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import struct
+import time
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
@@ -279,7 +280,7 @@ def test_an_answer_on_its_way_is_told_if_it_was_asked_for(watch, protocol):
     watch.on_captured(CapturedPacket(key, False, content))
     (told,) = watch.posted
     assert isinstance(told, AnswersRead)
-    assert told.number is None
+    assert (told.number, told.user) == (None, watch._group_of(key)), "who asked has a share"
     assert [each.name for each in told.believed] == [HOST]
 
 
@@ -389,6 +390,29 @@ async def test_without_socket_diagnostics_programs_share_the_room_of_all(
     watch._take(QueuedPacket(number, content) for number in range(100))
     assert list(watch.passed.values()) == [False] * dropped
     assert {told.user == UNKNOWN_USER for told in watch.posted} == {owner is UNKNOWN}
+
+
+async def test_answers_are_not_judged_before_their_questions_are_read(watch):
+    """Wait for a backlog of questions: an answer to one of them would be called a claim."""
+    key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
+    watch.behind = 3
+    watch._take([QueuedPacket(1, datagram(key, answer(HOST, "203.0.113.1")))])
+    assert watch.posted == []
+    watch.captured = [CapturedPacket(key, True, dns.question(7, HOST))]
+    await until(lambda: watch.posted)
+    assert [each.name for each in watch.posted[0].believed] == [HOST]
+
+
+async def test_parsing_answers_leaves_the_loop_its_other_work(watch, monkeypatch):
+    """Parse for a few ms in each turn, however long one takes."""
+    key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
+    content = datagram(key, answer(HOST, "203.0.113.1"))
+    watch._post = lambda event: (time.sleep(0.006), watch.posted.append(event))
+    watch._take(QueuedPacket(number, content) for number in range(8))
+    assert len(watch.posted) == 1
+    async with counting_turns() as turns:
+        await until(lambda: len(watch.posted) == 8, every_s=0.0)
+        assert turns() >= 6
 
 
 async def test_answers_are_read_although_a_look_fails(watch, monkeypatch):

@@ -1,8 +1,10 @@
 """The messages of look-ups: the controller is told of names and numbers, the program gets the bytes."""
 
+import time
 from ipaddress import ip_address
 
 import pytest
+from kit.waiting import counting_turns, until
 from scapy.layers.inet import IP, UDP
 from scapy.layers.inet6 import IPv6
 
@@ -157,3 +159,33 @@ def test_it_is_a_right_one(version, size):
     told = read[UDP].chksum
     del read[UDP].chksum
     assert type(read)(bytes(read))[UDP].chksum == told
+
+
+async def test_a_flood_of_look_ups_is_read_in_many_turns(world):
+    """Read it at once: 1,024 questions and 64 answers kept the daemon from all else meanwhile."""
+    kernel = {True: 200, False: 50}
+    taken = []
+
+    class Queue:
+        def __init__(self, outgoing):
+            self.outgoing = outgoing
+
+        def read(self, most):
+            count = min(most, kernel[self.outgoing])
+            kernel[self.outgoing] -= count
+            return [CapturedPacket(KEY, self.outgoing, b"", interface="wlan0")] * count
+
+    def captured(packet):
+        time.sleep(0.001)
+        taken.append(packet.outgoing)
+
+    world.watch._captured = captured
+    world.watch._captures = [(Queue(True), 1024), (Queue(False), 64)]
+    began_s = time.monotonic()
+    assert not world.watch.read(), "some wait still"
+    assert time.monotonic() - began_s < 0.05
+    async with counting_turns() as turns:
+        await until(lambda: len(taken) == 250, every_s=0.0)
+        assert turns() >= 20
+    assert taken == [True] * 200 + [False] * 50, "questions first"
+    assert world.watch.read()
