@@ -477,6 +477,8 @@ def current(host: Host = _THIS_HOST) -> Driver:
     loop = asyncio.get_running_loop()
     driver = _drivers.get(loop)
     if driver is None:
+        for ended in [each for each in _drivers if each.is_closed()]:
+            del _drivers[ended]  # its sessions were never closed
         driver = _drivers[loop] = Driver(host)
     return driver
 
