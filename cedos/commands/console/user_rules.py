@@ -243,7 +243,7 @@ class RuledNetworks:
 
         CedosError: the daemon is too busy, and has told none yet.
         """
-        await self.fresh()
+        await asyncio.shield(self.fresh())  # others wait for it, too
         if self._following is None:
             self._following = asyncio.get_running_loop().create_task(self._follow())
 

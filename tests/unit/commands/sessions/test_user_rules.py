@@ -514,6 +514,16 @@ async def test_who_begins_while_the_daemon_is_too_busy_is_refused(daemon):
     await ruled.close()
 
 
+async def test_who_gives_up_ends_it_for_no_other_session(networks):
+    """The task that all wait for stayed cancelled: every later session was, and no rule was followed."""
+    ruled, *_ = await networks(RuleRequest(host="home.example", never=("metered",)))
+    waiting = asyncio.create_task(ruled.follow())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    await ruled.follow()
+
+
 async def test_without_a_daemon_there_are_no_rules(networks, daemon):
     rule = RuleRequest(host="home.example", never=("metered",))
     ruled, *_ = await networks(rule)
