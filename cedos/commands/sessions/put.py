@@ -358,7 +358,11 @@ def _folders(
 
 
 def _kind(each: "os.DirEntry[str]") -> int:
-    return stat.S_IFMT(each.stat(follow_symlinks=False).st_mode)
+    """Return what is in a folder there; 0: nothing any more."""
+    try:
+        return stat.S_IFMT(each.stat(follow_symlinks=False).st_mode)
+    except FileNotFoundError:
+        return 0
 
 
 def main() -> None:

@@ -245,6 +245,28 @@ def test_no_link_that_comes_during_the_walk_is_followed(tmp_path, monkeypatch):
     assert left_out == {"b": "Not a directory"}
 
 
+def test_a_file_that_goes_during_the_walk_leaves_the_others_of_its_folder(tmp_path, monkeypatch):
+    """Leave out that one alone: all of the folder was left out."""
+    for name in ("lock", "photo"):
+        (tmp_path / name).write_text("")
+    real = put._kind
+
+    def kind(each):
+        (tmp_path / "lock").unlink(missing_ok=True)
+        return real(each)
+
+    monkeypatch.setattr(put, "_kind", kind)
+    left_out = []
+    with ExitStack() as opened:
+        found = [
+            path.name
+            for path, _, _ in put._files(
+                (tmp_path,), "", lambda path, _why: left_out.append(path.name), opened
+            )
+        ]
+    assert (found, left_out) == (["photo"], ["lock"])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
 def test_a_link_of_another_user_is_no_file_that_is_here(tmp_path):
     """It was: the copy ended as complete, with another user's bytes under the name."""
