@@ -66,6 +66,8 @@ class HostExecutor:
         default_factory=lambda: defaultdict(asyncio.Lock)
     )
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    # By the kind of commands the places that the kernel refused at their last try.
+    _refused: defaultdict[type, set[do.Place]] = field(default_factory=lambda: defaultdict(set))
     # The counters of all interfaces, for as long as one burst of looks lasts.
     _counters: tuple[float, Mapping[str, int]] = field(default=(float("-inf"), {}))
 
@@ -234,10 +236,13 @@ class HostExecutor:
     ) -> bool:
         """Lead all places at once, as a name may have hundreds; in halves of these if that is refused.
 
-        Each is waited for: what is left after some tries counts as refused. Return whether all are led.
+        Each is waited for: what is left after some tries counts as refused. So what was refused before
+        comes last. Return whether all are led.
         """
         failed: list[do.Place] = []
-        parts = [[*wanted]]
+        why = ""
+        before = self._refused[type(command)]
+        parts = [sorted(wanted, key=before.__contains__)]
         for _ in range(_MOST_TRIES):
             if not parts:
                 break
@@ -245,14 +250,17 @@ class HostExecutor:
             try:
                 lead({place: wanted[place] for place in part})
             except CedosError as error:
-                _log.warning("steering failed", why=str(error))
+                why = str(error)
                 middle = len(part) // 2
                 if middle:
                     parts += part[middle:], part[:middle]
                 else:
                     failed += part
-        failed += chain.from_iterable(parts)
+        left = [*chain.from_iterable(parts)]
+        self._refused[type(command)] = {*failed, *before.intersection(left)}
+        failed += left
         if failed:
+            _log.warning("steering failed", why=why)
             self.driver.post(CommandFailed(command, tuple(failed)))
         return not failed
 

@@ -170,6 +170,15 @@ async def test_who_asks_is_answered_at_once():
     assert played.heard() == [asked, AskNetwork("wlan0")]
 
 
+def leading(folder, lead):
+    """Return an executor whose kernel leads by this function, and its driver."""
+    control, steering = MagicMock(), MagicMock()
+    steering.set_ruled = lead
+    none = (None,) * 2
+    three = (MagicMock(),) * 3
+    return HostExecutor(folder, control, steering, *none, MagicMock(), *none, *three), control
+
+
 @pytest.mark.parametrize(("refused", "failed", "most"), [({77}, {77}, 20), (range(256), None, 64)])
 def test_a_refused_change_of_many_places_is_tried_in_parts(tmp_path, refused, failed, most):
     """Try halves, and not for long: each try is waited for, and each of 256 places was one."""
@@ -182,12 +191,7 @@ def test_a_refused_change_of_many_places_is_tried_in_parts(tmp_path, refused, fa
             raise SteeringError("refused")
         led.update(wanted)
 
-    control, steering = MagicMock(), MagicMock()
-    steering.set_ruled = lead
-    none = (None,) * 2
-    executor = HostExecutor(
-        tmp_path, control, steering, *none, MagicMock(), *none, *(MagicMock(),) * 3
-    )
+    executor, control = leading(tmp_path, lead)
     executor.carry_out(SetRuled(places))
     assert len(tries) <= most
     (told,) = [call.args[0] for call in control.post.call_args_list]
@@ -195,3 +199,19 @@ def test_a_refused_change_of_many_places_is_tried_in_parts(tmp_path, refused, fa
     expected = {f"198.18.0.{n}/32" for n in failed} if failed else {place for place, _ in places}
     assert {place for place, _ in told.places} == expected
     assert led.keys() == {each for each in places if each[0] not in expected}
+
+
+def test_what_is_refused_each_time_keeps_nothing_new_waiting(tmp_path):
+    """A kernel without IPv6 refuses a name's old addresses of it: no new one of IPv4 had a try left."""
+    old = {(f"2001:db8::{n}/128", None): "wlan0" for n in range(64)}
+    new, led = {("198.18.0.1/32", None): "wlan0"}, {}
+
+    def lead(wanted):
+        if not old.keys().isdisjoint(wanted):
+            raise SteeringError("refused")
+        led.update(wanted)
+
+    executor, _ = leading(tmp_path, lead)
+    for _ in range(3):
+        executor.carry_out(SetRuled(old | new))
+    assert led == new
