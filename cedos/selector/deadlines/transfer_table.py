@@ -38,9 +38,10 @@ _AWAKE_S: Final = 5.0
 _OWN_LIMIT: Final = 0.5
 
 # The time for which all bytes are counted before and after more transfers begin, and the factor by which
-# the bytes must grow then. If they do not, the networks are full, and the next trial is later.
+# the bytes must grow then: twice as many have twice the bytes if servers are slow, and as many if the
+# networks are full. If they do not grow, the next trial is later.
 _ROUND_S: Final = 4.0
-_GREW: Final = 1.25
+_GREW: Final = 1.5
 _TRIED_AGAIN_S, _MOST_TRIED_AGAIN_S = 60.0, 600.0
 _MOST_BESIDE: Final = 64
 
@@ -92,20 +93,20 @@ class _Beside:
 
     The first transfer has all networks, but its server may drip, and then nothing is known of the
     networks. So as many as run already begin beside them (1, 2, 4, ...) until the bytes of all grow no
-    more: the last ones that began stop again. After a while it is tried anew.
+    more: those stop again with whom they have not grown. After a while it is tried anew.
     """
 
     def __init__(self) -> None:
-        self.begun: list[list[str]] = []
+        # With the rate of all before these began.
+        self.begun: list[tuple[float, list[str]]] = []
         self.shared = False  # whether several users' transfers, or such ones, run in this round
         self._by_network: dict[str, int] = {}
         self._round_at_s = self._begun_at_s = self._next_at_s = -inf
         self._pause_s = _TRIED_AGAIN_S
-        self._before_bps = 0.0
         self._settled = False
 
     def tried(self) -> list[str]:
-        return [key for each in self.begun for key in each]
+        return [key for _, each in self.begun for key in each]
 
     def add(self, used: Mapping[str, int]) -> None:
         for name, count in used.items():
@@ -134,8 +135,10 @@ class _Beside:
             return 0
         elif self._settled:
             return 0
-        elif 0.0 < total_bps < _GREW * self._before_bps:
-            self.begun.pop()
+        elif 0.0 < total_bps < _GREW * self.begun[-1][0]:
+            # Earlier ones, too: the network may have been faster for a moment as they began.
+            while self.begun and total_bps < _GREW * self.begun[-1][0]:
+                self.begun.pop()
             self._settled = True
             if not self.begun:
                 self._next_at_s = now + self._pause_s
@@ -143,7 +146,6 @@ class _Beside:
             return 0
         else:
             self._pause_s = _TRIED_AGAIN_S
-        self._before_bps = total_bps
         return min(max(running, 1), _MOST_BESIDE - len(self.tried()))
 
 
@@ -285,9 +287,10 @@ class TransferTable:
                 for ago_s in range(int(lasted_s) - 1, -1, -1):
                     self.networks.measured(name, way, bps, 1.0, now - ago_s)
             running = len(served.keys() | set(beside.tried()))
-            more = beside.more(sum(known.values()), running, now)
+            total_bps = sum(known.values())
+            more = beside.more(total_bps, running, now)
             if more > 0 and (begin := self._next(flows, {*served, *beside.tried()}, more)):
-                beside.begun.append(begin)
+                beside.begun.append((total_bps, begin))
         by_key = {flow.key: flow for flow in flows}
         for key in beside.tried():
             if key in by_key and key not in served:

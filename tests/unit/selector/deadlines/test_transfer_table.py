@@ -165,6 +165,27 @@ def test_a_network_that_is_full_stays_with_the_first_transfer():
     assert done["b"] < 0.1 * done["a"]
 
 
+def test_a_network_that_was_faster_for_a_moment_stays_with_the_first_transfer():
+    """Others run beside it only while that is tried: it had half of the network for a minute."""
+    table = TransferTable()
+    table.report(transfer("a", left=200_000_000, in_s=7200.0), 0.0)
+    for number in range(9):
+        table.report(transfer(f"b{number}", left=200_000_000, in_s=9000.0), 0.0)
+    keys = ["a", *(f"b{number}" for number in range(9))]
+    done = dict.fromkeys(keys, 0)
+    for at_s in range(1, 60):
+        plan(table, WIFI, now=float(at_s))
+        runs = [key for key in keys if table.served(key)]
+        full_bps = 13e6 if 9 <= at_s < 13 else 8e6  # as the first others begin
+        for key in keys:
+            count = int(full_bps / 8.0 / len(runs)) if key in runs else 0
+            done[key] += count
+            (row,) = (row for row, _, _ in table.rows(float(at_s)) if row.key == key)
+            table.report(replace(row, done_bytes=done[key]), float(at_s))
+            table.add_bytes(key, {"wlan0": count} if count else {}, 1.0, float(at_s))
+    assert done["a"] > 0.85 * sum(done.values())
+
+
 def test_no_user_holds_the_networks_of_another(table):
     """A program may report what is not so; others do not wait for it."""
     table.report(transfer("a"), 0.0)
