@@ -82,7 +82,7 @@ def command(
     rate_limit: float,
     total_limit: float,
 ) -> None:
-    """Answer the active probes of cedos: UDP trains both ways.
+    """Answer the active probes of cedos with trains of UDP packets.
 
     A laptop sees its own radio, but not the queues of a cell tower or the slow line of a cafe
     behind it. A train of packets from a server shows them. Run this on a host with a better line

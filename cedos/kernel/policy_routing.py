@@ -199,7 +199,6 @@ _NO_ROUTE: Final = (
 REFUSING_TYPES: Final = (6, RTN_UNREACHABLE, 8)  # and RTN_BLACKHOLE, RTN_PROHIBIT
 # The preference of a router among those of the same metric (RFC 4191): high, medium, low.
 _RANKS: Final = {1: 0, 0: 1, 3: 2}
-_RTNH_F_ONLINK: Final = 4
 _LOCAL_TABLE, _STATIC = 255, 4
 _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
 _DST_LEN_AT, _TABLE_AT, _PROTOCOL_AT = 1, 4, 5

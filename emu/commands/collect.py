@@ -104,10 +104,10 @@ def command(
     """Measure completion times of all four strategies from the same instants of each place.
 
     Every transfer gets a fresh replay, rotated to its start; then each start gets one of its own for
-    active probes (DNS, a UDP train up, one down). An interrupted collection goes on where it
-    stopped when the same command is given again: finished rows are kept in OUT.partial, probes in
-    OUT.probes.partial. Rows take about ten seconds each, probes six a start, divided by --jobs; the
-    simulator computes five rows a second on a core, and draws other base RTTs for every second start.
+    active probes (DNS, a UDP train). An interrupted collection goes on where it stopped when the same
+    command is given again: finished rows are kept in OUT.partial, probes in OUT.probes.partial. Rows
+    take about ten seconds each, probes six a start, divided by --jobs; the simulator computes five rows
+    a second on a core, and draws other base RTTs for every second start.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
     from emu.data import collect, datasets  # noqa: PLC0415

@@ -20,7 +20,6 @@ from emu.simulator.tcp import LINUX, PAYLOAD_BYTES, Sender, TcpSettings
 
 # The rank of large foreground data.
 _RANK: Final = 1
-_NOTICED_S: Final = 1e-9
 # Westwood's tau: the filter's cut-off period, as in its authors' code.
 _CUT_OFF_S: Final = 0.5
 # Westwood's m: at least m samples (of zero if need be) in each tau.

@@ -13,7 +13,6 @@ from cedos.host.monitor.probing.ping import PING_BYTES
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.probes import ProbeKind, ProbeSchedule, ProbeServer
 from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
-from cedos.model import Direction
 from emu.testbed.netns import Namespace
 
 TARGETS = {4: ip_address("198.51.100.1"), 6: ip_address("2001:db8::1")}
@@ -125,11 +124,10 @@ async def test_dns_time_through_the_right_interface(bench, version):
 
 @pytest.mark.parametrize("version", [4, 6])
 async def test_trains_go_through_the_networks_interface(bench, version):
-    """And the shaped network is measured as the slower one, both ways."""
+    """And the shaped network is measured as the slower one."""
     rate_bps = 5e6
-    for side in (bench.near, bench.far):
-        shape = f"dev lte0 root tbf rate {rate_bps:.0f} burst 3000 limit 200000"
-        side.run("tc", "qdisc", "add", *shape.split())
+    shape = f"dev lte0 root tbf rate {rate_bps:.0f} burst 3000 limit 200000"
+    bench.far.run("tc", "qdisc", "add", *shape.split())
     key = b"k" * 32
 
     with bench.near.entered():
@@ -139,17 +137,16 @@ async def test_trains_go_through_the_networks_interface(bench, version):
         try:
             server = ProbeServer(TARGETS[version], 7007, key)
             async with LinkMonitor() as links, Prober(lambda n: None, server=server) as prober:
-                for direction in Direction:
-                    for network in links.networks():
-                        found = await prober.probe(network, ProbeKind.UDP_TRAIN, direction)
-                        assert found.problem == ""
-                        rate = found.indicators["udp_bps"]
-                        if network.interface == "lte0":
-                            # tbf counts the Ethernet header, too.
-                            assert rate == pytest.approx(rate_bps, rel=0.15)
-                        else:
-                            assert rate > 3 * rate_bps
-                assert serving.counts["trains down"] == serving.counts["trains up"] == 2
+                for network in links.networks():
+                    found = await prober.probe(network, ProbeKind.UDP_TRAIN)
+                    assert found.problem == ""
+                    rate = found.indicators["udp_bps"]
+                    if network.interface == "lte0":
+                        # tbf counts the Ethernet header, too.
+                        assert rate == pytest.approx(rate_bps, rel=0.15)
+                    else:
+                        assert rate > 3 * rate_bps
+                assert serving.counts["trains"] == 2
         finally:
             await server_task.__aexit__(None, None, None)
 
