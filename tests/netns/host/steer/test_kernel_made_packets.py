@@ -129,7 +129,7 @@ def test_the_second_wall_alone_lets_no_large_report_out(host, kind):
             wall.put_up(["lte0"])
             assert await attacked(host, kind) < MOST_BYTES
         finally:
-            wall.only([])
+            wall.remove(())
             wall.close()
 
     host.run(body)
