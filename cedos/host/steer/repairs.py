@@ -86,8 +86,8 @@ class PacketFilter:
             try:
                 self._kernel.bar(wanted)
             finally:
-                if alone:
-                    self._kernel.remove_wall(wanted)
+                if alone:  # but those that were barred meanwhile
+                    self._kernel.remove_wall(self._plan.barred or ())
 
         await self.do(act)
 

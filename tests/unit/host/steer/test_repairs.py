@@ -51,6 +51,23 @@ async def test_what_is_told_of_is_put_back(repaired):
     await until(lambda: repaired.kernel.barred == ("lte0",) and repaired.kernel.filter)
 
 
+async def test_a_slow_packet_filter_takes_no_newer_wall_down(repaired, monkeypatch):
+    removed, go_on = [], threading.Event()
+
+    def bar(interfaces):
+        assert go_on.wait(10)
+
+    monkeypatch.setattr(repaired.kernel, "bar", bar)
+    monkeypatch.setattr(repaired.kernel, "remove_wall", lambda but: removed.append(tuple(but)))
+    older = asyncio.create_task(repaired.filter.bar(["lte0"]))
+    await asyncio.sleep(0)
+    newer = asyncio.create_task(repaired.filter.bar(["lte0", "lte1"]))
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(older, newer)
+    assert removed == [("lte0", "lte1")] * 2
+
+
 async def test_what_the_daemon_takes_out_itself_is_not_put_back(repaired, monkeypatch):
     await repaired.filter.hold_answers(True)
     planned = []
