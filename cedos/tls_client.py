@@ -33,7 +33,7 @@ def tls_context() -> ssl.SSLContext:
 
 
 async def _in_turn(asker: Hashable, work: Callable[[], OSError | None]) -> None:
-    """Work in a thread once the asker's earlier work has ended, also what nobody waits for any more.
+    """Work in a thread once the asker's earlier work has ended, also work that no task awaits any more.
 
     Errors: those that the work returns.
     """
@@ -96,7 +96,7 @@ class TlsClient:
 
 
 class _ShakenEnd:
-    """What asyncio takes for a new `ssl.SSLObject`: its bytes go on to the end that has shaken hands."""
+    """A stand-in for asyncio's new `ssl.SSLObject`: bytes go on to the end that has shaken hands."""
 
     def __init__(self, end: ssl.SSLObject, *moves: tuple[ssl.MemoryBIO, ssl.MemoryBIO]) -> None:
         self._end = end

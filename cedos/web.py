@@ -117,7 +117,7 @@ class WebWay:
 
     @property
     def received_bytes(self) -> int:
-        """All bytes that have come: of heads, bodies, and what frames these."""
+        """Return the bytes that have come: heads, bodies, and their framing."""
         return self._before_bytes + (self._answer.received_bytes if self._answer else 0)
 
     def begin(self, url: URL) -> None:
@@ -242,7 +242,7 @@ asker: Final[ContextVar[Hashable]] = ContextVar("asker", default=None)
 
 
 class _Arrivals(asyncio.Protocol):
-    """What a server says before it is read."""
+    """The first bytes of a server, until the handshake reads them."""
 
     def __init__(self) -> None:
         self._data, self._came, self._ended = bytearray(), asyncio.Event(), False

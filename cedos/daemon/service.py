@@ -368,7 +368,7 @@ class Daemon:
         over_s = time.monotonic() + _SETTLED_S
         while not self._look() or self._controller.ruled.behind:
             if time.monotonic() > over_s:
-                break  # somebody looks names up without end
+                break  # a program looks names up without end
             await asyncio.sleep(0.001)
         await self._executor.settle()
 

@@ -111,7 +111,7 @@ class Told:
 
 
 class Resource:
-    """What lies at a path, with its rules."""
+    """The resource at a path, with its rules."""
 
     def __init__(self, draw, path, version=0):
         self.path, self.version = path, version

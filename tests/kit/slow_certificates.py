@@ -70,7 +70,7 @@ async def slow_server(count: int) -> AsyncIterator[int]:
 
 
 async def longest_wait_s(work: asyncio.Future[object]) -> float:
-    """Return the longest time that the event loop served nobody until the work was done."""
+    """Return the longest time that the event loop stood still until the work was done."""
     loop, longest = asyncio.get_running_loop(), 0.0
     while not work.done():
         before = loop.time()

@@ -310,5 +310,5 @@ async def test_a_handshake_has_a_bound_that_no_certificates_pass():
 
 
 def test_no_server_begins_another_handshake():
-    """It would come with certificates of any size, while something else is read."""
+    """A second handshake would bring certificates of any size, in the middle of a read."""
     assert web.tls_context().options & ssl.OP_NO_RENEGOTIATION

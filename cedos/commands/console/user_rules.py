@@ -193,7 +193,7 @@ class RuledHosts(RuleBook):
 
 @dataclass(frozen=True, slots=True)
 class _ToldNetwork:
-    """What the daemon told of a network, and of which addresses of this host there."""
+    """The daemon's word on a network, with the addresses that this host had there then."""
 
     name: str
     kind: NetworkKind

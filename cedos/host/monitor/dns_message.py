@@ -186,7 +186,7 @@ def _whole_name(data: bytes, offset: int) -> str | None:
 
 
 class _Records:
-    """What the records of an answer to a question of this kind say.
+    """The contents of the records of an answer to a question of this kind.
 
     Attributes:
         addresses: all of them; a program may use each.

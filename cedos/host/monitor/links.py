@@ -366,7 +366,7 @@ def changes_networks(message: NetlinkMessage) -> bool:
 
 
 class _Service(Generic[_T]):
-    """What a service says. It may take seconds: what it said last counts meanwhile.
+    """The last word of a service, which counts while the service takes seconds for the next.
 
     `changed` is called where the service says something else later than was returned.
     """

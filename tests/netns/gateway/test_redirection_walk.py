@@ -355,7 +355,7 @@ class RedirectionWalk:
                 ended = served.closed, served.back
                 assert ended == ("end", len(program.got)), f"{program} read an end: {served}"
                 return
-        assert not (program.got), "an answer from nobody"
+        assert not program.got, "an answer that no server sent"
 
     def _over(self, program, how):
         if not program.over:
@@ -375,7 +375,7 @@ class RedirectionWalk:
                     return
                 continue
             if not data:
-                continue  # nobody's
+                continue  # no program's
             mark, number, each = RECORD.unpack_from(data)
             if (mark, number) != (MARK, program.number):
                 other = self.programs[number]

@@ -331,7 +331,7 @@ class Walk:
         if "" in why:
             self.kept += 1
         else:
-            self.wrong.append((f"nobody gave it that: {list(dict.fromkeys(why))}", one))
+            self.wrong.append((f"the origin never said that: {list(dict.fromkeys(why))}", one))
 
     @staticmethod
     def _fits(one, told):
@@ -404,7 +404,7 @@ class Walk:
         for told in filter(lambda each: each.tag, self.origin.told):
             one = by_tag.get(told.tag)
             if one is None or (one.method, one.path) != (told.method, told.path) or told.behind:
-                self.wrong.append(("nobody sent this", told))
+                self.wrong.append(("no program sent this", told))
                 continue
             if told.said is not None and told.body != one.body:
                 self.wrong.append(("another body", one))

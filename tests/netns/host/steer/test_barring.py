@@ -296,7 +296,7 @@ async def test_an_interface_that_comes_back_is_barred_as_it_was(host, steering):
     host.client.ip("link", "delete", "lte0")
     await steering.networks_changed([wlan0])
     host.plug("lte0", 44, 200)
-    refused(connect, ConnectionRefusedError)  # before anybody has said that it is back
+    refused(connect, ConnectionRefusedError)  # before any service has said that it is back
     await steering.networks_changed(host.networks())
     assert host.networks()[1].index != before.index
     refused(connect, ConnectionRefusedError)

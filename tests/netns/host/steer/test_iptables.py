@@ -56,7 +56,7 @@ def test_where_there_was_no_table_none_is_left(host):
 def test_the_last_of_the_daemon_and_a_helper_leaves_no_table(
     host, daemon_first, daemon_leaves_first
 ):
-    """Who made a table left first, and with it what said that there was none."""
+    """The process that made a table left first, and took the note that there was none with it."""
     with host.client.entered():
         begin = [lambda: filter_rules.bar(["lte0"]), lambda: forwarding_filter.put_quota(1)]
         for each in begin if daemon_first else reversed(begin):

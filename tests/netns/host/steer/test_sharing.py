@@ -334,12 +334,7 @@ def test_quota_and_counter_go_on_while_others_come_and_go(there, shared):
 
 
 def test_a_dismissed_requestor_is_cut_off_at_once(there, shared):
-    with there.requestor.entered():
-        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
-    with living:
-        living.settimeout(10)
-        living.sendall(b"who\n")
-        assert living.recv(100)
+    with answered(there, shared, 10) as living:
         living.settimeout(1)
         with there.helper.entered():
             shared.forwarding.dismiss(shared.own)
@@ -448,21 +443,26 @@ def test_forwarding_of_the_host_itself_stays(there):
     assert there.helper.sysctl("net.ipv4.conf.wlan0.forwarding") == "1"
 
 
+def answered(there, shared, limit_s):
+    """Return a connection of the requestor, by way of the helper, that the gateway has answered."""
+    with there.requestor.entered():
+        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
+    living.settimeout(limit_s)
+    living.sendall(b"who\n")
+    assert living.recv(100)
+    return living
+
+
 @pytest.mark.parametrize("end", ["dismissed", "undone"])
 def test_a_router_forwards_no_connection_of_a_requestor_that_was_left(there, end):
-    """Its connections went on behind the address translation, with no limit and no receipt."""
+    """The requestor's connections went on behind the address translation, without limit or receipt."""
     there.helper.sysctl("net.ipv4.ip_forward", 1)
     there.helper.ip("route", "add", "169.254.0.0/16", "dev", "wlan0")  # as zeroconf has it
     there.helper.run(
         "iptables", "-t", "nat", "-A", "POSTROUTING", "-o", "docker0", "-j", "MASQUERADE"
     )
     shared = Shared(there)
-    with there.requestor.entered():
-        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
-    with living:
-        living.settimeout(1)
-        living.sendall(b"who\n")
-        assert living.recv(100)
+    with answered(there, shared, 1) as living:
         if end == "dismissed":
             with there.helper.entered():
                 shared.forwarding.dismiss(shared.own)
@@ -480,12 +480,7 @@ def test_the_daemon_s_wall_stands_before_what_is_forwarded(there):
     with there.helper.entered():
         filter_rules.bar([])
     shared = Shared(there)
-    with there.requestor.entered():
-        living = socket.create_connection((str(GATEWAY), PORT), 5, (str(shared.own), 0))
-    with living:
-        living.settimeout(2)
-        living.sendall(b"who\n")
-        assert living.recv(100)
+    with answered(there, shared, 2) as living:
         with there.helper.entered():
             filter_rules.bar(["lte0"])
         before = shared.carried()

@@ -333,7 +333,7 @@ class Walk:
         await self.steering.barring.networks_changed()
 
     def settled(self):
-        """All is done that was asked for: from now on this is the truth."""
+        """Check that all commands are done, and take their result for the truth from now on."""
         hard = self.controller.hard
         assert not hard._failed, self.story(hard._failed)
         barred = {each.name for each in self.told if each.name in hard._bars.networks}
@@ -361,7 +361,7 @@ class Walk:
         self.opened()
 
     def opened(self):
-        """What is not held is open."""
+        """Check that each network without a wall is open."""
         for name in NETWORKS:
             if (name, self.index(name)) not in self.held and self.sends(name):
                 if name not in self.living:
@@ -443,7 +443,7 @@ class Walk:
         return sorted(line for line in lines if not line.startswith(("#", ":", "*", "COMMIT")))
 
     def sends(self, name):
-        """Whether an interface is there, up, and no port of another one."""
+        """Return whether an interface is there, up, and no port of another one."""
         shown = self.laptop.run("ip", "-o", "link", "show", name, check=False).stdout
         return "state UP" in shown and "master" not in shown
 

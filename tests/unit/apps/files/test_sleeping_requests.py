@@ -335,7 +335,7 @@ async def test_clients_that_were_killed_leave_their_places_to_others(tmp_path, m
 
 
 async def test_an_orderly_stop_keeps_the_sessions_of_who_is_away_alone(tmp_path):
-    """Who was here was told of the end, and its record lay there dead until it expired."""
+    """A client with a path was told of the end, and the dead record lay there until it expired."""
     async with serving_files(tmp_path) as server:
         (tmp_path / "tree" / "file").write_bytes(BODY)
         away, here = await server.connect(), await server.connect()

@@ -1,7 +1,7 @@
 """Random walks of a requestor, helpers and a gateway with their real drivers, beside a malicious member.
 
 Each walk is one seed. Time jumps; the link loses, doubles, delays and reorders; a member with a
-certificate replays, changes and forges. All the while nobody forwards for whom no one signed, and no
+certificate replays, changes and forges. No helper ever forwards without a signed contract, and no
 stranger's datagram changes anything. In the end the receipts are what the gateway counted, at a price
 that both signed, within the requestor's budget, and no kernel has anything left.
 """
@@ -46,7 +46,7 @@ from cedos.errors import CedosError
 from cedos.host.steer.kernel.iptables import Counted
 from cedos.selector.sharing import NetworkType
 
-# More of them: SHARE_WALKS=200. The first found a path that nobody followed, the second lost payments.
+# SHARE_WALKS=200: more of them. The first found a path that no machine followed, the second lost pay.
 SEEDS = [31, 3, *range(100, 100 + int(os.environ.get("SHARE_WALKS", "2")))]
 STEPS = 150
 ANN, MALLORY, EVE = ("10.0.0.9", 7, 1), ("10.0.0.77", 338, 1), ("10.0.0.66", 338, 1)
@@ -109,7 +109,7 @@ class Socket:
 
 
 class Kernel:
-    """What a process does in its host's kernel; a dead one does nothing more."""
+    """The changes of a process in its host's kernel; a dead process makes none."""
 
     def __init__(self, world, party):
         self._world, self._party, self.dead = world, party, False
@@ -121,7 +121,7 @@ class Kernel:
 
     def admit(self, requestor):
         assert not self.dead
-        assert requestor.address in self._party.signed, "nobody signed for this address"
+        assert requestor.address in self._party.signed, "no contract is for this address"
         assert requestor.gateway.packed == REACHES[0].address
         self._refuse()
         self._party.open[requestor.address] = requestor
@@ -247,7 +247,7 @@ class World:
         party.task = self.loop.create_task(driver.run())
 
     def check(self, party, command):
-        """Nobody forwards for whom no one signed."""
+        """Check that each forwarded address has a signed contract."""
         if isinstance(command, StartForwarding):
             contract = read_contract(command.join, command.confirm, trust(), self.now_s())
             assert contract == command.contract
@@ -301,7 +301,7 @@ class World:
             socket.received(data, source)
 
     def stranger(self, name, data):
-        """Deliver what no member has signed; it changes nothing that anybody sees."""
+        """Deliver a datagram that no member has signed; it changes no party's view."""
         socket = self.sockets.get(name)
         if socket is None:
             return
@@ -467,7 +467,7 @@ class World:
                 continue
             if party.name == "ann":
                 known = {IPv4Address(it.command.source) for it in driver._ways.values()}
-                assert set(party.paths) <= known, "a path that nobody follows"
+                assert set(party.paths) <= known, "a path that no machine follows"
             else:
                 served = {IPv4Address(it.source) for it in driver._machine._served.values()}
                 assert set(party.open) == served

@@ -269,7 +269,7 @@ def test_a_file_that_goes_during_the_walk_leaves_the_others_of_its_folder(tmp_pa
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="gives a link to another user")
 def test_a_link_of_another_user_is_no_file_that_is_here(tmp_path):
-    """It was: the copy ended as complete, with another user's bytes under the name."""
+    """The copy ended as complete, with another user's bytes under the name."""
     (tmp_path / "other").write_text("12345")
     for name, uid in (("own", 0), ("others", 4711)):
         (tmp_path / name).symlink_to("other")

@@ -363,7 +363,7 @@ def of(name, *, kind=NetworkKind.WIFI, metered=False, **more):
 
 
 class Networks:
-    """What the kernel tells now."""
+    """The kernel's networks at this instant."""
 
     def __init__(self):
         self.now = {}
@@ -505,7 +505,7 @@ async def test_a_session_leaves_what_a_new_rule_forbids(daemon):
 
 
 async def test_who_begins_while_the_daemon_is_too_busy_is_refused(daemon):
-    """Its sessions went over forbidden networks until the daemon answered, cedos-get's for good."""
+    """Such sessions went over forbidden networks until the daemon answered, cedos-get's for good."""
     daemon.has(RuleRequest(host="home.example", never=("metered",)))
     daemon.busy = True
     ruled = RuledNetworks(Path("socket"))

@@ -107,7 +107,7 @@ def test_programs_have_marks_of_their_own(script):
 
 
 def test_a_new_daemon_gives_no_mark_that_a_program_of_an_earlier_one_bears(script):
-    """Each began anew: a program that went on was led as another user's new one."""
+    """Marks began anew, and a program that went on was led as another user's new one."""
     script.now_s = 100.0
     earlier = {script.hints.in_force[script.hint(program="curl")].mark for _ in range(20)}
     later = Hinted()

@@ -1,4 +1,4 @@
-"""What came of predictions is learnt, kept, and told."""
+"""Outcomes of predictions are learnt, kept, and told."""
 
 from dataclasses import replace
 from ipaddress import ip_address

@@ -40,7 +40,7 @@ def test_no_hostile_case_has_a_fault_and_each_comes_out_the_same_twice(number):
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("gateway", [False, True])
 def test_a_thousand_hostile_cases(gateway):
-    """What is known of the cases that have a fault: docs/decisions/simulator.md."""
+    """The known cases with a fault are explained in docs/decisions/simulator.md."""
     there = places.load(places.default_directory())
     known = {97, 779} if gateway else set()
     faults = {

@@ -185,7 +185,7 @@ async def test_what_a_rule_may_be_about_waits_until_that_is_known(programs, monk
 
 
 async def test_what_is_sent_without_a_pause_waits_only_once(programs, monkeypatch):
-    """Each five seconds a call stood still until the daemon had answered, and lost what was too much."""
+    """A call stood still each five seconds until the daemon had answered, and lost what was too much."""
     program, asked = programs(), []
     monkeypatch.setattr(program_packets, "_TRIED_S", 0.4)
 

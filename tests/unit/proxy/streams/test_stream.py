@@ -109,7 +109,7 @@ async def test_the_window_grows_with_what_is_read():
 
 @pytest.mark.parametrize("over", [StreamEnd(1, INITIAL_WINDOW_BYTES), StreamReset(1)])
 async def test_what_is_read_behind_the_end_borrows_no_window(over):
-    """It was never given back, for the stream was over: some thirty such streams left nothing to lend."""
+    """The window was never given back: some thirty such streams left nothing to lend."""
     sent = Sent(lends_bytes=WINDOW_BYTES)
     stream = ProxiedStream(1, sent)
     stream.on_frame(StreamBytes(1, 0, bytes(INITIAL_WINDOW_BYTES)))

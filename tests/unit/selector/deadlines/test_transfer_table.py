@@ -139,7 +139,7 @@ def carried(table, bps_of, seconds, seen=(WIFI,), full_bps=8e6):
 
 
 def test_a_server_that_drips_does_not_hold_a_network_of_unknown_rate():
-    """It did for minutes: the network's rate was known from the transfer that dripped alone."""
+    """A dripping transfer did so for minutes: the network's rate was known from it alone."""
     table = TransferTable()
     table.report(transfer("drip", left=20_000_000, in_s=3600.0), 0.0)
     table.report(transfer("good", left=20_000_000, in_s=7200.0), 0.0)

@@ -145,7 +145,7 @@ def test_who_wants_nothing_stored_takes_nothing_from_others(rule):
 
 
 def test_nobody_asks_about_an_object_without_a_validator():
-    """A 304 that nobody had asked for confirmed what had been stale for long."""
+    """A 304 to a request without a condition confirmed an object that had been stale for long."""
     one = record(headers(70, cache_control="max-age=60"))
     lookup = CacheLookup(URL, ASKED, [one])
     assert (lookup.fresh, lookup.headers, lookup.conditional) == (None, ASKED, False)

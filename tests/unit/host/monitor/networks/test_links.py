@@ -175,7 +175,7 @@ async def test_no_service_keeps_a_change_of_networks_waiting(slow):
                 while (event := await anext(events)).change is not Change.APPEARED:
                     pass
             if slow == "metered":
-                assert event.network.metered, "nobody has said otherwise yet"
+                assert event.network.metered, "no service has said otherwise yet"
         services[slow].answers.set()
         if slow == "metered":
             changed = await asyncio.wait_for(anext(events), 1)

@@ -344,7 +344,7 @@ def datagrams(near):
 
 @pytest.mark.parametrize("send", [record_without_its_end, datagrams])
 def test_what_no_program_can_read_or_takes_counts_as_unread(send):
-    """Each path took 270 kB for ever, and each session a megabyte, that no limit counted."""
+    """A path took 270 kB for ever, and a session a megabyte, that no limit counted."""
 
     async def scenario(listener, connect):
         flows = []
