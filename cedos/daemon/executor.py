@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -61,7 +62,7 @@ class HostExecutor:
     transfers: Transfers
     awake: StayAwake
     problem: str | None = None
-    # Commands of one kind wait for each other. (No wall waits for logind.)
+    # Commands of one kind that wait for each other: not walls, whose order the packet filter keeps.
     _turns: defaultdict[type, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
     )
@@ -209,8 +210,10 @@ class HostExecutor:
         carry_out: Callable[[_Argument], Awaitable[None]],
         argument: _Argument,
     ) -> None:
-        """Carry a command out that waits for others; its end is an event."""
-        async with self._turns[type(command)]:
+        """Carry a command out that takes a while; its end is an event."""
+        async with (
+            nullcontext() if isinstance(command, do.BarNetworks) else self._turns[type(command)]
+        ):
             try:
                 await carry_out(argument)
             except (CedosError, OSError) as error:

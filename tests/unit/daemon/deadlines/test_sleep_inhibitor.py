@@ -135,3 +135,32 @@ async def test_a_silent_logind_keeps_no_network_open(tmp_path):
     budgets.keep.assert_called_once()
     answers.set()
     await executor.settle()
+
+
+async def test_no_wall_waits_for_another_wall(tmp_path):
+    """A second spent budget's wall waited while iptables was busy with the first one's."""
+    barred, free = [], asyncio.Event()
+
+    async def bar(names):
+        barred.append(names)  # the wall at the interface
+        await free.wait()  # iptables
+
+    steering, none = MagicMock(), (None,) * 2
+    steering.barring.bar = bar
+    executor = HostExecutor(
+        tmp_path,
+        MagicMock(),
+        steering,
+        *none,
+        MagicMock(),
+        *none,
+        MagicMock(),
+        MagicMock(),
+        MagicMock(),
+    )
+    executor.carry_out(BarNetworks(("lte0",)))
+    executor.carry_out(BarNetworks(("lte0", "lte1")))
+    await asyncio.sleep(0)
+    assert barred == [("lte0",), ("lte0", "lte1")]
+    free.set()
+    await executor.settle()
