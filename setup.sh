@@ -15,7 +15,7 @@ _need_root() {
 _install_packages() {
   # We want programs only: the services of Debian's packages are kept from starting, now and at the next boot.
   local service off=
-  for service in nginx ssh squid; do
+  for service in nginx ssh; do
     [ -e "/etc/systemd/system/multi-user.target.wants/$service.service" ] || off="$off $service"
   done
   # In a shell of its own, whose end, also by Ctrl-C, takes our policy away; somebody else's stays.
@@ -50,7 +50,7 @@ _add_mahimahi_source() {
 _programs() {
   local missing
   missing=$(_missing mm-link mm-delay iptables ip ethtool conntrack nginx curl mptcpize dnsmasq ping openssl python3 jq \
-    chromium ffmpeg dbus-daemon systemd-analyze git ssh sshd squid)
+    chromium ffmpeg dbus-daemon systemd-analyze git ssh sshd)
   [ -n "$missing" ] || { python3 -c 'import ensurepip' 2>/dev/null && return 0; }
   _need_root "installing $(echo $missing)"
   say "installing from Debian: $(echo $missing) (genuine Mahimahi from the pinned bullseye suite)"
@@ -58,7 +58,7 @@ _programs() {
   if [ -z "$(command -v mm-link)" ]; then _add_mahimahi_source; apt-get update -qq; fi
   _install_packages mahimahi iptables iproute2 ethtool conntrack nginx-light curl mptcpize \
     dnsmasq-base iputils-ping openssl python3 python3-venv jq chromium ffmpeg dbus-daemon systemd \
-    git openssh-client openssh-server squid
+    git openssh-client openssh-server
 }
 
 unpack_desktop() {

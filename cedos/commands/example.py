@@ -24,11 +24,6 @@ _OF_A_USER = {"forward-unit"}
 _OWN_OF_SERVICES = {Path("/tmp"), Path("/var/tmp")}  # noqa: S108
 # Folders that ProtectHome=yes hides from a service.
 _HOMES = ("/home", "/root", "/run/user")
-PLAIN = {
-    "config": SHIPPED_FILE,
-    "relay-unit": _HERE / "cedos-relay.service",
-    "relay-config": _HERE / "cedos-relay.conf",
-}
 
 
 @click.command(
@@ -40,27 +35,20 @@ PLAIN = {
             " cedos example unit | sudo tee /etc/systemd/system/cedos.service",
             "Installs the service; then `systemctl enable --now cedos`.",
         ),
-        (
-            "cedos example relay-config | sudo tee /etc/cedos/relay.conf",
-            "Configures a relay: MPTCP for clients whose servers do not speak it. It needs squid.",
-        ),
     ],
     exits={0: "", 2: "", 4: "A service could not start the program from where it lies."},
     files=[CONFIG, ("/etc/systemd/system/cedos.service", "Where the unit belongs.")],
 )
-@click.argument("what", type=click.Choice([*PLAIN, *UNITS]))
+@click.argument("what", type=click.Choice(["config", *UNITS]))
 def command(what: str) -> None:
     """Print the configuration (`config`) or the systemd unit (`unit`) to start from.
 
     There are units for `cedos gateway` (`gateway-unit`) and for `cedos forward`: for one user, who
     tells programs of it (`forward-unit`), and for all connections of chosen users
     (`redirect-unit`). The units name the `cedos` of this installation.
-
-    A relay speaks MPTCP to clients whose servers do not speak it: `relay-unit` runs Debian's squid
-    under `mptcpize`, and `relay-config` is its configuration.
     """
-    if what in PLAIN:
-        click.echo(PLAIN[what].read_text(), nl=False)
+    if what == "config":
+        click.echo(SHIPPED_FILE.read_text(), nl=False)
         return
     beside = Path(sys.executable).with_name("cedos")
     program = str(beside) if beside.exists() else shutil.which("cedos") or "cedos"

@@ -65,9 +65,8 @@ class MptcpHandover(Fixed):
 
     def start(self, stage: Stage) -> None:
         laptop = stage.laptop
-        for namespace in (laptop.client, laptop.server, laptop.core):
-            if namespace is not None:
-                namespace.ip("mptcp", "limits", "set", "subflows", "4", "add_addr_accepted", "0")
+        for namespace in (laptop.client, laptop.server):
+            namespace.ip("mptcp", "limits", "set", "subflows", "4", "add_addr_accepted", "0")
         cellular = NetworkKind.CELLULAR
         laptop.client.ip(
             *("mptcp", "endpoint", "add", ADDRESSES[cellular], "dev", INTERFACES[cellular]),

@@ -36,7 +36,7 @@ from emu.terminal import Report
 from emu.testbed.access import INTERFACES
 from emu.testbed.counters import CarriedBytes, Connection, Sample, Sampler, SubflowBytes, TcpMemory
 from emu.testbed.phones import Laptop, replay
-from emu.testbed.programs.servers import HTTP_PORT, Relaying, Servers
+from emu.testbed.programs.servers import HTTP_PORT, Servers
 from emu.workloads import mixed
 from emu.workloads.mixed import PlannedTransfer, schedule
 
@@ -329,17 +329,13 @@ def _run_policy(
     directory.mkdir()
     # cedos has rules of its own, which must work without those of the testbed.
     with ExitStack() as stack:
-        laptop = stack.enter_context(
-            Laptop(core=scenario.relay, source_rules=not name.startswith("cedos"), nice=-5)
-        )
+        laptop = stack.enter_context(Laptop(source_rules=not name.startswith("cedos"), nice=-5))
         servers = stack.enter_context(
             browsing.serve(wanted, laptop, http2=scenario.browser.http2)
             if wanted
-            else Servers(laptop, mptcp=not scenario.relay)
+            else Servers(laptop)
         )
         variables: dict[str, str] = {}
-        if scenario.relay:
-            variables = stack.enter_context(Relaying(laptop)).environment
         person = _person(stack, laptop, servers, wanted, scenario, directory)
         # The replay begins `warm_up_s` before the second of the place at which the load begins.
         offset_s = scenario.start_s - scenario.warm_up_s

@@ -117,8 +117,6 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit_s: Annotated[float, Meta(ge=0.1, le=_DAY_S)] = 30.0
     # A transfer whose connection breaks is begun again at once, as by a browser.
     again: bool = False
-    # The server speaks no MPTCP; programs reach it through a relay on the providers' side.
-    relay: bool = False
     # `mahimahi` runs real programs in real time; `simulator` computes their transfers.
     engine: Literal["mahimahi", "simulator"] = "mahimahi"
     # Run all policies so many times, each time with the next seed.
@@ -132,10 +130,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not (self.load or self.page or self.video):
             raise ValueError("nothing to do: it needs a [[load]], a [[page]] or a [[video]]")
-        if self.relay and (self.page or self.video):
-            raise ValueError("a relay goes with [[load]] only")
-        if self.engine == "simulator" and (self.page or self.video or self.relay or self.again):
-            raise ValueError("the simulator carries [[load]] only, without a relay or again")
+        if self.engine == "simulator" and (self.page or self.video or self.again):
+            raise ValueError("the simulator carries [[load]] only, without again")
 
 
 def read(file: Path) -> Scenario:

@@ -125,10 +125,9 @@ class Laptop(Started):
     starting links blocks for a tenth of a second.
 
     Args:
-        accesses: networks to attach at the start; at most one of each kind. core: put another host
-        between the providers and the server, for a relay. source_rules: add policy rules, by which
-        packets of a socket that is bound to an interface, or to its
-            address, leave through it (tables 101 and 102).
+        accesses: networks to attach at the start; at most one of each kind.
+        source_rules: add policy rules, by which packets of a socket that is bound to an interface, or
+            to its address, leave through it (tables 101 and 102).
         engine: emulates the links; None: Mahimahi.
         nice: priority of the emulation's processes (-10 helps on a busy host); the default engine's.
 
@@ -136,21 +135,17 @@ class Laptop(Started):
         client: the namespace with `wlan0` (192.168.43.2/24) and `lte0` (192.168.44.2/24), each with
             a default route through .1 at metric 100 and 200.
         server: the namespace of 198.51.100.1, and .2 to .9.
-        core: the namespace of 198.51.103.1, through which all packets go; None without it.
         directory: for files that are removed together with the laptop.
     """
 
     def __init__(
         self,
         *accesses: Access,
-        core: bool = False,
         source_rules: bool = False,
         engine: Engine | None = None,
         nice: int = 0,
     ) -> None:
         self._accesses = accesses
-        self._with_core = core
-        self.core: Namespace | None = None
         self._source_rules = source_rules
         self._engine = engine or Mahimahi(nice)
         self._networks: dict[NetworkKind, _Network] = {}
@@ -280,9 +275,6 @@ class Laptop(Started):
         self.client = self.instance.namespace("client")
         self.server = self.instance.namespace("server")
         wiring.set_up_hosts(self.client, self.server)
-        if self._with_core:
-            self.core = self.instance.namespace("core")
-            wiring.set_up_core(self.core, self.server)
 
     def _launch(self, access: Access) -> None:
         """Start an emulated link, without a phone yet; make its provider and its wire the first time."""
@@ -290,7 +282,7 @@ class Laptop(Started):
         # A provider is made once, and stays while its links are replaced.
         if kind not in self._networks:
             isp = self.instance.namespace(f"{kind}-isp")
-            wiring.set_up_provider(kind, isp, self.core or self.server)
+            wiring.set_up_provider(kind, isp, self.server)
             self._networks[kind] = _Network(isp)
         wiring.set_up_wire(kind, self.client, self.server, self._source_rules)
         net = self._networks[kind]

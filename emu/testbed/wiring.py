@@ -20,9 +20,6 @@ SERVER_ADDRESSES = tuple(f"198.51.100.{n}" for n in range(1, 10))
 # The address that a daemon pings by default. The server has it.
 PING_TARGET = ProbesConfig().target
 _ALL_SERVER_ADDRESSES = (*SERVER_ADDRESSES, PING_TARGET)
-# The address, towards its clients, of the host between the providers and the server.
-RELAY = "198.51.103.1"
-_CORE_END, _SERVER_END = "198.51.103.6", "198.51.103.5"
 _ANYWHERE = "0.0.0.0/0"
 _PREFERRED_METRIC = 50
 
@@ -61,23 +58,8 @@ def set_up_hosts(client: Namespace, server: Namespace) -> None:
     server.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
 
 
-def set_up_core(core: Namespace, server: Namespace) -> None:
-    """Set up a host that routes between the providers and the server, with the address 198.51.103.1."""
-    with core.entered():
-        netns.write_sysctls(netns.HOST_SYSCTLS | netns.ROUTER_SYSCTLS)
-    netns.use_cubic([core])
-    hosts.add_address(core, RELAY)
-    hosts.connect(End(core, "server", f"{_CORE_END}/30"), End(server, "core", f"{_SERVER_END}/30"))
-    with netlink_in(server.path) as netlink:
-        netlink.route("add", dst=_ANYWHERE, gateway=_CORE_END)
-    with netlink_in(core.path) as netlink:
-        for address in _ALL_SERVER_ADDRESSES:
-            netlink.route("add", dst=f"{address}/32", gateway=_SERVER_END)
-    core.run("ip", "mptcp", "limits", "set", "subflows", "8", check=False)
-
-
 def set_up_provider(kind: NetworkKind, isp: Namespace, server: Namespace) -> None:
-    """Set up the provider: its line to the server (or to the core), and the only NAT on the way."""
+    """Set up the provider: its line to the server, and the only NAT on the way."""
     backbone = _PLANS[kind].backbone
     with isp.entered():
         netns.write_sysctls(netns.ROUTER_SYSCTLS)

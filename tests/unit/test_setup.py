@@ -28,7 +28,7 @@ def install(folder, apt_get):
         "POLICY": str(folder / "policy"),
     }
     return subprocess.Popen(
-        ["bash", "-c", f"set -eu\n{function}\n_install_packages squid"],
+        ["bash", "-c", f"set -eu\n{function}\n_install_packages nginx-light"],
         env=environment,
         start_new_session=True,
         stderr=subprocess.DEVNULL,

@@ -1,1 +1,1 @@
-"""Programs inside the testbed: servers, the relay, the daemon under test, and their watchers."""
+"""Programs inside the testbed: servers, the daemon under test, and their watchers."""

@@ -5,21 +5,16 @@ MPTCP and plain TCP. Files to download are holes, which take no disk. nginx writ
 its own, deletes them at once, and answers only after the last byte.
 """
 
-import hashlib
 import re
-import shlex
 import socketserver
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import IO
 
-from cedos.commands.example import PLAIN
-from cedos.errors import EmulationError
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.services import Service, Started, accepts
-from emu.testbed.wiring import RELAY
 
 HTTP_PORT = 80
 HTTPS_PORT = 443
@@ -90,10 +85,6 @@ _START = """set -e
 mount -t tmpfs -o size={space},mode=755 cedos-uploads {directory}/uploads
 exec {wrap} nginx -p {directory} -c {directory}/nginx.conf -e {directory}/error.log
 """
-RELAY_PORT: Final = 3128
-_RELAY_START_S: Final = 15.0
-# The addresses that the providers' NATs give to clients.
-_CLIENTS: Final = "198.51.100.0/22"
 
 
 class Servers(Started):
@@ -265,49 +256,3 @@ class _MakerHandler(socketserver.StreamRequestHandler):
             _hole(self.server.sizes, int(asked[1]))
             answer = b"HTTP/1.0 200 OK\r\nX-Accel-Redirect: /made/%s\r\n\r\n" % asked[1]
         self.wfile.write(answer)
-
-
-def relay_command(folder: Path, *lines: str) -> list[str]:
-    """Write the shipped configuration to `folder`, with `lines` added; return the unit's command.
-
-    The name of squid's shared memory is unique, because network namespaces share /dev/shm.
-    """
-    config = folder / "relay.conf"
-    config.write_text("\n".join([PLAIN["relay-config"].read_text(), *lines, ""]))
-    unit = PLAIN["relay-unit"].read_text()
-    started = re.search(r"^ExecStart=(.+)$", unit, re.M)
-    assert started is not None
-    name = f"cedos{hashlib.sha256(str(folder).encode()).hexdigest()[:16]}"
-    own = started[1].replace("/etc/cedos/relay.conf", str(config)).replace("cedosrelay", name)
-    return shlex.split(own)
-
-
-class Relaying(Started):
-    """The shipped relay in the laptop's core, as a `with` block inside the laptop's.
-
-    The laptop needs a core. `environment` has the variables that tell programs of the relay.
-    """
-
-    environment: Final = {
-        "http_proxy": f"http://{RELAY}:{RELAY_PORT}",
-        "https_proxy": f"http://{RELAY}:{RELAY_PORT}",
-        "no_proxy": "",
-    }
-
-    def __init__(self, laptop: Laptop) -> None:
-        if laptop.core is None:
-            raise EmulationError("a relay needs a laptop with a core")
-        self._core = laptop.core
-        self._folder = laptop.directory
-        self._service: Service | None = None
-
-    def _start(self) -> None:
-        words = relay_command(
-            self._folder, f"acl clients src {_CLIENTS}", "shutdown_lifetime 1 second"
-        )
-        self._service = Service(self._core, *words, output=self._folder / "relay.log")
-        self._service.wait_for(lambda: accepts(self._core, RELAY, RELAY_PORT), _RELAY_START_S)
-
-    def close(self) -> None:
-        if self._service is not None:
-            self._service.close()
