@@ -19,8 +19,8 @@ _TESTS = str(ROOT / "tests") + "/"
 
 # Who chooses the path, and how much there is: none of it is for others to choose.
 ALLOWED = {
-    "apps/files/client_store.py:_clients": "at the start: folders of the gateway's own",
-    "apps/files/client_store.py:_read": "at the start: what the last process kept, with its limits",
+    "apps/files/objects/object_store.py:_clients": "at the start: folders of the gateway's own",
+    "apps/files/objects/object_store.py:_read": "at the start: what the last process kept, within limits",
     "apps/files/partial.py:finish": "cedos-get and cedos-pod alone: the user's own disk",
     "apps/files/podcast_library.py:_parsed": "cedos-pod alone, which begins one process for each feed",
     "kernel/own_file.py:database": "at the start; later in a thread",

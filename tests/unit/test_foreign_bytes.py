@@ -33,7 +33,7 @@ from cedos.api.programs import ChoiceRequest
 from cedos.api.transfers import TransferReport
 from cedos.apps.files import messages as files
 from cedos.apps.files.objects.http_rules import CacheLookup
-from cedos.apps.files.objects.object_store import ObjectRecord
+from cedos.apps.files.objects.stored_object import ObjectRecord
 from cedos.apps.sharing.protocol.certificates import (
     CertificateAuthority,
     UntrustedError,

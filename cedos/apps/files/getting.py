@@ -78,11 +78,6 @@ class Getting:
         self._wrong = self._anew = 0
         self._received_bytes = 0  # by earlier sessions
 
-    @property
-    def told(self) -> dict[str, Any]:
-        """Return facts for --json beyond the progress."""
-        return {}
-
     async def ask(self) -> None:
         """Ask for the size alone, and drop received bytes of another version. Errors: as of `run`."""
         await self._link.until_done(self._head, self.progress, self._patience_s)

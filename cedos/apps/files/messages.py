@@ -6,9 +6,8 @@ A message is JSON behind its length (32 bits, big-endian). The client asks for o
   whole file's SHA-256; with `head` the `Answer` alone.
 - `ListRequest`: `Listing`, then `size` bytes of JSON: a list of `Entry`.
 - `PutRequest`: `PutAnswer` with where to begin; the client sends the bytes from there and the digest of
-  the whole file, and gets another `PutAnswer` once the file has its name. With `web` it is an upload to
-  an ordinary web server, and the other end a gateway, whose last `PutAnswer` has that server's answer.
-  With `folder` one `PutAnswer` says that the folder is there.
+  the whole file, and gets another `PutAnswer` once the file has its name. With `folder` one `PutAnswer`
+  says that the folder is there.
 
 Names are text. A byte of a name that is not UTF-8 is NUL and two hex digits, for no name has a NUL.
 """
@@ -27,8 +26,6 @@ VERSION: Final = 4
 DIGEST_BYTES: Final = 32
 LONGEST_LISTING: Final = 1 << 24
 MOST_ENTRIES: Final = 50_000
-MOST_KEPT_S: Final = 31 * 86_400.0
-MOST_ANSWER_BYTES: Final = 24_576
 _LENGTH: Final = struct.Struct(">I")
 _LONGEST: Final = 65_536
 _LARGEST: Final = 1 << 62
@@ -43,11 +40,6 @@ UnixTime = Annotated[float, msgspec.Meta(ge=_BEFORE, le=_AFTER)]
 PathText = Annotated[str, msgspec.Meta(max_length=_LONGEST_PATH_LETTERS)]
 VersionText = Annotated[str, msgspec.Meta(max_length=100)]
 WhyText = Annotated[str, msgspec.Meta(max_length=1000)]
-HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-HeaderName = Annotated[str, msgspec.Meta(pattern=f"^{HEADER_NAME.pattern}\\Z")]
-HeaderValue = Annotated[
-    str, msgspec.Meta(pattern=r"^[^\x00-\x08\x0a-\x1f\x7f]*\Z", max_length=8192)
-]
 
 
 def text_of(path: str) -> str:
@@ -96,46 +88,10 @@ class ListRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="list"):
     protocol: int = VERSION
 
 
-class WebUpload(msgspec.Struct, frozen=True):
-    """The PUT that a gateway sends to an origin once it has the whole body.
-
-    `id`: the client's own for this upload: it is sent once, however often it is asked for. `keep_s`: how
-    long the gateway waits for a client that is away.
-    """
-
-    id: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
-    headers: Annotated[list[tuple[HeaderName, HeaderValue]], msgspec.Meta(max_length=64)]
-    keep_s: Annotated[float, msgspec.Meta(ge=0, le=MOST_KEPT_S)]
-
-
-class WebAnswer(msgspec.Struct, frozen=True):
-    """The result of an upload: the origin's answer and the beginning of its body; or a `problem`."""
-
-    status: Annotated[int, msgspec.Meta(ge=0, le=999)] = 0
-    reason: WhyText = ""
-    headers: Annotated[list[tuple[HeaderName, HeaderValue]], msgspec.Meta(max_length=256)] = []
-    body: Annotated[bytes, msgspec.Meta(max_length=MOST_ANSWER_BYTES)] = b""
-    shortened: bool = False
-    problem: WhyText = ""
-    at_unix_s: UnixTime = 0.0
-
-    @property
-    def good(self) -> bool:
-        return 200 <= self.status < 400
-
-    @property
-    def text(self) -> str:
-        """Return the body if it is text, else an empty string."""
-        kinds = [value for name, value in self.headers if name.lower() == "content-type"]
-        kind = (kinds or [""])[0].lower()
-        shown = kind.startswith("text/") or "json" in kind or "xml" in kind
-        return self.body.decode(errors="replace") if shown else ""
-
-
 class PutRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
     """A request to keep a file under `path`; `version` is the client's own name of its version.
 
-    `web`: `path` is a URL. `folder`: of a folder, to be made; `size` is 0.
+    `folder`: of a folder, to be made; `size` is 0.
     """
 
     path: PathText
@@ -143,7 +99,6 @@ class PutRequest(msgspec.Struct, frozen=True, tag_field="ask", tag="put"):
     version: VersionText
     modified_unix_s: UnixTime = 0.0
     protocol: int = VERSION
-    web: WebUpload | None = None
     folder: bool = False
 
 
@@ -189,7 +144,6 @@ class PutAnswer(msgspec.Struct, frozen=True):
 
     start: Offset = 0
     refused: WhyText = ""
-    web: WebAnswer | None = None
 
 
 def pack(message: msgspec.Struct) -> bytes:

@@ -5,14 +5,12 @@ import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from cedos.apps.files.getting import MOST_ANEW
 from cedos.apps.files.messages import (
     PutAnswer,
     PutRequest,
-    WebAnswer,
-    WebUpload,
     pack,
     path_text,
     read,
@@ -78,24 +76,13 @@ _SPARE_BYTES: Final = 10_000_000
 
 
 class Putting:
-    """An upload of one file; it fails after `patience_s` without a byte and without a session.
+    """An upload of one file; it fails after `patience_s` without a byte and without a session."""
 
-    `web`: the server is a gateway, `path` a URL, and `answer` what came of it there.
-    """
-
-    def __init__(
-        self,
-        body: UploadBody,
-        path: str,
-        link: Sessions,
-        patience_s: float,
-        web: WebUpload | None = None,
-    ) -> None:
+    def __init__(self, body: UploadBody, path: str, link: Sessions, patience_s: float) -> None:
         self._body, self._path, self._link = body, path, link
-        self._patience_s, self._web = patience_s, web
+        self._patience_s = patience_s
         self._begun = False
         self._sent_bytes = 0  # by earlier sessions
-        self.answer: WebAnswer | None = None
         self.progress = Progress(size_bytes=body.size)
 
     async def ask(self) -> None:
@@ -105,32 +92,10 @@ class Putting:
     async def run(self) -> None:
         """Upload until the server has the whole file under its name.
 
-        TransferError: the server will not, or the file changed; or what became of an upload is no good
-        news. SessionError: no server for too long; what has arrived is kept there.
+        TransferError: the server will not, or the file changed. SessionError: no server for too long;
+        what has arrived is kept there.
         """
         await self._link.until_done(self._over, self.progress, self._patience_s)
-        if (answer := self.answer) is None or answer.good:
-            return
-        if answer.status:
-            text = answer.text.strip().partition("\n")[0][:200]
-            raise TransferError(
-                f"the web server answers {answer.status} {answer.reason}".rstrip()
-                + (f": {text}" if text and "<" not in text else "")
-            )
-        raise TransferError(answer.problem)
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """Return for --json what the web server answered."""
-        if (answer := self.answer) is None:
-            return {}
-        return {
-            "status": answer.status,
-            "reason": answer.reason,
-            "headers": answer.headers,
-            "answer": answer.text,
-            "answer_shortened": answer.shortened,
-        }
 
     def close(self) -> None:
         self._body.close()
@@ -148,7 +113,6 @@ class Putting:
             body.size,
             str(version),
             unix_time(version.modified_ns / 1e9),
-            web=self._web,
         )
         await connection.write(pack(asked))
         start = (await self._answer(connection)).start
@@ -168,11 +132,9 @@ class Putting:
                 await asyncio.wait((answering,), timeout=_SHOWN_S)
                 sent = max(connection.acknowledged_bytes - first, 0)
                 progress.have_bytes = min(start + sent, body.size)
-                if self._web is not None and progress.have_bytes == body.size:
-                    progress.state = "the gateway sends it on"
                 if sending.done() and not answering.done():
                     sending.result()
-            self.answer = answering.result().web
+            answering.result()
             await sending
             # The session reads the file until the server has its bytes, whatever the server said before.
             await connection.acknowledged(connection.written_bytes)
@@ -196,8 +158,7 @@ class Putting:
     async def _answer(self, connection: "Connection") -> PutAnswer:
         answer: PutAnswer = await read(PutAnswer, connection.read_exactly)
         if answer.refused:
-            who = "server" if self._web is None else "gateway"
-            raise TransferError(f"the {who} says: {answer.refused}")
+            raise TransferError(f"the server says: {answer.refused}")
         return answer
 
     async def _send(self, connection: "Connection", start: int) -> None:

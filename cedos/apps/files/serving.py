@@ -440,8 +440,6 @@ class Serving:
 
     async def _take(self, connection: "Connection", request: PutRequest, who: str) -> None:
         """Receive a file from a client, from where an earlier session ended."""
-        if request.web is not None:
-            raise TransferError("this server is not a gateway and does not forward files")
         if self._uploads is None:
             raise TransferError("this server takes no files (cedos-serve --writable)")
         if request.folder:

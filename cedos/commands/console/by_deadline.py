@@ -280,7 +280,6 @@ class FileByDeadline:
             "by_unix_s": self._by_unix_s,
             "in_time": late_s == 0.0,
             "late_s": round(late_s, 3),
-            **self._moving.told,
             "error": None,
         }
 

@@ -78,7 +78,6 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
             "~/.cache/cedos/objects",
             "Files that it fetched for clients, each client's apart (--cache).",
         ),
-        ("~/.cache/cedos/uploads", "Uploads of clients, until the web server has answered."),
         (
             "~/.cache/cedos/idle-sessions",
             "The sessions of clients that are away, an hour at most; secret.",
@@ -117,14 +116,10 @@ log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
 )  # fmt: skip
 @click.option(
     "--cache", default="2GB", show_default=True, type=SIZE, metavar="SIZE",
-    help="The most disk for files that it fetches for clients (cedos-get --via gateway), and as much for"
-    " their uploads (cedos-put --via gateway). One client may use half of it.",
+    help="The most disk for files that it fetches for clients (cedos-get --via gateway). One client may"
+    " use half of it.",
 )  # fmt: skip
-@click.option(
-    "--no-cache",
-    is_flag=True,
-    help="Fetch nothing for clients, and take no uploads for web servers.",
-)
+@click.option("--no-cache", is_flag=True, help="Fetch nothing for clients.")
 @click.option(
     "--log-level", default="info", show_default=True,
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -221,10 +216,7 @@ async def _run(
     from cedos.apps.files.objects.object_serving import (  # noqa: PLC0415
         ObjectServing,
         ProgramRequests,
-        client_of,
     )
-    from cedos.apps.files.objects.origin_client import OriginClient  # noqa: PLC0415
-    from cedos.apps.files.web_uploads import UploadSender, UploadStore, WebUploads  # noqa: PLC0415
 
     rules = settings.rules()
 
@@ -244,22 +236,13 @@ async def _run(
             raise OSError(error.details) from error
 
     fetcher = ObjectFetcher(ObjectStore(folder / "objects", cache_bytes), refused, look_up)
-    store = UploadStore(folder / "uploads", cache_bytes)
-    sender = UploadSender(OriginClient(refused, look_up))
-    uploads = WebUploads(
-        store,
-        sender,
-        fetcher.invalidate,
-        lambda client: any(client_of(key) == client for key in invited.by_key()),
-    )
 
     def serving(connection: Connection) -> ObjectServing:
         return ObjectServing(
-            connection, fetcher, lambda: invited.name_of(connection.peer_key) is not None, uploads
+            connection, fetcher, lambda: invited.name_of(connection.peer_key) is not None
         )
 
     requests = ProgramRequests(fetcher)
-    uploads.begin()
     if fetcher.store.used_before:  # thousands of records are read before a client waits
         with suppress(TransferError):
             fetcher.store.open()
@@ -268,7 +251,6 @@ async def _run(
             gateway = Gateway(settings, me, invited.name_of, serving, requests, share.answer)
             await _serve(gateway, listening, len(invited.names), share)
     finally:
-        await uploads.close()
         await fetcher.close()
 
 

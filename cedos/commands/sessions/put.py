@@ -1,4 +1,4 @@
-"""`cedos-put`: send files to `cedos-serve --writable`, and to web servers through the gateway."""
+"""`cedos-put`: send files to `cedos-serve --writable`."""
 
 import os
 import stat
@@ -6,11 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from cedos.apps.files.messages import MOST_KEPT_S
 from cedos.apps.files.partial import OpenFolder, disk_words, folder_below
 from cedos.apps.files.putting import Putting, UploadBody, put_folder
 from cedos.apps.files.server_link import ServerLink
@@ -24,7 +23,6 @@ from cedos.commands.console.transfers import (
     Endpoints,
     deadline_option,
     drawn,
-    gateway,
     interruptible,
     networks_option,
     say_if_closed,
@@ -32,14 +30,11 @@ from cedos.commands.console.transfers import (
     timeout_option,
     too_late,
 )
-from cedos.commands.console.waiting_files import HEADERS, WebTarget, upload, web_upload
+from cedos.commands.console.waiting_files import upload
 from cedos.errors import CedosError, TransferError
 from cedos.kernel import process_limits
 from cedos.plain_text import plain
 from cedos.session import keys
-
-# The time beyond the deadline for which the gateway keeps an incomplete upload.
-_BEYOND_S: Final = 86_400.0
 
 
 @click.command(
@@ -54,18 +49,12 @@ _BEYOND_S: Final = 86_400.0
         ("cedos-put -r photos home/2026/", "A folder with all that is in it, to 2026/photos."),
         ("cedos-put report.pdf home/inbox/march.pdf", "Under another name."),
         ("cedos-put -r --by tomorrow photos home/2026/", "They can wait: over Wi-Fi, if possible."),
-        (
-            "cedos-put --via gateway -H @token --by 20:00 photos/*.jpg https://dav.example.org/2026/",
-            "The joined gateway collects each file and then sends it (PUT); the file `token` has a line"
-            " such as 'Authorization: ...'.",
-        ),
         ("cedos-get --print-key", "Prints your own public key, for the server's --clients."),
     ],
     exits={
-        0: "The server has all files; a web server has answered 2xx or 3xx. With --by also if late.",
+        0: "The server has all files. With --by also if late.",
         1: "The server refuses files, this file or you, or was not reached for too long; a file cannot "
-        "be read; a web server has answered otherwise or not at all. The server keeps what "
-        "has arrived; the other files are sent.",
+        "be read. The server keeps what has arrived; the other files are sent.",
         2: "",
         130: "Interrupted by Ctrl-C. What has arrived is kept there.",
     },
@@ -75,17 +64,8 @@ _BEYOND_S: Final = 86_400.0
     "files", nargs=-1, required=True, metavar="FILE...",
     type=click.Path(path_type=Path, exists=True),
 )  # fmt: skip
-@click.argument("to", type=SOURCE, metavar="HOST[:PORT]/PATH|URL")
+@click.argument("to", type=SOURCE, metavar="HOST[:PORT]/PATH")
 @click.option("-r", "--recursive", is_flag=True, help="Send folders with their contents.")
-@click.option(
-    "--via", type=click.Choice(["gateway"]),
-    help="Let the joined gateway send each file to the URL's server in one request, once it has all of"
-    " the file. The gateway can read it.",
-)  # fmt: skip
-@click.option(
-    "-H", "--header", "headers", type=HEADERS, multiple=True, metavar="NAME: VALUE|@FILE",
-    help="With --via: another header, or all lines of a file; may be repeated.",
-)  # fmt: skip
 @networks_option
 @servers.key_option
 @servers.save_option
@@ -100,8 +80,6 @@ def command(
     files: tuple[Path, ...],
     to: Source,
     recursive: bool,
-    via: str | None,
-    headers: tuple[list[tuple[str, str]], ...],
     networks: tuple[str, ...],
     given_key: bytes | None,
     alias: str | None,
@@ -124,30 +102,16 @@ def command(
     ones only as much as the deadline needs. `cedos transfers` shows their state. Late files are
     sent all the same.
 
-    With --via gateway the files go to a web server. The gateway (`cedos join`) collects each file
-    and sends it in one PUT. The answer comes back, also to a later start of the same command, which
-    sends nothing twice. A changed file counts as another one. The gateway can read files and headers,
-    and then forgets them. Files go below a URL that ends with a slash.
-
     All files are tried until a server is given up. The exit status is that of the first error. Your own
     key identifies you, and the server must know it.
     """
     several = len(files) > 1 or files[0].is_dir()
-    target: WebTarget | None = None
-    if to.is_url or via is not None:
-        if not to.is_url or via is None or given_key is not None:
-            raise click.UsageError(
-                "--via gateway goes with a URL such as https://example.org/inbox/, without --key: the"
-                " joined gateway could read the files"
-            )
-        wanted_s = max(deadline, 0.0 if by is None else by - time.time() + _BEYOND_S)
-        target = WebTarget(
-            to.path, [one for of in headers for one in of], min(wanted_s, MOST_KEPT_S)
-        )  # fmt: skip
-        target.check(several)
-    elif headers:
-        raise click.UsageError("--header goes with --via gateway")
-    if target is None and not to.is_folder and several:
+    if to.is_url:
+        raise click.UsageError(
+            "files go to a cedos-serve --writable, such as server.example/inbox/; curl -T sends them to a"
+            " web server, and with cedos forward its connection survives outages"
+        )
+    if not to.is_folder and several:
         raise click.UsageError(f"{to.name} is no folder; {to.name}/ would be right")
     folders = [str(each) for each in files if each.is_dir()]
     if folders and not recursive:
@@ -155,20 +119,15 @@ def command(
     servers.interfaces(networks)
     if not quiet:
         say_if_closed("cedos-put")
-    if target is not None:
-        me, server = gateway()
-    else:
-        me = keys.own(own_key or keys.own_key_path())
-        server = servers.known(to.host, to.port, given_key)
+    me = keys.own(own_key or keys.own_key_path())
+    server = servers.known(to.host, to.port, given_key)
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
-    run = _Run(to.server, target, ends, quiet, as_json)
+    run = _Run(to.server, ends, quiet, as_json)
     process_limits.allow()  # each folder stays open until the end
     with ExitStack() as opened:
         try:
-            for source, path, below in _files(
-                files, "" if target else to.path, run.left_out, opened
-            ):
+            for source, path, below in _files(files, to.path, run.left_out, opened):
                 run.add(source, path, below)
             interruptible(run.now() if by is None else run.later(by))
         finally:  # also after Ctrl-C: what is there is there
@@ -177,17 +136,12 @@ def command(
 
 
 class _Run:
-    """The state of one command: its exit `status`, and what it tells, which is kept nowhere.
+    """The state of one command: its exit `status`, and what it tells, which is kept nowhere."""
 
-    `target`: files go to a web server.
-    """
-
-    def __init__(
-        self, server: str, target: WebTarget | None, ends: Endpoints, quiet: bool, as_json: bool
-    ) -> None:
-        self._server, self._target, self._ends = server, target, ends
+    def __init__(self, server: str, ends: Endpoints, quiet: bool, as_json: bool) -> None:
+        self._server, self._ends = server, ends
         self._quiet, self._json = quiet or as_json, render.JsonFiles() if as_json else None
-        # Each file with its folder, its path at the server (`target`: its URL), and the whole target.
+        # Each file with its folder, its path at the server, and the whole target.
         self._sent: list[tuple[Path, OpenFolder | None, str, str]] = []
         self._folders: list[tuple[Path, str, str]] = []
         self.status = 0
@@ -203,16 +157,10 @@ class _Run:
     def add(self, source: Path, path: str, below: OpenFolder | None) -> None:
         """Add a file, or a folder without files (a path that ends with a slash)."""
         where = f"{self._server}/{path}"
-        if self._target is None:
-            if path.endswith("/"):
-                self._folders.append((source, path, where))
-            else:
-                self._sent.append((source, below, path, where))
-        elif path.endswith("/"):
-            self.left_out(source, "a web server takes no folder without files")
+        if path.endswith("/"):
+            self._folders.append((source, path, where))
         else:
-            url = self._target.of(path)
-            self._sent.append((source, below, url, url))
+            self._sent.append((source, below, path, where))
 
     def left_out(self, source: Path, why: str) -> None:
         """Report what is not sent."""
@@ -238,11 +186,7 @@ class _Run:
     ) -> dict[str, Any]:
         """Send a file. CedosError: the server does not have it."""
         began_s = time.monotonic()
-        if self._target is None:
-            body, web = UploadBody(source, below), None
-        else:
-            body, web = self._target.prepared(source, path, below)
-        putting = Putting(body, path, link, self._ends.deadline_s, web)
+        putting = Putting(UploadBody(source, below), path, link, self._ends.deadline_s)
         try:
             async with drawn(source.name, putting.progress, quiet=self._quiet):
                 await putting.run()
@@ -254,7 +198,6 @@ class _Run:
             "here_before_bytes": progress.began_bytes,
             "sessions": progress.sessions,
             "seconds": round(time.monotonic() - began_s, 3),
-            **putting.told,
             "error": None,
         }
 
@@ -263,11 +206,7 @@ class _Run:
         waiting = FilesByDeadline(by_unix_s, self._quiet, self._done, self._failed)
         for source, below, path, where in self._sent:
             try:
-                if self._target is not None:
-                    file = web_upload(source, below, where, self._target)
-                else:
-                    file = upload(source, below, path, where, self._ends)
-                waiting.add(file, self._ends)
+                waiting.add(upload(source, below, path, where, self._ends), self._ends)
             except CedosError as error:
                 self._failed(where, source, error)
         await waiting.run()
@@ -288,13 +227,10 @@ class _Run:
         self._note(fact)
         if self._quiet:
             return
-        said = f", {fact['status']} {fact['reason']}".rstrip() if "status" in fact else ""
         line = summary(fact, fact["to"])
-        if fact["bytes"] and fact["here_before_bytes"] == fact["bytes"] and not said:
+        if fact["bytes"] and fact["here_before_bytes"] == fact["bytes"]:
             line = f"{plain(fact['to'])}: {size(fact['bytes'])}, was there already"
-        echo(line + said + too_late(fact))
-        if answer := fact.get("answer", "").splitlines():
-            render.show(answer)
+        echo(line + too_late(fact))
 
     def _failed(self, where: str, source: Path, error: CedosError) -> None:
         say("cedos-put", type(error)(f"{source}: {error}"))

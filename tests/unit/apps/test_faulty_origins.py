@@ -133,7 +133,7 @@ async def at_a_gateway(url, folder):
                 yield os.pread(number, size, 0)
         if number >= 0:
             os.close(number)
-            fetcher.invalidate("a" * 32, object_fetcher.object_url(url))
+            fetcher.store.remove("a" * 32, found)
     await fetcher.close()
 
 

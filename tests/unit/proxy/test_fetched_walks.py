@@ -250,8 +250,6 @@ class Walk:
         version = draw.choice(["", *(had for at, had in self._versions if at == (client, url))])
         fields = [(name.lower(), value) for name, value in object_fetcher._ASKED.items()]
         one = Asked("", self._hosts.index(client), "GET", path, fields, began_s=time.time())
-        if draw.random() < 0.1:
-            fetcher.invalidate(client, object_fetcher.object_url(url))
         try:
             found = await fetcher.find(client, url, version)
             with found.path.open("rb") as opened:

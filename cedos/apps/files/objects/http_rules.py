@@ -23,7 +23,7 @@ from hishel import (
     StoreAndUse,
 )
 
-from cedos.apps.files.objects.object_store import HeaderLists, ObjectRecord
+from cedos.apps.files.objects.stored_object import HeaderLists, ObjectRecord
 from cedos.web import date
 
 # A client is a host: its users share its objects.

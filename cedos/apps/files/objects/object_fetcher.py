@@ -19,8 +19,9 @@ from yarl import URL
 from cedos import web
 from cedos.apps.files.messages import unix_time
 from cedos.apps.files.objects.http_rules import CONDITIONS, CacheLookup, variant
-from cedos.apps.files.objects.object_store import ObjectStore, StoredObject
+from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.apps.files.objects.origin_client import LookUp, OriginClient, words
+from cedos.apps.files.objects.stored_object import StoredObject
 from cedos.errors import TransferError
 from cedos.web import AGENT, LEAST_BYTES, AnswerHead, blocks, strong_validator
 
@@ -225,13 +226,6 @@ class ObjectFetcher:
         fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
         return None if fresh is None else there[fresh]
 
-    def invalidate(self, client: str, url: URL) -> None:
-        """Invalidate a URL that a request has changed at its origin (RFC 9111, 4.4)."""
-        for each in self.store.of_url(client, str(url)):
-            each.record.reusable = False  # (of one that is on its way yet)
-            if each.whole:
-                self.store.remove(client, each)
-
     def unwanted(self, client: str, found: StoredObject) -> None:
         """Drop an object without users, unless it may answer other requests."""
         if not found.record.reusable and not found.users:
@@ -304,7 +298,7 @@ class ObjectFetcher:
         """Ask the origin, which answers in time. TransferError."""
         try:
             async with asyncio.timeout(web.SILENCE_S):
-                return await self._origins.ask("GET", url, headers, silence_s=None, asker=client)
+                return await self._origins.ask(url, headers, client)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
 
@@ -442,9 +436,7 @@ class ObjectFetcher:
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
         async with asyncio.timeout(web.SILENCE_S):
-            answer = await self._origins.ask(
-                "GET", url, asked | wanted, silence_s=None, asker=client
-            )
+            answer = await self._origins.ask(url, asked | wanted, client)
         head = AnswerHead.of(url, answer)
         if head.part is not None and head.continues(found.have, validator, size):
             return answer, head.part[1]

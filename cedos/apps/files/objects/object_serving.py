@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import aiohttp
 import structlog
@@ -17,18 +17,13 @@ from cedos.apps.files.messages import (
     DIGEST_BYTES,
     VERSION,
     Answer,
-    AnyRequest,
     FileRequest,
-    Listing,
-    ListRequest,
-    PutAnswer,
-    PutRequest,
     pack,
     read,
 )
 from cedos.apps.files.objects.http_rules import CONDITIONS, not_modified, one_range
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher, PassedOn
-from cedos.apps.files.objects.object_store import ObjectRecord, OpenObject, StoredObject
+from cedos.apps.files.objects.stored_object import ObjectRecord, OpenObject, StoredObject
 from cedos.apps.files.tree import reader
 from cedos.errors import SessionError, TransferError
 from cedos.session.io.driver import current
@@ -59,7 +54,7 @@ UNCHANGED: Final = (0, 0)
 
 
 def client_of(key: bytes) -> str:
-    """Return the name under which the objects and uploads of the client with this public key lie."""
+    """Return the name under which the objects of the client with this public key lie."""
     return host_id(key).hex()[:32]
 
 
@@ -71,25 +66,13 @@ class _HandedOn:
     opened: OpenObject
 
 
-class UploadTaker(Protocol):
-    """A receiver of uploads to web servers, such as `web_uploads.WebUploads`."""
-
-    async def take(self, connection: Connection, client: str, request: PutRequest) -> None:
-        """Take an upload. Errors: TransferError, it is refused; SessionError."""
-
-
 class ObjectServing:
     """The gateway's end of a stream of requests; `admitted` tells whether the client is still served."""
 
     def __init__(
-        self,
-        connection: Connection,
-        fetcher: ObjectFetcher,
-        admitted: Callable[[], bool],
-        uploads: UploadTaker | None = None,
+        self, connection: Connection, fetcher: ObjectFetcher, admitted: Callable[[], bool]
     ) -> None:
         self._connection, self._fetcher, self._admitted = connection, fetcher, admitted
-        self._uploads = uploads
         self._client = client_of(connection.peer_key)
         self._handed_on: deque[_HandedOn] = deque()
 
@@ -99,7 +82,7 @@ class ObjectServing:
         try:
             while begun := await connection.first_byte():
                 try:
-                    request: AnyRequest = await read(AnyRequest, connection.read_exactly, begun)
+                    request: FileRequest = await read(FileRequest, connection.read_exactly, begun)
                 except TransferError as error:
                     connection.abort(str(error))
                     return
@@ -119,9 +102,7 @@ class ObjectServing:
                     _log.error("answering a client failed", exc_info=error)
                     why = "the gateway failed at this; its owner's log says why"
                 if why:
-                    await connection.write(pack(_refusal(request, why)))
-                    if isinstance(request, PutRequest):
-                        break  # what follows may be bytes of the file
+                    await connection.write(pack(Answer(refused=why[:1000])))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GOODBYE_S):
                     await connection.acknowledged(connection.written_bytes)
@@ -134,22 +115,11 @@ class ObjectServing:
             if connection.acknowledged_bytes < connection.written_bytes:
                 connection.abort("what was asked for was not taken")
 
-    async def _answer(self, request: AnyRequest) -> None:
+    async def _answer(self, request: FileRequest) -> None:
         if not self._admitted():
             raise TransferError("this client is no longer invited")
         if request.protocol != VERSION:
             raise TransferError(f"this gateway speaks version {VERSION} of the file protocol")
-        if (
-            isinstance(request, PutRequest)
-            and request.web is not None
-            and self._uploads is not None
-        ):
-            await self._uploads.take(self._connection, self._client, request)
-            return
-        if not isinstance(request, FileRequest):
-            raise TransferError(
-                "a gateway has neither folders nor room for files, but takes uploads to web servers"
-            )
         # A client that asks ahead waits until it has acknowledged what came before.
         while len(self._handed_on) >= MOST_AHEAD:
             await self._connection.acknowledged(self._handed_on[0].end)
@@ -210,14 +180,6 @@ def _answer(request: FileRequest, found: StoredObject, size: int) -> Answer:
     record = found.record
     known = request.version == record.version and request.have <= size
     return Answer(size, request.have if known else 0, record.version, record.modified_unix_s)
-
-
-def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:
-    if isinstance(request, FileRequest):
-        return Answer(refused=why[:1000])
-    return Listing(refused=why[:1000]) if isinstance(request, ListRequest) else PutAnswer(
-        refused=why[:1000]
-    )  # fmt: skip
 
 
 class ProgramRequests:

@@ -14,7 +14,7 @@ from yarl import URL
 from cedos import web
 
 LONGEST_HEAD: Final = 1 << 17
-_AUTOMATIC: Final = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT, hdrs.CONTENT_TYPE)
+_AUTOMATIC: Final = (hdrs.ACCEPT, hdrs.ACCEPT_ENCODING, hdrs.USER_AGENT)
 
 _SILENT: Final = {
     errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN,
@@ -69,16 +69,9 @@ class OriginClient:
         self._client: aiohttp.ClientSession | None = None
 
     async def ask(
-        self,
-        method: str,
-        url: URL,
-        headers: Mapping[str, str] | list[tuple[str, str]],
-        *,
-        silence_s: float | None,
-        data: Any = None,
-        asker: Hashable = None,
+        self, url: URL, headers: Mapping[str, str], asker: Hashable = None
     ) -> aiohttp.ClientResponse:
-        """Send a request; return the answer's head, for the caller to read on and to close.
+        """Send a GET; return the answer's head, for the caller to read on and to close.
 
         Raises: aiohttp.ClientError, OSError, TimeoutError (`words` says which).
         """
@@ -86,16 +79,14 @@ class OriginClient:
             # Each request has a connection of its own. A reused one may have been closed, and nothing
             # would say whether the origin received the request; and idle ones would have no bound.
             self._client = web.client(
-                self._socket, tls=web.tls_context(), agent=None, limit=0,
+                self._socket, silence_s=None, tls=web.tls_context(), agent=None, limit=0,
                 force_close=True, resolver=self._resolver,
             )  # fmt: skip
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=web.CONNECT_S, sock_read=silence_s)
         web.asker.set(asker)
         try:
-            answer = await self._client.request(
-                method, url, headers=headers, data=data, allow_redirects=False,
-                skip_auto_headers=_AUTOMATIC, timeout=limits,
-            )  # fmt: skip
+            answer = await self._client.get(
+                url, headers=headers, allow_redirects=False, skip_auto_headers=_AUTOMATIC
+            )
         except (aiohttp.ClientError, OSError, TimeoutError):
             raise
         except ValueError as error:  # a part of its name is too long, say

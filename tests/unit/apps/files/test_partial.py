@@ -15,7 +15,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.apps.files import partial
-from cedos.apps.files.objects.object_store import ObjectRecord, StoredObject
+from cedos.apps.files.objects.stored_object import ObjectRecord, StoredObject
 from cedos.apps.files.partial import (
     PART_NAME,
     NotedBytes,

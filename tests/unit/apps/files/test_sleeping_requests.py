@@ -16,13 +16,13 @@ from cedos.apps.files.messages import (
     FileRequest,
     PutAnswer,
     PutRequest,
-    WebUpload,
     pack,
     read,
 )
 from cedos.apps.files.objects.object_serving import ObjectServing
 from cedos.apps.files.serving import Serving, UploadLimits, Uploads
 from cedos.apps.files.tree import Tree
+from cedos.errors import SessionError
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.protocol.crypto import KeyPair
@@ -95,27 +95,14 @@ async def serving_files(folder):
             await files.close()
 
 
-class Taker:
-    """A receiver of uploads that answers once it has all of the body."""
-
-    def __init__(self):
-        self.body, self.go_on = b"", asyncio.Event()
-
-    async def take(self, connection, client, request):
-        await connection.write(pack(PutAnswer(0)))
-        self.body = await connection.read_exactly(request.size)
-        await self.go_on.wait()
-        await connection.write(pack(PutAnswer(request.size)))
-
-
 @asynccontextmanager
-async def serving_objects(folder, taker):
+async def serving_objects(folder):
     key, idle = KeyPair(os.urandom(32)), folder / "idle"
     gateway = Gateway(
         GatewaySettings(("127.0.0.1", 0), local=True, idle=idle),
         key,
         lambda _key: "laptop",
-        lambda one: ObjectServing(one, None, lambda: True, taker),
+        lambda one: ObjectServing(one, None, lambda: False),
     )
     await gateway.open()
     running = asyncio.create_task(gateway.run())
@@ -131,8 +118,8 @@ async def answered(kind, connection):
     return await asyncio.wait_for(read(kind, connection.read_exactly), 10)
 
 
-def request(size, *, web=None):
-    return pack(PutRequest("http://a.example/in" if web else "new", size, "v", web=web))
+def request(size):
+    return pack(PutRequest("new", size, "v"))
 
 
 async def test_half_an_upload_stays_awake_and_goes_on(tmp_path):
@@ -202,47 +189,24 @@ async def test_a_digest_that_is_computed_is_owed(tmp_path, monkeypatch):
         near.abort("the test is over")
 
 
-@pytest.mark.parametrize("sent", [3, 100_000, len(BODY)])
-async def test_an_upload_to_the_web_stays_awake_until_its_answer(tmp_path, sent):
-    taker = Taker()
-    async with serving_objects(tmp_path, taker) as server:
+async def test_half_a_request_at_a_gateway_stays_awake_and_goes_on(tmp_path):
+    async with serving_objects(tmp_path) as server:
         near = await server.connect()
-        whole = request(len(BODY), web=WebUpload("0" * 32, [], 60.0))
+        whole = pack(FileRequest("http://a.example/x"))
         await until(lambda: server.known_after_a_kill(near.flow_id))
         await near.write(whole[:3])
-        if sent > 3:
-            await near.write(whole[3:] + BODY[:sent])
         await until(lambda: near.acknowledged_bytes == near.written_bytes)
         await asyncio.sleep(0.3)
         assert not server.known_after_a_kill(near.flow_id)
         await server.away()
         assert len(server.living) == 1, "it sleeps"
         server.back()
-        await near.write((whole + BODY)[near.written_bytes :])
-        taker.go_on.set()
-        assert (await answered(PutAnswer, near)).start == 0
-        assert (await answered(PutAnswer, near)).start == len(BODY)
-        assert taker.body == BODY
+        await near.write(whole[3:])
+        assert "invited" in (await answered(Answer, near)).refused
         await until(lambda: server.known_after_a_kill(near.flow_id))
-        await server.away()
-        assert not server.living, "it does not sleep"
-        near.abort("the test is over")
-
-
-async def test_what_follows_a_refused_upload_is_read_by_nobody(tmp_path):
-    """After a sleep the rest of its body was read as requests."""
-    async with serving_objects(tmp_path, None) as server:
-        near = await server.connect()
-        await near.write(request(len(BODY), web=WebUpload("0" * 32, [], 60.0)))
-        assert "room" in (await answered(PutAnswer, near)).refused
-        await asyncio.sleep(0.3)
-        assert not server.known_after_a_kill(near.flow_id)
-        await server.away()
-        server.back()
-        await near.write(pack(PutRequest("new", 1, "v")))
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(near.read(1), 1.0)
-        near.abort("the test is over")
+        await near.write(request(1))  # a gateway takes no files
+        with pytest.raises(SessionError, match="invalid"):
+            await asyncio.wait_for(near.read(1), 5)
 
 
 async def test_an_application_that_does_not_say_that_it_rests_is_awake(tmp_path):

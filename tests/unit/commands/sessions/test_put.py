@@ -352,6 +352,7 @@ def test_limits_and_strangers(programs):
     programs.serve()
     assert "takes no files" in programs.run("cedos-put", "large", "home/").stderr
     assert "is a folder; -r sends it" in programs.run("cedos-put", "inbox", "home/").stderr
+    assert "curl -T" in programs.run("cedos-put", "large", "https://a.example/").stderr
     alone = programs.run("cedos-serve", "--writable", "inbox")
     assert "--writable goes with --clients" in alone.stderr
 

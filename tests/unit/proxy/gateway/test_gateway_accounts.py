@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import gc
-import hashlib
 import os
 import random
 import time
@@ -14,14 +13,11 @@ import pytest
 from kit.accounts import accounts, descriptors, grown
 
 from cedos import web
-from cedos.apps.files import partial, web_uploads
-from cedos.apps.files.messages import FileRequest, PutRequest, WebUpload, pack
-from cedos.apps.files.objects import object_fetcher, object_serving, object_store
+from cedos.apps.files.messages import FileRequest, PutRequest, pack
+from cedos.apps.files.objects import object_fetcher, object_serving, stored_object
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher
 from cedos.apps.files.objects.object_serving import ObjectServing, ProgramRequests
 from cedos.apps.files.objects.object_store import ObjectStore
-from cedos.apps.files.objects.origin_client import OriginClient
-from cedos.apps.files.web_uploads import UploadSender, UploadStore, WebUploads
 from cedos.errors import SessionError
 from cedos.proxy.gateway import gateway, origin
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
@@ -48,7 +44,6 @@ SAYS = {
     "odd": b"220 smtp.example\r\n\r\n",
     "nothing": b"",
 }  # fmt: skip
-UPLOADS = [f"{number:032x}" for number in range(5)]
 
 
 class Walk:
@@ -61,10 +56,9 @@ class Walk:
         self.sessions, self.tasks, self.fails = [], set(), 0.0
         self.answering = set()  # of the origin
         for module, name, error in (
-            (object_store.os, "dup", errno.EMFILE),
-            (object_store.os, "fdatasync", errno.EIO),
-            (partial.os, "pwrite", errno.ENOSPC),
-            (partial.os, "fsync", errno.EIO),
+            (stored_object.os, "dup", errno.EMFILE),
+            (stored_object.os, "fdatasync", errno.EIO),
+            (stored_object.os, "write", errno.ENOSPC),
             (origin.socket.socket, "connect_ex", errno.EMFILE),
         ):
             monkeypatch.setattr(module, name, self._failing(getattr(module, name), error))
@@ -81,13 +75,10 @@ class Walk:
         self.server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
         self.port = self.server.sockets[0].getsockname()[1]
         self.fetcher = ObjectFetcher(ObjectStore(self.folder / "objects", 8_000_000), lambda *_: "")
-        self.store = UploadStore(self.folder / "uploads", 8_000_000)
-        sender = UploadSender(OriginClient(lambda *_: ""), (0.05,))
-        self.uploads = WebUploads(self.store, sender, self.fetcher.invalidate, lambda _: True)
         limits = {"most": 60, "most_per_client": 25, "idle_s": 1.0, "connect_s": 0.5}
         self.gateway = Gateway(
             GatewaySettings(("127.0.0.1", 0), local=True, **limits), self.me, self.invited.get,
-            lambda one: ObjectServing(one, self.fetcher, lambda: True, self.uploads),
+            lambda one: ObjectServing(one, self.fetcher, lambda: True),
             ProgramRequests(self.fetcher),
         )  # fmt: skip
         unread = self.gateway._terms.unread
@@ -134,14 +125,6 @@ class Walk:
         stream.write(b"GET /%s HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n\r\n" % (path.encode(), self.port))
         session[2].append(stream)
 
-    async def upload(self, connection, *, name=None):
-        data = bytes(self.random.choice([0, 10, 300_000, 3_000_000]))
-        wanted = WebUpload(name or self.random.choice(UPLOADS), [], 0.0)
-        await connection.write(pack(PutRequest(self._url(), len(data), "v", web=wanted)))
-        await asyncio.sleep(0.02)
-        await connection.write(data[: self.random.choice([len(data), len(data) // 2])])
-        await connection.write(hashlib.sha256(data).digest())
-
     async def step(self):
         chance = self.random
         self.sessions = [each for each in self.sessions if not each[0].ended]
@@ -168,7 +151,7 @@ class Walk:
                 case 6 | 7:
                     self.open(session, fetch=True)
                 case 8:
-                    self._begin(self.upload(connection))
+                    self._begin(connection.write(pack(PutRequest(self._url(), 9, "v"))))
                 case 9:
                     self._begin(connection.write(pack(FileRequest(self._url()))))
                 case 10:
@@ -207,12 +190,11 @@ class Walk:
     async def held(self):
         """Return all that the gateway holds; what it keeps for a week has expired."""
         later_s = time.time() + 15 * 86_400
-        for store in (self.store, self.fetcher.store):
-            await store.tidy(later_s)
-            store._tidied_unix_s = 0.0
+        await self.fetcher.store.tidy(later_s)
+        self.fetcher.store._tidied_unix_s = 0.0
         gc.collect()
         held = accounts(
-            gateway=self.gateway, fetcher=self.fetcher, uploads=self.uploads,
+            gateway=self.gateway, fetcher=self.fetcher,
             turns=current().turns._waiting, memory=current().memory, unread=self.unread,
         )  # fmt: skip
         held["files"] = sum(each.is_file() for each in self.folder.rglob("*"))
@@ -222,7 +204,6 @@ class Walk:
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
         await self.gateway.close()
-        await self.uploads.close()
         await self.fetcher.close()
         self.server.close()
         for task in self.answering:
@@ -238,10 +219,8 @@ async def test_clients_that_have_left_hold_nothing(tmp_path, monkeypatch, seed):
     """Bursts that were refused, and what followed requests with answers, counted for good."""
     for module, name, seconds in (
         (web, "SILENCE_S", 0.5),
-        (web_uploads, "_ANSWER_S", 0.5),
         (object_serving, "_GOODBYE_S", 0.1),
         (carry, "_LAST_S", 0.2),
-        (partial, "_BUSY_S", 0.2),
         (object_fetcher, "_AGAIN_S", (0.05,)),
         (gateway, "LIMITS", replace(gateway.LIMITS, keep_alive_s=1)),
     ):
@@ -251,7 +230,6 @@ async def test_clients_that_have_left_hold_nothing(tmp_path, monkeypatch, seed):
     for key in walk.keys:
         session = await walk.come(key)
         walk.open(session, fetch=True, path="large")
-        await walk.upload(session[0])
     await asyncio.sleep(0.3)
     await walk.leave()
     await asyncio.sleep(1.0)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.apps.files.objects.http_rules import CacheLookup, not_modified, one_range
-from cedos.apps.files.objects.object_store import ObjectRecord
+from cedos.apps.files.objects.stored_object import ObjectRecord
 
 URL = "http://example.org/file"
 ASKED = {"accept": "*/*"}

@@ -25,7 +25,7 @@ def said(port, why="", *, host="127.0.0.1"):
     async def ask():
         client = OriginClient(lambda _address, _port: why)
         try:
-            await client.ask("GET", URL(f"http://{host}:{port}/x"), {}, silence_s=5.0)
+            await client.ask(URL(f"http://{host}:{port}/x"), {})
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             return words(error)
         finally:
@@ -64,7 +64,7 @@ async def test_names_that_nobody_answers_for_keep_only_their_own_client_waiting(
 
     async def ask(host, asker):
         url = URL(f"http://{host}:{port}/")
-        answer = await client.ask("GET", url, {}, silence_s=5.0, asker=asker)
+        answer = await client.ask(url, {}, asker)
         answer.close()
         return answer.status
 

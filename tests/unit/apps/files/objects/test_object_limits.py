@@ -11,8 +11,7 @@ from kit.waiting import counting_turns, until
 from yarl import URL
 
 from cedos import web
-from cedos.apps.files.client_store import Cost
-from cedos.apps.files.messages import Answer, FileRequest, ListRequest, pack, read
+from cedos.apps.files.messages import Answer, FileRequest, pack, read
 from cedos.apps.files.objects import object_serving
 from cedos.apps.files.objects.object_fetcher import (
     AT_ONCE,
@@ -22,6 +21,7 @@ from cedos.apps.files.objects.object_fetcher import (
 )
 from cedos.apps.files.objects.object_serving import MOST_AHEAD, ObjectServing, client_of
 from cedos.apps.files.objects.object_store import MOST_OPEN
+from cedos.apps.files.objects.stored_object import Cost
 from cedos.errors import SessionError, TransferError
 from cedos.session.protocol.crypto import KeyPair
 
@@ -123,7 +123,7 @@ async def test_requests_that_wait_leave_the_event_loop_to_others(fetching):
     class Eager(Greedy):
         def __init__(self):
             super().__init__("", os.urandom(32))
-            self.waiting = 1_000 * pack(ListRequest(""))
+            self.waiting = 1_000 * pack(FileRequest("ftp://a/"))
 
         async def first_byte(self):
             return await self.read(1)

@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 from kit.waiting import until
 
-from cedos.apps.files import client_store
-from cedos.apps.files.client_store import LONGEST_RECORD, MEMORY_BYTES, cost_of
-from cedos.apps.files.objects.object_store import KEPT_S, ObjectStore, StoredObject
+from cedos.apps.files.objects import object_store, stored_object
+from cedos.apps.files.objects.object_store import MEMORY_BYTES, ObjectStore
+from cedos.apps.files.objects.stored_object import KEPT_S, LONGEST_RECORD, StoredObject, cost_of
 from cedos.errors import TransferError
 
 UNIT = 10_000
@@ -35,7 +35,7 @@ def names(store, client):
 
 
 async def room(store, client, more_bytes):
-    await store.make_room(client, cost_of(more_bytes, 0), time.time())
+    await store.make_room(client, cost_of(more_bytes, 0))
 
 
 @pytest.fixture
@@ -92,21 +92,21 @@ async def test_one_client_has_half_of_it(store):
 
 async def test_clients_share_what_the_disk_has(store, monkeypatch):
     """Keep some of the disk free: one client filled it, so that others could store nothing."""
-    disk = 100 * UNIT + client_store._KEEP_FREE
+    disk = 100 * UNIT + object_store._KEEP_FREE
 
     def usage(_folder):
         held = sum(each.held_bytes for _, each in store.all())
         return SimpleNamespace(free=disk - held)
 
-    monkeypatch.setattr(client_store, "disk_usage", usage)
+    monkeypatch.setattr(object_store, "disk_usage", usage)
     for number in range(20):
         await put(store, ME, f"{number}", bytes(10 * UNIT))
-    assert usage(None).free >= client_store._KEEP_FREE + 50 * UNIT
+    assert usage(None).free >= object_store._KEEP_FREE + 50 * UNIT
     await put(store, OTHER, "a", bytes(40 * UNIT))
     assert names(store, OTHER) == ["a"]
     with pytest.raises(TransferError, match="larger than"):
         await put(store, OTHER, "b", bytes(51 * UNIT))
-    assert usage(None).free >= client_store._KEEP_FREE
+    assert usage(None).free >= object_store._KEEP_FREE
 
 
 async def test_what_cannot_be_removed_breaks_no_session(store, monkeypatch):
@@ -175,13 +175,13 @@ async def test_what_comes_leaves_room_to_one_more_client(store, known):
 
 async def test_who_needs_the_room_of_large_objects_waits_until_the_disk_has_it(store, monkeypatch):
     """A thread frees it: meanwhile the object for which it was made was refused, and the others gone."""
-    monkeypatch.setattr(client_store, "_LARGE", 100 * UNIT)
+    monkeypatch.setattr(stored_object, "_LARGE", 100 * UNIT)
     for number, client in enumerate((ME, OTHER, ME)):
         await put(store, client, f"{number}", bytes(240 * UNIT))
     freed, reserved = threading.Event(), []
-    full = client_store._KEEP_FREE + 100 * UNIT
+    full = object_store._KEEP_FREE + 100 * UNIT
     monkeypatch.setattr(
-        client_store,
+        object_store,
         "disk_usage",
         lambda _folder: SimpleNamespace(free=full + 480 * UNIT * freed.is_set()),
     )
@@ -189,7 +189,7 @@ async def test_who_needs_the_room_of_large_objects_waits_until_the_disk_has_it(s
     monkeypatch.setattr(
         StoredObject, "reserve", lambda it: reserved.append(freed.is_set()) or reserve(it)
     )
-    client_store._freeing.submit(freed.wait, 10)
+    stored_object._freeing.submit(freed.wait, 10)
     asked = asyncio.create_task(coming(store, ME))
     await until(lambda: names(store, ME) in ([], ["coming"]) or asked.done())
     await asyncio.sleep(0.05)
@@ -205,8 +205,8 @@ async def coming(store, client):
 
 async def test_room_on_the_disk_is_taken_in_a_thread(store, monkeypatch):
     """A GB of tmpfs takes 0.3 s, in which no client was served; what waits has its room already."""
-    free = [client_store._KEEP_FREE + 1000 * UNIT]
-    monkeypatch.setattr(client_store, "disk_usage", lambda _folder: SimpleNamespace(free=free[0]))
+    free = [object_store._KEEP_FREE + 1000 * UNIT]
+    monkeypatch.setattr(object_store, "disk_usage", lambda _folder: SimpleNamespace(free=free[0]))
     begun, go_on, reserve = threading.Event(), threading.Event(), os.posix_fallocate
 
     def slow(number, *room):
@@ -218,7 +218,7 @@ async def test_room_on_the_disk_is_taken_in_a_thread(store, monkeypatch):
     first = asyncio.create_task(coming(store, ME))
     await until(begun.is_set)
     assert not first.done()
-    free[0] = client_store._KEEP_FREE + 700 * UNIT  # another program's
+    free[0] = object_store._KEEP_FREE + 700 * UNIT  # another program's
     with pytest.raises(TransferError, match="larger than the 350"):
         await coming(store, OTHER)
     go_on.set()
@@ -267,7 +267,7 @@ async def test_the_disk_of_what_is_removed_is_freed_in_a_thread(store, monkeypat
             freed_in.append(threading.current_thread())
         closed(number)
 
-    monkeypatch.setattr(client_store, "_LARGE", 100 * UNIT)
+    monkeypatch.setattr(stored_object, "_LARGE", 100 * UNIT)
     monkeypatch.setattr(os, "close", close)
     store.remove(ME, found)
     assert not found.path.exists()
@@ -326,8 +326,8 @@ async def test_many_small_ones_make_room_in_turns(store, monkeypatch):
     """A client's large object took the place of its 2,800 small ones at once: all waited for 4 to 8 s."""
     for number in range(20):
         await put(store, ME, f"{number}", bytes(24 * UNIT))
-    unlink = client_store.unlink
-    monkeypatch.setattr(client_store, "unlink", lambda path: (time.sleep(0.002), unlink(path)))
+    unlink = object_store.unlink
+    monkeypatch.setattr(object_store, "unlink", lambda path: (time.sleep(0.005), unlink(path)))
     assert await turns_of_others(room(store, ME, 490 * UNIT)) > 15
     assert store.of(ME) == []
     for number in range(20):
