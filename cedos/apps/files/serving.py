@@ -11,7 +11,6 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -49,36 +48,25 @@ if TYPE_CHECKING:
     from cedos.session.sockets.listener import Listener
 
 _AT_ONCE: Final = 8  # of one host
-# Of a path below the root. Neither programs nor `Tree.count` reach what has a longer one.
+# Of a path below the root. Programs do not reach what has a longer one.
 _LONGEST_PATH_BYTES: Final = 4000
 _KEEP_FREE_FILES: Final = 0.1  # of those that the disk has room for
-_COUNTED_EVERY_S: Final = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class UploadLimits:
-    """The largest file, the bytes of the disk that must stay free, and the most files in the tree."""
-
-    largest_bytes: int = 10 * 10**9
-    keep_free_bytes: int = 10**9
-    most_files: int = 1_000_000
 
 
 class Uploads:
-    """The uploads into a tree. A part lies beside the file's name until it is whole."""
+    """The uploads into a tree. A part lies beside the file's name until it is whole.
 
-    def __init__(self, tree: Tree, limits: UploadLimits) -> None:
-        self._tree, self._limits = tree, limits
+    `keep_free_bytes`: of the disk; they stay free.
+    """
+
+    def __init__(self, tree: Tree, keep_free_bytes: int) -> None:
+        self._tree, self._keep_free_bytes = tree, keep_free_bytes
         # By host: its running uploads, the oldest first, which bring yet what their parts have not.
         self._running: dict[bytes, dict[Connection, tuple[Partial, PutRequest] | None]] = {}
-        self._files, self._counted_s = limits.most_files, -_COUNTED_EVERY_S
-        self._counting = asyncio.Lock()
 
-    async def make_folder(self, path: str) -> None:
+    def make_folder(self, path: str) -> None:
         """Make a folder. TransferError: the name cannot be, or there is no room."""
-        parts = self._parts(path)
-        async with self._counted(parts):
-            os.close(self._tree.folder(parts, make=True))
+        os.close(self._made(self._parts(path)))
 
     @asynccontextmanager
     async def begun(
@@ -92,23 +80,7 @@ class Uploads:
         `place`: as of `when_free`. A host's upload without a network makes way for its next one.
         TransferError: the name cannot be, there is such a file, or it does not fit.
         """
-        parts = self._parts(request.path)
-        if request.size > self._limits.largest_bytes:
-            raise TransferError(
-                f"{request.size} bytes; {self._limits.largest_bytes} are the most for one file here"
-            )
-        async with self._counted(parts), self._begun(connection, request, parts, place) as partial:
-            yield partial
-
-    @asynccontextmanager
-    async def _begun(
-        self,
-        connection: "Connection",
-        request: PutRequest,
-        parts: list[str],
-        place: AbstractAsyncContextManager[Any],
-    ) -> AsyncIterator[Partial]:
-        peer_key = connection.peer_key
+        parts, peer_key = self._parts(request.path), connection.peer_key
         begun = self._running.get(peer_key, {})
         if len(begun) >= _AT_ONCE:
             away = next((each for each in begun if not each.paths()), None)
@@ -117,7 +89,7 @@ class Uploads:
             del begun[away]
             away.abort("a newer upload of its host has its place")
         # Open the folder once: its path may lead elsewhere later.
-        folder = self._tree.folder(parts[:-1], make=True)
+        folder = self._made(parts[:-1])
         partial, begun = None, self._running.setdefault(peer_key, {})
         begun[connection] = None
         inside = f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
@@ -142,6 +114,15 @@ class Uploads:
             if not begun and self._running.get(peer_key) is begun:
                 del self._running[peer_key]
 
+    def _made(self, parts: list[str]) -> int:
+        """Open a folder, made if it is not there. TransferError: there is no room, or it cannot be."""
+        top = self._tree.folder([])
+        try:
+            self._check_room(top, 0)
+        finally:
+            os.close(top)
+        return self._tree.folder(parts, make=True)
+
     def write(self, partial: Partial, data: bytes | memoryview) -> None:
         """Write the next bytes of an upload. TransferError: no room is left for them."""
         self._check_room(partial.number, len(data))
@@ -152,7 +133,7 @@ class Uploads:
         disk = os.fstatvfs(number)
         free = disk.f_bavail * disk.f_frsize - more_bytes
         files_left = disk.f_favail >= disk.f_files * _KEEP_FREE_FILES
-        if free < self._limits.keep_free_bytes or not files_left:
+        if free < self._keep_free_bytes or not files_left:
             raise TransferError("not enough room on the server's disk")
 
     def _parts(self, path: str) -> list[str]:
@@ -168,24 +149,6 @@ class Uploads:
                 "without the names of parts would be right"
             )
         return parts
-
-    @asynccontextmanager
-    async def _counted(self, parts: list[str]) -> AsyncIterator[None]:
-        """Count what is made of a file and its folders. TransferError: there are too many."""
-        most = self._limits.most_files
-        async with self._counting:
-            new = self._tree.missing(parts)
-            due = time.monotonic() > self._counted_s + _COUNTED_EVERY_S
-            if new and self._files + new > most and due:
-                self._files = await asyncio.to_thread(self._tree.count, most)
-                self._counted_s = time.monotonic()
-            if new and self._files + new > most:
-                raise TransferError(f"{most} files and folders are the most here")
-            self._files += new
-        try:
-            yield
-        finally:
-            self._files -= min(new, self._tree.missing(parts))  # what has not come to be
 
 
 def _missing_bytes(partial: Partial, request: PutRequest) -> int:
@@ -443,7 +406,7 @@ class Serving:
         if self._uploads is None:
             raise TransferError("this server takes no files (cedos-serve --writable)")
         if request.folder:
-            await self._uploads.make_folder(request.path)
+            self._uploads.make_folder(request.path)
             await connection.write(pack(PutAnswer()))
             return
         began_s = time.monotonic()

@@ -18,7 +18,6 @@ from cedos.apps.files.partial import (
     PART_NAME,
     OpenFolder,
     disk_words,
-    files_of,
     folder_below,
 )
 from cedos.errors import TransferError
@@ -114,24 +113,6 @@ class Tree:
         except OSError as error:
             raise TransferError(f"there is no folder {'/'.join(parts)!r}") from error
 
-    def missing(self, parts: list[str]) -> int:
-        """Return how many names of a path are not there yet; a file's part stands for the file."""
-        flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-        number, there = os.dup(self._root), 0
-        try:
-            for part in parts[:-1]:
-                number = _replaced(number, os.open(part, flags | os.O_DIRECTORY, dir_fd=number))
-                there += 1
-            if any(
-                _is_there(name, number) for name in (parts[-1], files_of(Path(parts[-1]))[0].name)
-            ):
-                return 0
-        except OSError:
-            pass  # there is no folder of this name, or none can be
-        finally:
-            os.close(number)
-        return len(parts) - there
-
     async def entries(self, path: str) -> list[Entry]:
         """Return what is in a folder, without parts, by threads that turn to others' work meanwhile.
 
@@ -169,18 +150,6 @@ class Tree:
         finally:
             os.close(number)
         yield found
-
-    def count(self, most: int) -> int:
-        """Return the number of files and folders below the root, or `most` if there are more."""
-        # Not by os.walk, which calls itself for each level: clients may make thousands.
-        found, waiting = 0, [f"/proc/self/fd/{self._root}"]
-        while waiting and found < most:
-            with suppress(OSError), os.scandir(waiting.pop()) as listed:
-                for each in listed:
-                    found += 1
-                    if each.is_dir(follow_symlinks=False):
-                        waiting.append(each.path)
-        return min(found, most)
 
     async def digest(
         self, hashing: "FileHash", version: Version, wanted: Callable[[], bool]
@@ -233,11 +202,6 @@ def _entry(each: "os.DirEntry[str]") -> Entry | None:
     return Entry(name, "link" if stat.S_ISLNK(status.st_mode) else "other", 0, when_s)
 
 
-def _replaced(old: int, new: int) -> int:
-    os.close(old)
-    return new
-
-
 def reader(number: int, start: int) -> Callable[[int, int], bytes]:
     """Return a function that reads an open file from `start` on; a session calls it when it sends."""
 
@@ -286,11 +250,3 @@ class FileHash:
             return digest if digest == self._before else bytes(len(digest))
         self._before, self._offset, self._digest = digest, 0, hashlib.sha256()
         return None
-
-
-def digest_of(number: int, size: int) -> bytes:
-    """Return SHA-256 of the first `size` bytes of an open file."""
-    hashing = FileHash(number, size)
-    while (digest := hashing.go_on(lambda: True)) is None:
-        pass
-    return digest

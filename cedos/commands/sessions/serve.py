@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cedos import logs
-from cedos.apps.files.serving import Serving, UploadLimits, Uploads, client_names, host_limits, log
+from cedos.apps.files.serving import Serving, Uploads, client_names, host_limits, log
 from cedos.apps.files.tree import Tree
 from cedos.commands.console.manual import SIZE, Program
 from cedos.commands.console.render import echo
@@ -48,7 +48,7 @@ from cedos.session.sockets.sockets import listen as session_listen
             "At one address and port, to those whose keys are in a file.",
         ),
         (
-            "cedos-serve --writable --clients friends.toml --largest 2GB ~/inbox",
+            "cedos-serve --writable --clients friends.toml ~/inbox",
             "Takes files from them, too.",
         ),
     ],
@@ -82,20 +82,8 @@ from cedos.session.sockets.sockets import listen as session_listen
     help="Take files from --clients (cedos-put): new ones below FOLDER; nothing is ever overwritten.",
 )  # fmt: skip
 @click.option(
-    "--largest", type=SIZE, default="10GB", show_default=True, metavar="SIZE",
-    help="With --writable: the largest file that is taken.",
-)  # fmt: skip
-@click.option(
     "--keep-free", type=SIZE, default="1GB", show_default=True, metavar="SIZE",
     help="With --writable: what must be left of the disk.",
-)  # fmt: skip
-@click.option(
-    "--most-files", type=click.IntRange(1), default=1_000_000, show_default=True, metavar="NUMBER",
-    help="With --writable: how many files and folders there may be below FOLDER.",
-)  # fmt: skip
-@click.option(
-    "--remember", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-    help="Keep idle sessions in this file instead: they outlive this program, also where it is killed.",
 )  # fmt: skip
 @click.option(
     "--forget", is_flag=True,
@@ -117,10 +105,7 @@ def command(
     listen: tuple[str, int],
     clients: Path | None,
     writable: bool,
-    largest: int,
     keep_free: int,
-    most_files: int,
-    remember: Path | None,
     forget: bool,
     own_key: Path | None,
     print_key: bool,
@@ -150,19 +135,16 @@ def command(
         raise click.UsageError(
             "--writable goes with --clients: any client with this host's key could fill the disk"
         )
-    if remember is not None and forget:
-        raise click.UsageError("--remember and --forget exclude each other")
     logs.configure(log_level, log_format)
     files = process_limits.allow()  # one for each connection and file
-    limits = UploadLimits(largest, keep_free, most_files) if writable else None
     # Listen before making a file, because listening may fail.
     with contextlib.closing(open_listening(listen)) as listening:
-        if remember is None and not forget:
-            remember = _usual(listen, me)
-        asyncio.run(_serve(folder, listening, me, clients, limits, remember, host_limits(files)))
+        idle = None if forget else _idle_file(listen, me)
+        uploads = keep_free if writable else None
+        asyncio.run(_serve(folder, listening, me, clients, uploads, idle, host_limits(files)))
 
 
-def _usual(listen: tuple[str, int], me: KeyPair) -> Path | None:
+def _idle_file(listen: tuple[str, int], me: KeyPair) -> Path | None:
     """Return the file of idle sessions for this key and address.
 
     None, with a line in the log: no such file is possible.
@@ -184,8 +166,8 @@ async def _serve(
     listening: socket.socket,
     me: KeyPair,
     clients: Path | None,
-    limits: UploadLimits | None,
-    remember: Path | None,
+    keep_free: int | None,  # None: no files are taken
+    idle: Path | None,
     hosts: HandshakeLimits,
 ) -> None:
     tree = Tree(folder)
@@ -193,10 +175,10 @@ async def _serve(
     names = {} if clients is None else client_names(keys.read_names(clients))
     allow = None if clients is None else names.__contains__
     listener = await session_listen(
-        listening.getsockname()[:2], key=me, allow=allow, scheduler=SCHEDULER, idle=remember,
+        listening.getsockname()[:2], key=me, allow=allow, scheduler=SCHEDULER, idle=idle,
         hosts=hosts, listening=listening,
     )  # fmt: skip
-    uploads = None if limits is None else Uploads(tree, limits)
+    uploads = None if keep_free is None else Uploads(tree, keep_free)
     serving = Serving(tree, listener, names, uploads)
     # A signal ends the serving, and idle sessions are written before the end.
     running = asyncio.get_running_loop().create_task(serving.run())

@@ -35,7 +35,6 @@ from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.apps.files.serving import (
     THREADS_OF_ADDRESS,
     Serving,
-    UploadLimits,
     Uploads,
     client_names,
 )
@@ -200,7 +199,7 @@ class FileServer:
     """A server of a tree, to sessions in memory."""
 
     def __init__(self, tree, *, uploads=True):
-        taken = Uploads(tree, UploadLimits(keep_free_bytes=0)) if uploads else None
+        taken = Uploads(tree, 0) if uploads else None
         self._come = asyncio.Queue()
         self.serving = Serving(tree, self, {}, taken)
 

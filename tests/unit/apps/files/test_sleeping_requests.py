@@ -20,7 +20,7 @@ from cedos.apps.files.messages import (
     read,
 )
 from cedos.apps.files.objects.object_serving import ObjectServing
-from cedos.apps.files.serving import Serving, UploadLimits, Uploads
+from cedos.apps.files.serving import Serving, Uploads
 from cedos.apps.files.tree import Tree
 from cedos.errors import SessionError
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
@@ -85,7 +85,7 @@ async def serving_files(folder):
     root.mkdir()
     tree = Tree(root)
     async with await session.listen(("127.0.0.1", 0), key=key, idle=idle) as listener:
-        files = Serving(tree, listener, {}, Uploads(tree, UploadLimits(keep_free_bytes=0)))
+        files = Serving(tree, listener, {}, Uploads(tree, 0))
         running = asyncio.create_task(files.run())
         try:
             yield Sleepers(idle, key, listener)

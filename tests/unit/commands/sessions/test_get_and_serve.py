@@ -323,7 +323,7 @@ async def asked(connection):
     return answer.size
 
 
-@pytest.mark.parametrize("more", [(), ("--remember", "here.sessions"), ("--forget",)])
+@pytest.mark.parametrize("more", [(), ("--forget",)])
 async def test_an_idle_session_survives_kill_9_at_once(programs, more):
     server = programs.serve(*more)
     me = KeyPair(os.urandom(32))
