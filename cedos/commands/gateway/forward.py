@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 from collections.abc import Callable, Sequence
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -33,7 +33,7 @@ from cedos.proxy.local.joined_gateway import JoinedGateway
 from cedos.proxy.local.local_proxy import Fail, Listening, LocalProxy
 from cedos.proxy.local.name_stub import KnownNames, NameStub
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
-from cedos.proxy.local.redirection import Chosen, Redirection
+from cedos.proxy.local.redirection import Redirection
 from cedos.proxy.local.redirection_programs import LedTo
 from cedos.session.io.links import EgressReader
 
@@ -41,8 +41,6 @@ PORT: Final = 1080
 _RESOLVE_S: Final = 3.0
 _DAEMON_S: Final = 1.0
 _SERVERS_KNOWN: Final = 1_024
-# A network, or a port of any host.
-Place = IPv4Network | IPv6Network | int
 # The interval at which the command looks for gateways that were joined or left, s.
 _LOOK_S: Final = 3.0
 # At the end what was led here a moment ago still arrives: another user may have the port after that.
@@ -72,17 +70,6 @@ def _user(text: str) -> int:
         if not text.isdecimal() or int(text) >= 1 << 32:
             raise ValueError(f"there is no user {text!r} here") from None
         return int(text)
-
-
-def _place(text: str) -> Place:
-    if text[:1] == ":" and text[1:].isdecimal() and 0 < int(text[1:]) < 65_536:
-        return int(text[1:])
-    try:
-        return ip_network(text)
-    except ValueError:
-        raise ValueError(
-            f"{text!r} is neither a network such as 198.51.100.0/24 nor a port such as :8443"
-        ) from None
 
 
 def _loopback(text: str) -> tuple[str, int]:
@@ -123,10 +110,6 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
             "All connections and calls of alice's programs and of apt, which need no settings.",
         ),
         (
-            "sudo cedos forward --redirect alice --only :443 --only 198.51.100.0/24",
-            "Only HTTPS of alice's programs, and their traffic to one network.",
-        ),
-        (
             "cedos forward -L 8080:intranet:80",
             "Connections to port 8080 here reach port 80 of intranet.",
         ),
@@ -159,11 +142,6 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
     "-r", "--redirect", "users", type=Parsed("user", _user), multiple=True, metavar="USER",
     help="Carry TCP and UDP of this user's programs, and look their names up at the gateway; may be"
     " repeated. The programs need no settings. QUIC is refused, so that browsers use TCP. Needs root.",
-)  # fmt: skip
-@click.option(
-    "--only", "onlys", type=Parsed("network|:port", _place), multiple=True,
-    metavar="NETWORK|:PORT",
-    help="With --redirect: carry only traffic to there, and look-ups of names; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--dns", "dns", type=_LOOPBACK_PORT, multiple=True, metavar="[ADDRESS:]PORT",
@@ -206,7 +184,6 @@ def command(
     proxies: tuple[tuple[str, int], ...],
     locals_: tuple[tuple[tuple[str, int], tuple[str, int]], ...],
     users: tuple[int, ...],
-    onlys: tuple[Place, ...],
     dns: tuple[tuple[str, int], ...],
     domains: tuple[str, ...],
     file: Path | None,
@@ -227,22 +204,12 @@ def command(
     All users of this host may use the proxy, and no other host: it listens on loopback alone.
     --redirect carries the connections of these users only. Its resolver answers all programs on loopback.
     """
-    if onlys and not users:
-        raise click.UsageError("--only goes with --redirect")
     if domains and not (dns or users):
         raise click.UsageError("--dns-direct goes with --dns or --redirect")
     interfaces(networks)
     file = file or joined_gateway.path()
     joined = joined_gateway.read(file)
-    redirection = None
-    if users:
-        redirection = Redirection(
-            Chosen(
-                users,
-                [each for each in onlys if not isinstance(each, int)],
-                [each for each in onlys if isinstance(each, int)],
-            )
-        )
+    redirection = Redirection(users) if users else None
     wanted = [*((where, None) for where in proxies), *locals_]
     if not wanted and redirection is None and not dns:
         wanted = [(("", PORT), None)]

@@ -6,10 +6,10 @@ They write the real destination into tables, where the proxy finds it.
 
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Network, ip_address
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -65,16 +65,6 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """The programs whose connections are redirected, and the destinations of these."""
-
-    users: Collection[int]  # users whose programs are redirected, by number
-    # `only`, `only_ports`: if there are any, all other destinations are left alone, too.
-    only: Collection[IPv4Network | IPv6Network] = ()
-    only_ports: Collection[int] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class RedirectedTo:
     """The destination of a redirected connection."""
 
@@ -112,13 +102,15 @@ def _refusals() -> Iterator[None]:
 class Redirection:
     """BPF programs and tables that redirect from `attach` on, for as long as this process lives.
 
+    `users`: those whose programs' connections are redirected, by number.
+
     PrivilegeError: CAP_BPF or CAP_NET_ADMIN is missing. HostError: this kernel cannot do it.
     """
 
-    def __init__(self, chosen: Chosen) -> None:
+    def __init__(self, users: Collection[int]) -> None:
         # BPF programs know processes by their numbers in the first process namespace. Within another one
         # (a container), the proxy cannot tell them its own number.
-        if os.geteuid() in chosen.users and _PROCESSES.stat().st_ino != _FIRST_PROCESSES:
+        if os.geteuid() in users and _PROCESSES.stat().st_ino != _FIRST_PROCESSES:
             raise HostError(
                 "within a container the proxy cannot redirect the user that it runs as: run it as"
                 " another one"
@@ -139,23 +131,14 @@ class Redirection:
                 stack.callback(made.close)
                 return made
 
-            def networks(of: Collection[IPv4Network | IPv6Network]) -> int:
-                made = table(programs.DIRECT_KEY_BYTES, 4, _MOST_DIRECT, MapType.LPM_TRIE)
-                for network in of:
-                    made[programs.direct_key(network)] = _PRESENT
-                return made.file
-
-            def numbers(of: Mapping[int, int], most: int) -> int:
-                made = table(4, 4, most, MapType.HASH)
-                for number, value in of.items():
-                    made[programs.NUMBER.pack(number)] = programs.NUMBER.pack(value)
-                return made.file
-
-            def ports(of: Collection[int]) -> int:
-                return numbers(dict.fromkeys(map(programs.kernel_port, of), 1), _MOST_DIRECT)
-
+            direct = table(programs.DIRECT_KEY_BYTES, 4, _MOST_DIRECT, MapType.LPM_TRIE)
+            for network in NEAR:
+                direct[programs.direct_key(network)] = _PRESENT
             # Each user has a share alone, unless there are more users than shares.
-            shares = 1 << min(len(chosen.users) - 1, programs.STRANGERS - 1).bit_length()
+            shares = 1 << min(len(users) - 1, programs.STRANGERS - 1).bit_length()
+            share_of = table(4, 4, _MOST_USERS, MapType.HASH)
+            for number, user in enumerate(users):
+                share_of[programs.NUMBER.pack(user)] = programs.NUMBER.pack(number % shares)
             self._places = [
                 table(programs.ADDRESS_BYTES, programs.PLACE.size, MOST_PLACES // shares)
                 for _ in range(shares)
@@ -165,22 +148,17 @@ class Redirection:
             for share, places in enumerate(self._places):
                 by_share[programs.NUMBER.pack(share)] = programs.NUMBER.pack(places.file)
 
-            only = bool(chosen.only or chosen.only_ports)
             self._asked = table(8, programs.ASKED.size)
             self._arrived = table(programs.ARRIVED_KEY.size, programs.ARRIVED.size)
             self._tables = RedirectTables(
-                users=numbers(
-                    {user: n % shares for n, user in enumerate(chosen.users)}, _MOST_USERS
-                ),
-                direct=networks(NEAR),
+                users=share_of.file,
+                direct=direct.file,
                 asked=self._asked.file,
                 arrived=self._arrived.file,
                 places=by_share.file,
                 shares=shares,
                 sent_to=table(programs.PLACE.size, programs.ADDRESS_BYTES).file,
                 heard=table(programs.PLACE.size, 4).file,
-                only=networks(chosen.only) if only else None,
-                only_ports=ports(chosen.only_ports) if only else None,
             )
             self._kept = stack.pop_all()
 

@@ -87,7 +87,7 @@ _ONLY_NEW: Final = 1  # BPF_NOEXIST
 
 @dataclass(frozen=True, slots=True)
 class RedirectTables:
-    """Open BPF maps, by file number; None: not asked for."""
+    """Open BPF maps, by file number."""
 
     users: int  # the shares of redirected users, by the user's number
     direct: int  # networks that are left alone
@@ -98,8 +98,6 @@ class RedirectTables:
     sent_to: int  # stand-in addresses, by their place with the socket's cookie and no user
     # Places that sent to a user's port before it sent to them; they are answered directly.
     heard: int
-    only: int | None = None  # `only`, `only_ports`: the only destinations that are redirected
-    only_ports: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,20 +320,11 @@ def _unless_chosen(code: Assembly, here: Here, tables: RedirectTables) -> None:
 
 
 def _unless_direct(code: Assembly, tables: RedirectTables) -> None:
-    """Go on only for destinations that do not go direct, and are among `only`, if there are any."""
+    """Go on only for destinations that do not go direct."""
     code.put(Opcode.STORE_NUMBER, STACK, offset=_DIRECT_AT, immediate=8 * ADDRESS_BYTES)
     code.look_up(tables.direct, _DIRECT_AT, "far")
     code.jump(Opcode.JUMP, EXIT)
     code.label("far")
-    if tables.only is None or tables.only_ports is None:
-        return
-    code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
-    code.put(Opcode.STORE, STACK, 2, _KEY4_AT)
-    code.look_up(tables.only_ports, _KEY4_AT, "other_port")
-    code.jump(Opcode.JUMP, "led")
-    code.label("other_port")
-    code.look_up(tables.only, _DIRECT_AT)
-    code.label("led")
 
 
 def _show_place(

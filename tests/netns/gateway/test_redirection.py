@@ -108,21 +108,6 @@ def test_without_ipv6_on_loopback_it_goes_direct_or_nowhere(laptop, fail):
     assert said(laptop, PYTHON, "-c", SIX, "8080", user=OTHER).split("\n")[:2] == direct
 
 
-def test_only_what_goes_to_there(laptop):
-    laptop.serve_file(b"x")
-    talk = (PYTHON, "-c", TALK, "8080")
-    forward = laptop.forward("--redirect", str(USER), "--only", ":443", "--only", ORIGIN)
-    assert json.loads(said(laptop, *talk))[0] == "127.0.0.1"
-    forward.terminate()
-    forward.wait()
-    forward = laptop.forward("--redirect", str(USER), "--only", ":8080")
-    assert json.loads(said(laptop, *talk))[0] == "127.0.0.1"
-    forward.terminate()
-    forward.wait()
-    laptop.forward("--redirect", str(USER), "--only", ":443", "--only", "2001:db8::/32")
-    assert json.loads(said(laptop, *talk))[0] != "127.0.0.1"
-
-
 def test_ipv6_and_ipv4_within_it(laptop):
     """The laptop itself has no IPv6 but loopback's."""
     if not Path("/proc/net/if_inet6").exists():
