@@ -9,10 +9,9 @@ from cedos.api.messages import RuleMessage
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.commands.console.render import echo
-from cedos.commands.console.user_rules import addresses, applies, index
+from cedos.commands.console.user_rules import addresses
 from cedos.config.directories import directories
 from cedos.controller.rule import GROUPS, METERED, RuleRequest
-from cedos.errors import NotFoundError
 
 
 class _Group(Manual, click.Group): ...
@@ -26,7 +25,6 @@ class _Group(Manual, click.Group): ...
         ("cedos rule add --host 10.8.0.0/16 --port 22 --only wlan0", "Only over one network."),
         ("cedos rule add --host bank.example --only wifi", "Over any Wi-Fi."),
         ("cedos rule", "The rules and their effects now."),
-        ("cedos rule test mirror.updates.example", "The rule that applies to this host."),
         ("cedos rule remove 1", "Removes a rule."),
     ],
     exits={0: "", 1: "There is no such rule.", **dict.fromkeys((2, 3, 6), "")},
@@ -125,24 +123,6 @@ def remove(number: int) -> None:
     """Remove a rule by its number."""
     _client().remove_rule(number)
     echo(f"rule {number} is gone")
-
-
-@command.command(
-    "test",
-    cls=Manual,
-    examples=[("cedos rule test mirror.updates.example --port 443", "The rule that applies.")],
-    exits={0: "", 1: "No rule applies.", **dict.fromkeys((2, 3, 6), "")},
-    files=[SOCKET],
-)
-@click.argument("host")
-@click.option("--port", type=click.IntRange(1, 65535), help="The port of the connection.")
-def test(host: str, port: int | None) -> None:
-    """Show the rule for connections to HOST, a name or an address."""
-    found = {one.number: one for one in _client().rules()}
-    number = applies(index(found.values()), host, port, addresses)
-    if number is None:
-        raise NotFoundError(f"no rule applies to {host}: its connections go like all others")
-    render.show(lines([found[number]]))
 
 
 def lines(rules: Sequence[RuleMessage]) -> Iterator[str]:
