@@ -8,7 +8,7 @@ own.
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +28,23 @@ _CHOICE_TIMEOUT_S: Final = 1.0
 _NO_DAEMON_S: Final = 10.0
 _NAMES_S: Final = 10.0
 _MOST_ANSWERS: Final = 256
+_READ_BYTES: Final = 4096
+
+
+async def changes(socket: Path) -> AsyncIterator[None]:
+    """Yield at once, and whenever rules, networks or walls may be others, while a daemon tells that.
+
+    OSError: none listens there, or it may not be asked.
+    """
+    reader, writer = await asyncio.open_unix_connection(socket)
+    try:
+        writer.write(b"GET /v1/changes/follow HTTP/1.0\r\n\r\n")
+        told = b" 200 " in (await reader.read(_READ_BYTES))[:16]
+        while told:
+            yield
+            told = bool(await reader.read(_READ_BYTES))
+    finally:
+        writer.close()
 
 
 class DaemonChooser:
@@ -41,7 +58,7 @@ class DaemonChooser:
         self._client: ControlClient = client(socket, _CHOICE_TIMEOUT_S)
         self._interfaces: dict[str, str] = {}
         self._networks: dict[str, KnownNetwork] = {}
-        self._named_s = self._absent_s = float("-inf")
+        self._named_s = self._absent_s = self._changed_s = float("-inf")
         self._asking = threading.Lock()
         self._answers: dict[Question, tuple[float, Strategy | None]] = {}
         self._decided: dict[Label, tuple[float, int]] = {}
@@ -55,6 +72,10 @@ class DaemonChooser:
     def network(self, interface: str) -> KnownNetwork | None:
         """Return the network in the daemon's last answer, which stays valid after the daemon ends."""
         return self._networks.get(interface)
+
+    def forget(self) -> None:
+        """Ask anew from now on: networks, or what is known of them, have changed."""
+        self._changed_s = asyncio.get_running_loop().time()
 
     async def choose(self, question: Question) -> Strategy | None:
         """Return the strategy with interfaces as networks; None without a daemon or a choice."""
@@ -72,7 +93,7 @@ class DaemonChooser:
         asked_s, strategy = self._answers.get(question, (float("-inf"), None))
         if now - self._absent_s < _NO_DAEMON_S:
             return True, None
-        return now - asked_s < ASK_S / 2, strategy
+        return asked_s > max(now - ASK_S / 2, self._changed_s), strategy
 
     def _ask(self, question: Question, now: float) -> Strategy | None:
         with self._asking:
@@ -124,7 +145,8 @@ class DaemonChooser:
         choice = decision.choice
         # The next neighbour has the name of one that has left, and another address.
         old_s = ASK_S / 2 if any(map(is_helper_name, choice.networks)) else _NAMES_S
-        if now - self._named_s > old_s or not self._interfaces.keys() >= set(choice.networks):
+        named = self._named_s >= max(now - old_s, self._changed_s)
+        if not named or not self._interfaces.keys() >= set(choice.networks):
             self._name(now)
         return Strategy(
             choice.kind, tuple(self._interfaces.get(name, name) for name in choice.networks)

@@ -109,9 +109,9 @@ class ControlClient:
     def rules(self) -> list[RuleMessage]:
         return self._ask("GET", "/v1/rules", list[RuleMessage])
 
-    def rules_digest(self) -> str:
-        """Return a digest of the rules: it is another one once they, or their addresses, are."""
-        return self._ask("GET", "/v1/rules/digest", str)
+    def changes(self) -> int:
+        """Return a number: it is another one once rules, their addresses, networks or walls are."""
+        return self._ask("GET", "/v1/changes", int)
 
     def add_rule(self, rule: RuleRequest) -> RuleMessage:
         return self._ask("POST", "/v1/rules", RuleMessage, msgspec.json.encode(rule))

@@ -1,4 +1,4 @@
-"""The server of the control socket: JSON over HTTP on a unix socket, decisions as server-sent events.
+"""The server of the control socket: JSON over HTTP on a unix socket.
 
 The socket has the mode 0660 and the daemon's group. All who can open it may ask and hint.
 """
@@ -68,6 +68,10 @@ MAX_REQUESTS, MAX_REQUESTS_OF_USER = 4_800, 1_200
 BEGUN_AT_ONCE: Final = 8
 # Questions that read the disk: of one user, and of all at once. The daemon's own work needs threads, too.
 MAX_DISK_OF_USER, _DISK_AT_ONCE = 4, 2
+# Programs that follow changes: of all users but root, and of one. They have places of the requests.
+MAX_FOLLOWERS, MAX_FOLLOWERS_OF_USER = 512, 128
+FOLLOWED_S: Final = 30.0
+_LINES_APART_S: Final = 0.1
 MALFORMED_PAUSE_S: Final = 10.0
 _STATUS: Final[dict[type[CedosError], int]] = {
     ConfigError: 400,
@@ -154,8 +158,11 @@ class Backend(Protocol):
     async def rules(self) -> list[RuleMessage]:
         """Return the user's rules and their effects."""
 
-    async def rules_digest(self) -> str:
-        """Return a digest of the rules and their addresses, which costs less than the rules."""
+    async def changes(self, seen: int = -1, wait_s: float = 0.0) -> int:
+        """Return the number of the rules, their addresses, the networks and walls of now.
+
+        If it is `seen`, wait for another one, or so long.
+        """
 
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         """Add a rule, or replace that of the same host and port.
@@ -210,13 +217,7 @@ class OpenConnections:
         self._asking.add(protocol)
         users[user] += 1
         try:
-            # Begin one request of a user in a turn of the event loop, and few of all but root: the
-            # daemon's own work and other users' requests wait for these, not for all that are ready.
-            async with (
-                self._turns.setdefault(user, asyncio.Lock()),
-                self._beginning if user else nullcontext(),
-            ):
-                await asyncio.sleep(0)
+            await self.turn(user)
             return await handler(request)
         finally:
             self._asking.discard(protocol)
@@ -224,6 +225,18 @@ class OpenConnections:
             if not users[user]:
                 del users[user]
             self._idle_since_s.pop(protocol, None)
+
+    async def turn(self, user: int) -> None:
+        """Wait for a turn of the event loop in which no other request of a user begins.
+
+        Few of all but root do: the daemon's own work and other users' requests wait for these, not for
+        all that are ready.
+        """
+        async with (
+            self._turns.setdefault(user, asyncio.Lock()),
+            self._beginning if user else nullcontext(),
+        ):
+            await asyncio.sleep(0)
 
     @asynccontextmanager
     async def reading_disk(self, request: web.Request) -> AsyncIterator[None]:
@@ -307,6 +320,7 @@ class ControlServer:
         self._inode: tuple[int, int] | None = None
         self._missing = False
         self._connections = OpenConnections(self._living)
+        self._followers: dict[asyncio.Task[object] | None, int] = {}  # by task: its user
         self._closing: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> "ControlServer":
@@ -389,12 +403,14 @@ class ControlServer:
             ("phone", asked.phone),
             ("transfers", asked.transfers),
             ("rules", asked.rules),
-            ("rules/digest", asked.rules_digest),
+            ("changes", asked.changes),
             ("recording", asked.recording),
         ):
             router.add_get(f"/v1/{path}", _answering(ask))
         router.add_get("/v1/explain", self._explain)
         router.add_get("/v1/usage", self._usage)
+        router.add_get("/v1/changes/follow", self._follow)
+        application.on_shutdown.append(self._leave_followers)
         router.add_post("/v1/budgets", self._set_budget)
         for path, handler in (
             ("phone", _taking(PhoneRequest, "phone", lambda said, _: asked.prefer(said.phone))),
@@ -430,6 +446,32 @@ class ControlServer:
             raise ConfigError("usage: `since` is to be in seconds since the epoch")
         async with self._connections.reading_disk(request):
             return _json(await self._backend.usage(since_unix_s))
+
+    async def _follow(self, request: web.Request) -> web.StreamResponse:
+        """Write a line with each change, until the client leaves; and now and again, to notice that."""
+        user, task, answer = _asker(request), asyncio.current_task(), web.StreamResponse()
+        users = [*self._followers.values()]
+        others = len(users) - users.count(0)
+        if users.count(user) >= MAX_FOLLOWERS_OF_USER or (user and others >= MAX_FOLLOWERS):
+            raise HostError(f"{users.count(user)} programs of this user, of {len(users)}, follow")
+        self._followers[task] = user
+        try:
+            await answer.prepare(request)
+            seen = -1
+            while True:
+                seen = await self._backend.changes(seen, FOLLOWED_S)
+                await self._connections.turn(user)
+                await answer.write(b"\n")
+                await asyncio.sleep(_LINES_APART_S)
+        except (ConnectionError, asyncio.CancelledError):  # the client has left, or the server ends
+            return answer
+        finally:
+            del self._followers[task]
+
+    async def _leave_followers(self, _application: web.Application) -> None:
+        for task in self._followers:
+            if task is not None:
+                task.cancel()
 
     async def _set_budget(self, request: web.Request) -> web.Response:
         return _json(await self._backend.set_budget(parse_budget(await request.read())), status=201)

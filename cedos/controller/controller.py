@@ -180,6 +180,12 @@ class Controller:
         )
         return min([each for each in timers if each is not None], default=None)
 
+    @property
+    def followed(self) -> tuple[object, ...]:
+        """Return what programs follow of networks, walls and rules: other objects after each change."""
+        decider = self.decider
+        return decider.networks, decider.helpers, decider.barred, self.ruled.rules.by_address
+
     def context(self, now_s: float) -> Context:
         """Return all that is known of the networks now; later events do not use this answer."""
         return self.networks.context(now_s, keep=False)

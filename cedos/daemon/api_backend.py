@@ -7,11 +7,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
-
-import msgspec
 
 from cedos.api.budgets import BudgetMessage, UsageMessage
 from cedos.api.messages import (
@@ -244,9 +241,8 @@ class ApiBackend:
     async def rules(self) -> list[RuleMessage]:
         return rule_messages(self._known.ruled, self._known.decider.host_defaults)
 
-    async def rules_digest(self) -> str:
-        rules = list(self._known.ruled.rules.rules.items())
-        return sha256(msgspec.json.encode(rules)).hexdigest()
+    async def changes(self, seen: int = -1, wait_s: float = 0.0) -> int:
+        return await self.driver.changes(seen, wait_s)
 
     async def add_rule(self, rule: RuleRequest) -> RuleMessage:
         number = self._known.ruled.rules.number_for(rule)

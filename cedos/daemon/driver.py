@@ -4,9 +4,11 @@ The host's sleep, which the monotonic clock does not count: after it everything 
 """
 
 import asyncio
+import os
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from cedos.controller.commands import AnswerChoice, Command
@@ -48,6 +50,10 @@ class ControllerDriver:
         self._asleep_s = asleep_s()
         self._answer: AnswerChoice | None = None
         self._recording: Recording | None = None
+        # The tables that programs follow, their number, and what ends with that.
+        self._followed: tuple[object, ...] = ()
+        self._number = int.from_bytes(os.urandom(6))
+        self._replaced = asyncio.Event()
 
     def begin(
         self, carry_out: Callable[[Command], None], recording: Recording | None = None
@@ -89,6 +95,17 @@ class ControllerDriver:
         self._work()
         return self.controller.context(time.monotonic())
 
+    async def changes(self, seen: int, wait_s: float) -> int:
+        """Return the number of the rules, networks and walls of now.
+
+        Another one comes with each change of them. If it is `seen`, wait for the next, or so long.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._number == seen:
+                    await self._replaced.wait()
+        return self._number
+
     def choose(self, asked: ChoiceAsked) -> AnswerChoice:
         """Return the controller's answer to a program."""
         self.post(asked)
@@ -113,11 +130,19 @@ class ControllerDriver:
                         self._answer = command
                     else:
                         self._carry_out(command)
+            self._note_changes()
         finally:
             self._busy = False
             # Events come by the dozen: the timer is set once for all of this turn of the loop.
             if self._planning is None:
                 self._planning = asyncio.get_running_loop().call_soon(self._set_timer)
+
+    def _note_changes(self) -> None:
+        followed = self.controller.followed
+        if [*map(id, followed)] != [*map(id, self._followed)]:
+            self._followed, self._number = followed, self._number + 1
+            self._replaced.set()
+            self._replaced = asyncio.Event()
 
     def _set_timer(self) -> None:
         self._planning = None

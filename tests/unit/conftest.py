@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from ipaddress import IPv4Address, ip_interface
@@ -91,6 +92,7 @@ class FakeDaemon:
         self.fault = None
         self.delay_s = 0.0
         self.marks = True
+        self.number = 7
 
     async def _before(self):
         await asyncio.sleep(self.delay_s)
@@ -150,9 +152,13 @@ class FakeDaemon:
 
     async def _nothing(self, *_asked): ...
 
-    transfer = transfers = rules = rules_digest = add_rule = remove_rule = recording = record = (
-        _nothing
-    )
+    transfer = transfers = rules = add_rule = remove_rule = recording = record = _nothing
+
+    async def changes(self, seen=-1, wait_s=0.0):
+        until_s = time.monotonic() + wait_s
+        while self.number == seen and time.monotonic() < until_s:
+            await asyncio.sleep(0.005)
+        return self.number
 
     async def hint(self, hint, uid):
         await self._before()

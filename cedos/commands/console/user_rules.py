@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 from weakref import WeakKeyDictionary
 
+from cedos.api.asking import changes
 from cedos.api.client import ControlClient
 from cedos.api.messages import NetworkMessage, RuleMessage
 from cedos.config.directories import directories
@@ -31,9 +32,10 @@ from cedos.proxy.local.direct import LookUp, RuleBook
 from cedos.session.io import driver
 from cedos.session.io.links import Egress
 
+# The time between two questions to a daemon that does not tell of changes, or does not run.
 _ASK_S: Final = 2.0
-# The pause between two questions while an interface is another network than the daemon told of.
-_BEHIND_S: Final = 0.5
+# The pause between two readings.
+_APART_S: Final = 0.1
 # The pause between two questions about this instant, so that the daemon has time for others.
 _PAUSE_S: Final = 0.003
 # The longest wait for a look-up. Without its addresses, no rule for a prefix applies to a name.
@@ -193,26 +195,30 @@ class RuledHosts(RuleBook):
 
 @dataclass(frozen=True, slots=True)
 class _ToldNetwork:
-    """The daemon's word on a network, with the addresses that this host had there then."""
+    """The daemon's word on a network, with the addresses that this host had there then.
+
+    `barred`: why its wall stands; "": it has none.
+    """
 
     name: str
     kind: NetworkKind
     metered: bool
     addresses: frozenset[str]
+    barred: str = ""
 
     @classmethod
     def of(cls, told: NetworkMessage) -> "_ToldNetwork":
         addresses = frozenset(each.partition("/")[0] for each in told.addresses)
-        return cls(told.name, told.kind, told.metered, addresses)
+        return cls(told.name, told.kind, told.metered, addresses, told.barred)
 
 
-_Told = tuple[str | None, Sequence[RuleMessage], Mapping[str, _ToldNetwork]]
+_Told = tuple[int | None, Sequence[RuleMessage], Mapping[str, _ToldNetwork]]
 
 
 class RuledNetworks:
     """The networks that rules allow, as the daemon behind a control socket tells; without one, all.
 
-    Rules and networks are followed: `changed` is called in the event loop after either has changed. An
+    The daemon tells of each change, and `changed` is then called in the event loop. An
     interface that came up, or has none of its addresses any more, since the daemon told of it is another
     network by now: a rule forbids it until the daemon has told again. While the daemon is too busy to
     answer, what it told last holds. Who may not ask it has no rules.
@@ -225,18 +231,18 @@ class RuledNetworks:
         # Returns the interfaces to an address, also those that the daemon does not know.
         egresses: Callable[[str], Iterable[Egress]] = driver.egresses,
     ) -> None:
-        self._client = ControlClient(socket)
+        self._socket, self._client = socket, ControlClient(socket)
         self._changed, self._egresses = changed, egresses
         self.rules: Sequence[RuleMessage] = ()
         self.index = index(())
         self._networks: Mapping[str, _ToldNetwork] = {}
-        self._digest: str | None = None
+        self._number: int | None = None
         self._told = self._behind = False
         self._asked_s = self._read_at_s = float("-inf")
         self._reading = asyncio.Lock()
         self._soon = asyncio.Event()
         self._next: asyncio.Task[None] | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._following: list[asyncio.Task[None]] = []
 
     async def follow(self) -> None:
         """Read the rules of this instant, and follow them in the background from then on.
@@ -244,8 +250,8 @@ class RuledNetworks:
         CedosError: the daemon is too busy, and has told none yet.
         """
         await asyncio.shield(self.fresh())  # others wait for it, too
-        if self._following is None:
-            self._following = asyncio.get_running_loop().create_task(self._follow())
+        if not self._following:
+            self._following = [*map(asyncio.ensure_future, (self._hear(), self._follow()))]
 
     def fresh(self) -> asyncio.Task[None]:
         """Return a task that takes the rules of this instant; all who ask meanwhile wait for one."""
@@ -275,7 +281,7 @@ class RuledNetworks:
         return "" if rule.allows(told.name, told.kind, metered=told.metered) else why
 
     async def close(self) -> None:
-        tasks = [each for each in (self._following, self._next) if each is not None]
+        tasks = [*self._following, *([self._next] if self._next is not None else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -285,14 +291,20 @@ class RuledNetworks:
         own = {each for each in egress.addresses if not ip_address(each).is_link_local}
         return egress.came_s >= self._asked_s or (bool(own) and own.isdisjoint(told.addresses))
 
+    async def _hear(self) -> None:
+        while True:
+            with suppress(OSError):
+                async for _ in changes(self._socket):
+                    self._soon.set()
+            self._soon.set()
+            await asyncio.sleep(_ASK_S)
+
     async def _follow(self) -> None:
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_ASK_S):
-                    await self._soon.wait()
+            await self._soon.wait()
             self._soon.clear()
             await self.fresh()
-            await asyncio.sleep(_BEHIND_S)
+            await asyncio.sleep(_APART_S)
 
     async def _read_next(self) -> None:
         loop = asyncio.get_running_loop()
@@ -302,25 +314,23 @@ class RuledNetworks:
             await self._read()
             self._read_at_s = loop.time()
 
-    def _ask(self, *, networks_too: bool) -> _Told:
-        """Return the rules with their digest, and the networks; CedosError: they are not known."""
-        digest = None
+    def _ask(self) -> _Told:
+        """Return the rules, the networks and their number; CedosError: they are not known."""
+        number = None
         with suppress(NotFoundError):  # it is a daemon of an earlier version
-            digest = self._client.rules_digest()
-        same = digest is not None and digest == self._digest
-        rules = self.rules if same else self._client.rules()
-        if not rules or not networks_too:
-            return digest, rules, self._networks
-        networks = {each.egress: _ToldNetwork.of(each) for each in self._client.networks()}
-        return digest, rules, networks
+            number = self._client.changes()
+        if number is not None and number == self._number:
+            return number, self.rules, self._networks
+        rules, networks = self._client.rules(), self._client.networks()
+        return number, rules, {each.egress: _ToldNetwork.of(each) for each in networks}
 
     async def _read(self) -> None:
         now = asyncio.get_running_loop().time()
         behind, self._behind = self._behind, False
-        networks_too = behind or now - self._asked_s >= _ASK_S
         told: _Told = None, (), {}
         try:
-            told = await asyncio.to_thread(self._ask, networks_too=networks_too)
+            told = await asyncio.to_thread(self._ask)
+            self._asked_s = now  # before the answer: what came meanwhile is new
         except NoDaemonError:
             self._asked_s = float("-inf")
         except CedosError as error:  # it is busy, of another version, or not ours to ask
@@ -330,10 +340,8 @@ class RuledNetworks:
             if not isinstance(error, PrivilegeError):
                 raise
         rules_before, networks_before = self.rules, self._networks
-        self._digest, self.rules, self._networks = told
+        self._number, self.rules, self._networks = told
         self._told = True
-        if networks_too and self.rules:
-            self._asked_s = now  # before the answer: what came meanwhile is new
         others = _numbered(rules_before) != _numbered(self.rules)
         if others:
             self.index = index(self.rules)

@@ -112,6 +112,10 @@ class Chooser(Protocol):
         """Return what is known of an interface; None: the session judges by itself."""
         ...
 
+    def forget(self) -> None:
+        """Drop what was chosen: networks have changed."""
+        ...
+
     async def choose(self, question: Question) -> Strategy | None:
         """Return the strategy, its networks as interfaces; None: no decision. Raises nothing."""
         ...
@@ -228,6 +232,11 @@ class Advice:
         """Let labels onto the paths of now, and ask about them: the choice was made without some."""
         self._asked_bytes = [0] * len(LABELS)
         self.apply()
+
+    def networks_changed(self) -> None:
+        """Ask anew: the daemon knows other networks, or other things of them."""
+        self._chooser.forget()
+        self.paths_changed()
 
     def note_use(self) -> None:
         """Note that data was sent or received: check soon, and then now and again."""

@@ -112,6 +112,7 @@ class SessionFlow:
             )
             if dialling.adviser is not None:
                 self._advice = Advice(core, dialling.adviser, dialling.progress, self.pump_soon)
+                driver.watch(self._advice, self._advice.networks_changed, lambda: None)
         self._stalls = StallDetector(
             driver, core, self.paths, self.dialler, self.pump, self._path_pauses
         )
@@ -401,6 +402,7 @@ class SessionFlow:
         if self.dialler is not None:
             self.dialler.close()
         if self._advice is not None:
+            self.driver.unwatch(self._advice)
             self._advice.close()
         self._stalls.end()
         for timer in (self._timer, self._linger):

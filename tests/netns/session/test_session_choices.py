@@ -2,13 +2,19 @@
 
 import asyncio
 import statistics
+import time
+from collections import defaultdict
 
 import pytest
 
 from cedos.api.asking import DaemonChooser
-from cedos.model import Bulk, Label, Urgency
+from cedos.budget_kinds import Resource
+from cedos.commands.console.user_rules import RuledNetworks
+from cedos.controller.rule import RuleRequest
+from cedos.model import Budget, Bulk, Every, Label, Urgency
 from cedos.session.io import links
 from cedos.session.protocol.life import SessionLimits
+from tests.netns.session.conftest import PORT, SERVER
 
 pytestmark = pytest.mark.netns
 
@@ -79,6 +85,51 @@ def test_a_session_keeps_to_what_the_daemon_chooses(world, install):
     with cedos.up("--dry-run") as process:
         world.client.do(scenario(process), 250)
     world.server.do(listener.close())
+
+
+def test_a_session_hears_of_rules_and_walls_at_once(world, install):
+    """They asked every two seconds, and used what was forbidden until then."""
+    cedos = install(world.near, WEIGHTED.replace("only without Wi-Fi", "freely"))
+    world.shape("20mbit")
+    listener = world.listen()
+    world.server.start(discard(listener, []))
+    rule = RuleRequest(host=SERVER, never=("lte0",))
+    wall = Budget("wall", Resource.DATA, 1.0, "2099-12-01T00:00:00", every=Every.MONTH, hard=True)
+    waited_s = defaultdict(list)
+
+    async def scenario():
+        ruled = RuledNetworks(cedos.socket)
+        await ruled.follow()
+        near = await world.connect(
+            chooser=DaemonChooser(cedos.socket),
+            networks=lambda egress, address: not ruled.refusal(egress, (SERVER, PORT), address),
+        )
+
+        async def hears(what, change, *arguments, both):
+            for _ in range(23):  # no multiple of the seconds that it once waited for
+                await send(near, lambda: True)
+                await asyncio.sleep(0.05)
+            began_s = time.monotonic()
+            changing = asyncio.ensure_future(asyncio.to_thread(change, *arguments))
+            await send(near, lambda: ("lte0" in labels(near)) is both)
+            waited_s[what].append(time.monotonic() - began_s)
+            await changing
+
+        await send(near, lambda: len(labels(near)) == 2)
+        for _ in range(3):
+            await hears("a rule", cedos.client.add_rule, rule, both=False)
+            await hears("no rule", cedos.client.remove_rule, 1, both=True)
+            await hears("a wall", cedos.client.set_budget, wall, both=False)
+            await hears("no wall", cedos.client.remove_budget, "wall", both=True)
+        near.abort()
+        await near.drained()
+        await ruled.close()
+
+    with cedos.up():
+        world.client.do(scenario(), 250)
+    world.server.do(listener.close())
+    print(dict(waited_s))
+    assert max(map(statistics.median, waited_s.values())) < 0.5, waited_s
 
 
 def test_without_a_daemon_nothing_is_missed(world, tmp_path):

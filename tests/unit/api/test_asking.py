@@ -57,6 +57,38 @@ def chooser(client):
     return DaemonChooser(Path("/nowhere"), lambda *_: client)
 
 
+async def test_the_daemon_tells_of_changes(control, fake_daemon):
+    following = asking.changes(control)
+    async with asyncio.timeout(10):
+        for _ in range(3):
+            await anext(following)
+            fake_daemon.number += 1
+    await following.aclose()
+
+
+async def test_a_daemon_that_tells_of_no_changes_is_left(tmp_path):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.0 404 Not Found\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_unix_server(answer, tmp_path / "earlier"):
+        assert [None async for _ in asking.changes(tmp_path / "earlier")] == []
+    with pytest.raises(OSError, match="No such file"):
+        await anext(asking.changes(tmp_path / "none"))
+
+
+async def test_what_was_known_before_networks_changed_is_asked_anew():
+    client = Client()
+    asked = chooser(client)
+    await asked.choose(BULK)
+    asked.forget()
+    await asyncio.sleep(0.001)
+    await asked.choose(BULK)
+    await asked.choose(BULK)
+    assert (len(client.asked), client.named) == (2, 2)
+
+
 async def test_alike_questions_of_many_sessions_are_one():
     client = Client()
     made = chooser(client)

@@ -311,6 +311,64 @@ def test_questions_that_read_the_disk_leave_threads_to_others(control, fake_daem
         assert most == 2
 
 
+FOLLOW = b"GET /v1/changes/follow HTTP/1.0\r\n\r\n"
+
+
+def told(each, so):
+    """Return what has come, once it is so."""
+    came = b""
+    while not so(came):
+        came += each.recv(4096)
+    return came
+
+
+def test_who_follows_changes_is_told_at_once_and_ends_with_the_server(
+    fake_daemon, serve, tmp_path, monkeypatch
+):
+    path = tmp_path / "run" / "control.sock"
+    with socket.socket(socket.AF_UNIX) as following:
+        following.settimeout(5)
+        with serve(fake_daemon, path):
+            following.connect(str(path))
+            following.sendall(FOLLOW)
+            assert told(following, lambda came: came.endswith(b"\n")).startswith(b"HTTP/1.0 200")
+            for _ in range(3):
+                time.sleep(2 * server._LINES_APART_S)
+                fake_daemon.number += 1
+                began_s = time.monotonic()
+                assert following.recv(4096) == b"\n"
+                assert time.monotonic() - began_s < 1.0
+            began_s = time.monotonic()
+        assert time.monotonic() - began_s < 0.9, "the server has not waited for it"
+        assert following.recv(4096) == b""
+
+
+def test_followers_are_bounded_and_those_that_left_make_room(control, fake_daemon, monkeypatch):
+    """They hold places of the requests, which a user's transfers need."""
+    user = 1000
+    monkeypatch.setattr(server, "_asker", lambda _request: user)
+    monkeypatch.setattr(server, "MAX_FOLLOWERS_OF_USER", 2)
+    monkeypatch.setattr(server, "MAX_FOLLOWERS", 3)
+    monkeypatch.setattr(server, "FOLLOWED_S", 0.2)
+
+    def follows():
+        made = kept.enter_context(opened(control))
+        made.sendall(FOLLOW)
+        came = told(made, lambda came: len(came) >= 12)
+        return made, came[9:12]
+
+    with ExitStack() as kept:
+        first, _ = follows()
+        assert [follows()[1] for _ in range(2)] == [b"200", b"503"]
+        user = 1001
+        assert [follows()[1] for _ in range(2)] == [b"200", b"503"]
+        user = 0
+        assert follows()[1] == b"200"
+        first.close()
+        user = 1000
+        wait_until(lambda: follows()[1] == b"200")
+
+
 def test_only_owner_and_group_may_open_it(control):
     assert stat.S_IMODE(control.stat().st_mode) == 0o660
 

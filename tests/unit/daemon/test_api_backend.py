@@ -126,18 +126,6 @@ async def test_a_rule_that_is_added_is_told_with_where_it_leads(script):
         await backend.remove_rule(1)
 
 
-async def test_the_digest_of_the_rules_is_another_one_once_they_are(script):
-    backend = backend_of(script, OpenSockets(None, None))
-    digests = [await backend.rules_digest()]
-    await backend.add_rule(RuleRequest(host="updates.example", never=("metered",)))
-    digests.append(await backend.rules_digest())
-    assert await backend.rules_digest() == digests[-1]
-    place = ip_address("203.0.113.5")
-    script.tell(on.AnswersRead(None, (on.DnsReply(1, 0, False, "updates.example", 1, (place,)),)))
-    digests.append(await backend.rules_digest())
-    assert len(set(digests)) == 3
-
-
 async def test_what_a_vpn_carries_instead_of_a_rule_is_said(script):
     backend = backend_of(script, OpenSockets(None, None))
     await backend.add_rule(RuleRequest(host="192.0.2.1", never=("metered",)))

@@ -24,6 +24,7 @@ class Played:
         self.said = []
         self.gives = {}  # what it gives at each kind of event
         self.timer_s = None  # when its timer is due
+        self.followed = ()
         self.posts = {}  # what comes of a command at once
         self._given = []
         self.driver = ControllerDriver(self)
@@ -74,6 +75,25 @@ async def test_what_comes_of_a_command_is_handled_after_all_commands_of_its_even
     played.posts = {first: [on.HostSlept(1.0)]}
     played.driver.post(on.ProvidersRead())
     assert played.heard() == [on.ProvidersRead(), first, second, on.HostSlept(1.0)]
+
+
+async def test_changes_have_numbers_that_can_be_waited_for():
+    played = Played()
+    played.driver.begin(played.carry_out)
+    number = await played.driver.changes(-1, 60.0)
+    played.driver.post(on.ProvidersRead())
+    assert await played.driver.changes(number, 1.0) == number, (
+        "nothing that is followed has changed"
+    )
+    waiting = [asyncio.ensure_future(played.driver.changes(number, 60.0)) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    played.followed = ([],)
+    played.driver.post(on.ProvidersRead())
+    numbers = {number, *await asyncio.gather(*waiting)}
+    played.followed = ([],)  # an equal one
+    played.driver.post(on.ProvidersRead())
+    numbers.add(await played.driver.changes(-1, 0.0))
+    assert len(numbers) == 3
 
 
 async def test_a_failure_of_the_executor_does_not_stop_the_driver():

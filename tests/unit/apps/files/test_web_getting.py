@@ -406,6 +406,8 @@ class Daemon:
     def network(self, interface):
         return KnownNetwork(NetworkKind.CELLULAR, metered=True)
 
+    def forget(self): ...
+
     async def choose(self, question):
         return None
 

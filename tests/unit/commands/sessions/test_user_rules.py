@@ -35,20 +35,20 @@ class Daemon:
 
     def __init__(self, *rules):
         self.known, self.busy, self.asked, self.read = None, False, 0, 0
-        self.metered, self.addresses = {"usb0"}, {}
+        self.metered, self.addresses, self.barred = {"usb0"}, {}, set()
         if rules:
             self.has(*rules)
 
-    def rules_digest(self):
+    def changes(self):
         self.asked += 1
         if self.busy:
             raise DaemonUnreachableError("no answer for 5 s")
         if self.known is None:
             raise NoDaemonError("no daemon")
-        return repr(self.known)
+        return hash(repr((self.known, self.networks())))
 
     def rules(self):
-        self.rules_digest()
+        self.changes()
         self.read += 1
         return self.known
 
@@ -66,6 +66,7 @@ class Daemon:
                 kind=kind,
                 metered=interface in self.metered,
                 up=True,
+                barred="it is spent" if interface in self.barred else "",
                 addresses=self.addresses.get(interface, [f"10.0.{len(interface)}.2/24"]),
             )
             for name, interface, kind in (
@@ -73,6 +74,19 @@ class Daemon:
                 ("phone", "usb0", NetworkKind.CELLULAR),
             )
         ]
+
+
+class Told:
+    """The daemon tells of changes, once each is there."""
+
+    def __init__(self):
+        self.other = asyncio.Event()
+
+    async def __call__(self, _socket):
+        while True:
+            yield
+            await self.other.wait()
+            self.other.clear()
 
 
 class Resolver:
@@ -142,6 +156,30 @@ async def test_rules_that_come_and_go(daemon, ruled, resolver):
     await until(lambda: len(told) == 2)  # once when they came, once when they went
 
 
+async def test_the_daemon_is_asked_only_once_it_tells(daemon, ruled, resolver, monkeypatch):
+    """Ask no more: a question each two seconds woke an idle laptop, and came late."""
+    monkeypatch.setattr(user_rules, "changes", tells := Told())
+    changed, loop = [], asyncio.get_running_loop()
+    made = await ruled(PREFIX, changed=lambda: changed.append(True))
+    await asyncio.sleep(1.0)
+    asked = daemon.asked
+    await asyncio.sleep(600.0)
+    assert daemon.asked == asked
+    for change in (
+        lambda: daemon.has(NAMED),
+        lambda: daemon.metered.add("wlan0"),
+        lambda: daemon.barred.add("usb0"),
+    ):
+        changed.clear()
+        change()
+        tells.other.set()
+        began_s = loop.time()
+        await until(lambda: changed)
+        assert loop.time() - began_s < 0.1
+        await asyncio.sleep(1.0)
+    assert await made.find("updates.example", 443, USER, resolver)
+
+
 async def test_the_last_rules_hold_while_the_daemon_is_busy(daemon, ruled, resolver):
     """Keep them: a flood of routes that a neighbour announces stops the daemon for over a second."""
     made = await ruled(NAMED)
@@ -197,7 +235,7 @@ async def test_no_connection_asks_where_no_rule_for_a_name_is_about_it(
 async def test_a_daemon_that_does_not_answer_keeps_no_connection(daemon, ruled, resolver):
     made = await ruled(msgspec.structs.replace(NAMED, addresses=("203.0.113.5",)))
     may = threading.Event()
-    daemon.rules_digest = lambda: may.wait(30)
+    daemon.changes = lambda: may.wait(30)
     async with asyncio.timeout(2 * user_rules._PATIENCE_S):
         assert not await made.find("203.0.113.6", 443, USER, resolver)
         assert await made.find("203.0.113.5", 443, USER, resolver)
@@ -481,7 +519,7 @@ async def test_a_rule_that_comes_while_sessions_live_counts(networks, daemon):
     ruled, _, told = await networks()
     assert allowed(ruled, "usb0")
     daemon.has(RuleRequest(host="home.example", never=("metered",)))
-    await until(lambda: told)
+    await until(lambda: told[1:])
     assert not allowed(ruled, "usb0")
 
 

@@ -89,6 +89,30 @@ def test_a_rule_covers_what_resolvers_say_of_its_name():
     assert rules.of(ip_address("198.51.2.255"), 443) == 1
 
 
+def test_what_programs_follow_is_another_object_after_each_change():
+    script = Script()
+    controller, seen = script.controller, []
+
+    def changed():
+        seen.append(controller.followed)
+        return [one is not other for one, other in zip(*seen[-2:], strict=True)]
+
+    seen.append(controller.followed)
+    script.tell(on.RuleSet(1, RuleRequest(host="updates.example", never=("lte0",))))
+    assert changed() == [False, False, False, True]
+    script.tell(on.AnswersRead(None, (told("updates.example", "203.0.113.5"),)))
+    assert changed() == [False, False, False, True]
+    script.tell(on.AnswersRead(None, (told("updates.example", "203.0.113.5"),)))
+    script.decide(at_s=20.0)
+    assert changed() == [False, False, False, False]
+    script.networks(WLAN)
+    assert changed() == [True, False, False, False], "there are no helpers, as before"
+    controller.decider.bar({"lte0": "it is spent"})
+    assert changed() == [False, False, True, False]
+    script.tell(on.RuleSet(1, None))
+    assert changed() == [False, False, False, True]
+
+
 def test_an_answer_has_no_rule_read_again(monkeypatch):
     """With 64 rules an answer about one of them took 19 ms: each rule's prefix was read 65 times."""
     rules = rules_of(*(RuleRequest(host=f"{n}.example", never=("lte0",)) for n in range(MOST)))

@@ -36,11 +36,15 @@ class Desk:
         self.open = asyncio.Event()
         self.open.set()
         self.known = {}
+        self.forgotten = 0
 
     async def learn(self): ...
 
     def network(self, interface):
         return self.known.get(interface)
+
+    def forget(self):
+        self.forgotten += 1
 
     async def choose(self, question):
         self.asked.append(question)
@@ -257,6 +261,26 @@ async def test_nobody_is_asked_while_there_is_nothing_to_choose_or_nothing_to_se
     case.pump()
     await asyncio.sleep(0.05)
     assert case.desk.asked == []
+
+
+@pytest.mark.usefixtures("only_looks")
+async def test_once_networks_have_changed_the_daemon_is_asked_anew(case):
+    """They asked every two seconds, and kept to an answer about other networks until then."""
+    case.desk.answer = WIFI
+    case.pump()
+    peer = peer_of()
+
+    async def asked_after(size):
+        peer.send(bytes(size), BULK)
+        case.receive(peer)
+        await asyncio.sleep(0.05)
+        return len(case.desk.asked)
+
+    assert await asked_after(50_000) == 1
+    assert await asked_after(1_000) == 1
+    case.advice.networks_changed()
+    assert await asked_after(1_000) == 2
+    assert case.desk.forgotten == 1
 
 
 async def test_what_is_told_to_come_is_asked_about_before_it_comes(case, monkeypatch):
