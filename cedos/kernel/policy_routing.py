@@ -27,6 +27,7 @@ from cedos.kernel.rtnetlink import (
     RTM_GETROUTE,
     RTM_NEWROUTE,
     VERSIONS,
+    interface_name,
 )
 from cedos.model import Address, address
 
@@ -231,19 +232,15 @@ class Route:
 
     def __str__(self) -> str:
         via = f"via {self.gateway} " if self.gateway else ""
-        dev = f"dev {_interface(self.index)}" if self.index else f"type {self.type}"
+        dev = (
+            f"dev {interface_name(self.index) or f'#{self.index}'}"
+            if self.index
+            else f"type {self.type}"
+        )
         out = f"{dev} table {self.table}"
         source = f" src {self.source}" if self.source else ""
         name = "default" if self.destination.prefixlen == 0 else str(self.destination)
         return f"-{self.destination.version} route {name} {via}{out}{source}"
-
-
-def _interface(index: int) -> str:
-    """Return the interface's name; its number if it is gone."""
-    try:
-        return socket.if_indextoname(index)
-    except OSError:
-        return f"#{index}"
 
 
 @dataclass(frozen=True, slots=True)

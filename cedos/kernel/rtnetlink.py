@@ -131,6 +131,14 @@ def parse_link(message: NetlinkMessage) -> Link | None:
     )
 
 
+def interface_name(index: int) -> str | None:
+    """Return what an interface is called now: others may rename it. None: it is gone."""
+    try:
+        return socket.if_indextoname(index)
+    except OSError:
+        return None
+
+
 def is_up(message: NetlinkMessage) -> bool:
     """Return whether the link of an RTM_NEWLINK is up, without decoding it."""
     payload = message.payload

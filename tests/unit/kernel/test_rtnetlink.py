@@ -92,3 +92,8 @@ def test_routes_that_are_no_default_routes_of_the_main_table():
         assert parse_default_routes(one) == []
         assert not changes_networks(one)
     assert changes_networks(route(out))
+
+
+def test_an_interface_is_called_what_the_kernel_calls_it():
+    assert rtnetlink.interface_name(socket.if_nametoindex("lo")) == "lo"
+    assert rtnetlink.interface_name(2**31 - 1) is None
