@@ -48,12 +48,7 @@ _MOST_NAMES: Final = 512
 _MOST_LOOKUPS: Final = 16
 
 
-def applies(
-    rules: UserRules,
-    host: str,
-    port: int | None,
-    looked_up: Callable[[str], Sequence[str]] = lambda _: (),
-) -> int | None:
+def applies(rules: UserRules, host: str, port: int | None) -> int | None:
     """Return the number of the rule for a host, by its name or by one of its addresses.
 
     ConfigError: it is neither a name nor an address.
@@ -61,7 +56,7 @@ def applies(
     host = host.strip().rstrip(".").lower()
     if not is_host_name(host) and not is_address(host):
         raise ConfigError(f'"{host}" is no name and no address; a port is given by --port')
-    return rules.applies(host, port, looked_up)
+    return rules.applies(host, port)
 
 
 def index(rules: Iterable[RuleMessage]) -> UserRules:
@@ -263,22 +258,27 @@ class RuledNetworks:
         """Return the rule that forbids an egress to a server, which has an address there; "": none."""
         host, port = server
         address = _plain(address.partition("%")[0])
-        number = self.index.applies(_plain(host), port, lambda _host: (address,))
-        if number is None:
-            return ""
-        rule = self.index.rules[number]
-        why = f"your rule {number} for {rule.host}: {rule.words}"
+        numbers = self.index.holding(ip_address(address), port, _plain(host))
+        network = self._network(egress, address) if numbers else None
+        for number in numbers:
+            rule = self.index.rules[number]
+            if network is None or not rule.allows(
+                network.name, network.kind, metered=network.metered
+            ):
+                return f"your rule {number} for {rule.host}: {rule.words}"
+        return ""
+
+    def _network(self, egress: str, address: str) -> _ToldNetwork | None:
+        """Return the network of an egress; None: it is gone, or another one than the daemon told of."""
         there = [each for each in self._egresses(address) if each.name == egress]
-        if (told := self._networks.get(egress)) is None:
-            if not there:
-                return why
+        if (told := self._networks.get(egress)) is None and there:
             metered = any(each.metered for each in there)
             told = _ToldNetwork(egress, there[0].kind, metered, there[0].addresses)
-        if there and self._is_new(there[0], told):
+        if told is not None and there and self._is_new(there[0], told):
             self._behind = True
             self._soon.set()
-            return why
-        return "" if rule.allows(told.name, told.kind, metered=told.metered) else why
+            return None
+        return told
 
     async def close(self) -> None:
         tasks = [*self._following, *([self._next] if self._next is not None else [])]

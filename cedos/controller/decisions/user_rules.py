@@ -84,11 +84,10 @@ class UserRules:
         self._by_place: dict[Place, tuple[tuple[int, ...], int]] | None = None
         # Whether addresses were learnt that have not been kept.
         self._learnt = False
-        for number, rule in islice(kept.items(), MOST) if isinstance(kept, dict) else ():
+        for number, rule in kept.items() if isinstance(kept, dict) else ():
             with suppress(ValueError, msgspec.ValidationError):
-                kept_rule = msgspec.convert(rule, RuleRequest)
-                if int(number) > 0:  # (those of portals are not kept)
-                    self._rules[int(number)] = kept_rule
+                if int(number) > 0 and len(self._rules) < MOST:  # (none of a portal's)
+                    self._rules[int(number)] = msgspec.convert(rule, RuleRequest)
         every = kept.get(_ALIASES) if isinstance(kept, dict) else None
         aliases = every if isinstance(every, dict) else {}
         for number, rule in self._rules.items():
@@ -288,7 +287,9 @@ class UserRules:
             self._by_place = {}
             for place, number in self.places():
                 address = ip_network(place[0]).network_address
-                self._by_place[place] = self.together(number, address, place[1]), address.version
+                named = self._rules[number].prefix is None
+                numbers = self.holding(address, place[1]) if named else (number,)
+                self._by_place[place] = numbers, address.version
         return self._by_place
 
     def of(self, address: Address, port: int | None, *, named: bool = True) -> int | None:
@@ -311,37 +312,37 @@ class UserRules:
             default=None,
         )
 
-    def together(self, number: int, address: Address, port: int | None) -> tuple[int, ...]:
-        """Return the rules that hold at once where a rule applies, itself among them.
+    def holding(
+        self, address: Address, port: int | None, name: str | None = None
+    ) -> tuple[int, ...]:
+        """Return the rules that hold at once for a connection; `name`: that of its server, if known.
 
         Who has a name chooses its addresses. So where the names of several rules lead to one, each holds,
         but for those that a related name's rule replaces (`_rank`): one for a port, or a closer name.
         """
-        if self._rules[number].prefix is not None:
-            return (number,)
-        found = [each for each in self.at(address) if self._rules[each].port in (None, port)]
+        found = {each for each in self.at(address) if self._rules[each].port in (None, port)}
+        if name is not None and (own := self.named(name, port, any_port=False)) is not None:
+            found.add(own)
+        of_prefix = self.of(address, port, named=False)
+        first = max(filter(None, (of_prefix, *found)), key=self._rank, default=None)
+        if first is not None and first == of_prefix:
+            return (first,)
         replaced = {two for one in found for two in found if self._replaces(one, two)}
-        return tuple(sorted(set(found) - replaced))
+        return tuple(sorted(found - replaced))
 
     def _replaces(self, one: int, other: int) -> bool:
         host, another = self._rules[one].host, self._rules[other].host
         related = is_below(host, another) or is_below(another, host)
         return related and self._rank(one) > self._rank(other)
 
-    def applies(
-        self, host: str, port: int | None, looked_up: Callable[[str], Iterable[str]] = lambda _: ()
-    ) -> int | None:
+    def applies(self, host: str, port: int | None) -> int | None:
         """Return the number of the rule for a host: an address or a name.
 
-        A name's own rules count, and those of its addresses: the known ones, and what `looked_up` adds,
-        which is asked only if there are addresses under rules.
+        A name's own rules count, and those of the addresses that are known of it.
         """
         with suppress(ValueError):
             return self.of(ip_address(host), port)
-        known = [*self._names.of(host)]
-        if self._prefixes or self._by_address:
-            known += looked_up(host)
-        found = {self.of(ip_address(each), port) for each in known}
+        found = {self.of(ip_address(each), port) for each in self._names.of(host)}
         found.add(self.named(host, port, any_port=False))
         return max(filter(None, found), key=self._rank, default=None)
 
@@ -465,12 +466,8 @@ class RuledDestinations:
 
     def _numbers(self, key: FlowKey, named: str | None = None) -> tuple[int, ...]:
         """Return the rules that a connection is under."""
-        number = self.rules.of(key.remote, key.remote_port)
-        if number is not None:
-            return self.rules.together(number, key.remote, key.remote_port)
-        if named is not None:
-            number = self.rules.named(named, key.remote_port, any_port=False)
-        return () if number is None else (number,)
+        of_address = self.rules.holding(key.remote, key.remote_port)
+        return of_address or self.rules.holding(key.remote, key.remote_port, named)
 
     def about(self, asked: str) -> Decision | None:
         """Return the decision of the rule for a host, by its name or address, perhaps with a port."""

@@ -465,6 +465,18 @@ async def test_the_address_of_another_ruled_name_is_under_its_rule(networks):
     assert not allowed(ruled, "usb0")
 
 
+async def test_each_rule_whose_name_leads_to_an_address_holds(networks):
+    """The kernel refused what sessions did: they took the rule of a stranger's name for the only one."""
+    strangers = RuleRequest(host="a.cdn.stranger.example", only=("phone",), addresses=(PLACE,))
+    own = RuleRequest(host="home.example", never=("metered",))
+    for theirs in (msgspec.structs.replace(own, host="bank.example", addresses=(PLACE,)), own):
+        ruled, *_ = await networks(theirs, strangers)
+        assert not allowed(ruled, "usb0")
+        assert not allowed(ruled, "wlan0")
+    ruled, *_ = await networks(own, RuleRequest(host=PLACE, only=("phone",)))
+    assert allowed(ruled, "usb0"), "the user's word on an address counts before that on a name"
+
+
 @pytest.mark.parametrize(
     "rule",
     [

@@ -316,9 +316,20 @@ def test_where_two_names_lead_to_one_address_both_rules_hold():
         RuleRequest(host="192.0.2.0/24", never=("lte0",)),
     )
     address = ip_address("192.0.2.1")
-    assert rules.together(2, address, None) == (1, 2), "the closest of related names"
-    assert rules.together(4, address, 22) == (2, 4), "a related name's port"
-    assert rules.together(5, ip_address("192.0.2.2"), None) == (5,)
+    assert rules.holding(address, None) == (1, 2), "the closest of related names"
+    assert rules.holding(address, 22) == (2, 4), "a related name's port"
+    assert rules.holding(ip_address("192.0.2.2"), None) == (5,)
+    far, address = address, ip_address("203.0.113.9")
+    assert rules.holding(address, 443, "www.bank.example") == (1,)
+    assert rules.holding(far, 443, "eu.others.example") == (1, 2)
+    assert rules.holding(address, 443, "other.example") == ()
+
+
+def test_rules_of_portals_count_for_none_of_the_users():
+    """They stood first in what sessions are told, which then left the user's rules out."""
+    own = RuleRequest(host="bank.example", never=("lte0",))
+    strange = {str(-n): RuleRequest(host=f"10.0.0.{n}", only=("wlan0",)) for n in range(1, 99)}
+    assert UserRules(Outbox(), {**strange, "1": own}).rules == {1: own}
 
 
 def test_rules_are_kept():
