@@ -78,9 +78,10 @@ class OriginClient:
         if self._client is None:
             # Each request has a connection of its own. A reused one may have been closed, and nothing
             # would say whether the origin received the request; and idle ones would have no bound.
+            # A cache of names would join look-ups: one asker would wait behind another one's others.
             self._client = web.client(
                 self._socket, silence_s=None, tls=web.tls_context(), agent=None, limit=0,
-                force_close=True, resolver=self._resolver,
+                force_close=True, resolver=self._resolver, use_dns_cache=False,
             )  # fmt: skip
         web.asker.set(asker)
         try:
