@@ -24,7 +24,6 @@ COMMANDS: Final = {
     "forward": "Carry programs' connections through the joined gateway.",
     "gateway": "Run a gateway for the sessions of laptops.",
     "share": "Buy bandwidth from neighbours, or sell it to them.",
-    "probe-server": "Answer active probes of clients that hold the key.",
     "doctor": "Show what this host can and cannot do.",
     "restore": "Undo the changes of a killed daemon.",
     "example": "Print the configuration or the systemd unit to start from.",

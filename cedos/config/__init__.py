@@ -115,11 +115,6 @@ def load(path: Path | None = None) -> Config:
     if path is None:
         return Config()
     config = toml_file.read(path, Config)
-    if (key_file := config.probes.key_file) is not None:
-        probes = msgspec.structs.replace(
-            config.probes, key_file=path.parent / key_file.expanduser()
-        )
-        config = msgspec.structs.replace(config, probes=probes)
     if (radios := config.energy.file) is not None:
         energy = msgspec.structs.replace(config.energy, file=path.parent / radios.expanduser())
         config = msgspec.structs.replace(config, energy=energy)

@@ -120,29 +120,6 @@ class PacingConfig(Section, frozen=True, kw_only=True):
     controller: Literal["pacer", "odyssey"] = "pacer"
 
 
-# The usual port of a probe server.
-PROBE_PORT = 7007
-
-
-def endpoint(value: str) -> tuple[IPv4Address | IPv6Address, int]:
-    """Parse the address of a probe server, whose port may be missing.
-
-    ValueError: it is neither `ADDRESS:PORT` nor `[ADDRESS]:PORT`.
-    """
-    match = re.fullmatch(r"(?:\[([^\]]+)\]|([^:]+))(?::(\d{1,5}))?", value)
-    try:
-        if match is None:
-            raise ValueError(value)
-        address, port = ip_address(match[1] or match[2]), int(match[3] or PROBE_PORT)
-    except ValueError as error:
-        raise ValueError(
-            f'"{value}": "192.0.2.1:7007" or "[2001:db8::1]:7007" would be right'
-        ) from error
-    if not 0 < port < 65536:
-        raise ValueError(f'"{value}": ports go from 1 to 65535')
-    return address, port
-
-
 def _target(
     value: str, name: str, family: type[IPv4Address] | type[IPv6Address], example: str
 ) -> None:
@@ -160,7 +137,7 @@ def _target(
 
 
 class ProbesConfig(Section, frozen=True, kw_only=True):
-    """`[probes]`: pings and DNS queries; with a `server` also UDP trains and short transfers."""
+    """`[probes]`: pings and DNS queries."""
 
     enabled: bool = True
     target: str = "1.1.1.1"
@@ -175,21 +152,10 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     ] = "example.com"
     portal_url: Annotated[str, Meta(max_length=2000)] = "http://network-test.debian.org/nm"
     portal_body: Annotated[str, Meta(max_length=1000)] = "NetworkManager is online"
-    server: str = ""
-    key_file: Path | None = None
-    rule: Literal["value", "change", "fixed"] = "value"
-    full_interval_s: Interval = 30.0
-    threshold: Annotated[float, Meta(ge=0, le=100)] = 0.5
 
     def __post_init__(self) -> None:
         _target(self.target, "target", IPv4Address, "1.1.1.1")
         _target(self.target_ipv6, "target_ipv6", IPv6Address, "2606:4700:4700::1111")
-        if self.server:
-            endpoint(self.server)
-            if self.key_file is None:
-                raise ValueError(
-                    "server needs key_file, the key that `cedos probe-server --new-key` made"
-                )
         if self.portal_url and not self.portal_url.startswith("http://"):
             raise ValueError(
                 'portal_url must be an http:// URL such as "http://network-test.debian.org/nm"'

@@ -205,10 +205,9 @@ class CountUse:
 
 @dataclass(frozen=True, slots=True)
 class SendProbe:
-    """Probe a network: by these kinds, one after the other."""
+    """Look a name up over a network."""
 
     network: str
-    kinds: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

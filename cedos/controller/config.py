@@ -32,36 +32,6 @@ class Choices:
 
 
 @dataclass(frozen=True, slots=True)
-class ProbingConfig:
-    """Settings of probing (`[probes]` of the daemon's configuration).
-
-    Attributes:
-        kinds: what is sent, in this order: `dns`, `udp-train`; none: nothing.
-        server: whether there is a probe server; without one nothing measures a rate.
-        rule: `value`, `change` or `fixed`.
-        interval_s: between look-ups over a network, at least.
-        full_interval_s: between probes by the other rules.
-        train_bytes: what a train carries.
-    """
-
-    enabled: bool = False
-    kinds: tuple[str, ...] = ()
-    server: bool = False
-    rule: str = "value"
-    interval_s: float = 2.0
-    full_interval_s: float = 30.0
-    threshold: float = 0.5
-    seconds_per_joule: float = 0.01
-    seconds_per_mb: float = 0.2
-    train_bytes: int = 0
-
-    @property
-    def light(self) -> bool:
-        """Return whether probes by the value rule tell no more than that a network lives."""
-        return self.rule == "value" and not self.server
-
-
-@dataclass(frozen=True, slots=True)
 class ControllerConfig:
     """The settings that hold for the controller's life.
 
@@ -74,7 +44,7 @@ class ControllerConfig:
         close_stuck: `never`, `lost` or `after`: when to close plain connections on a dead network.
         closes_after_s: the silence in s before that; None: only where the network is gone.
         close_stuck_ports: the remote ports of connections that may be closed.
-        probing: how networks are probed.
+        look_up_interval_s: the shortest interval between look-ups that test a network; None: none.
         pacing: the controller of budgets, `pacer` or `odyssey`.
         phone: the use of metered networks.
         dry_run: commands are printed only.
@@ -89,7 +59,7 @@ class ControllerConfig:
     close_stuck: str = "never"
     closes_after_s: float | None = None
     close_stuck_ports: frozenset[int] = frozenset()
-    probing: ProbingConfig = ProbingConfig()
+    look_up_interval_s: float | None = None
     pacing: str = "pacer"
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME
     dry_run: bool = False

@@ -130,7 +130,7 @@ class Controller:
         self.hard = HardBudgets(outbox, prices)
         self.prefetching = Prefetching(self.budgets, decider)
         self._opportunities = Opportunities(self.budgets, decider, self.prefetching)
-        self.probing = Probing(outbox, config.probing, config.choices.power, self._seen)
+        self.probing = Probing(outbox, config.look_up_interval_s, config.choices.power, self._seen)
         self.reliability = Reliability(records)
         model = config.choices.model
         self._learning = model if isinstance(model, Learning) else None
@@ -251,8 +251,6 @@ class Controller:
                 self.portals.on_bytes(network, received_bytes, now_s)
             case on.PingEnded(network, rtt_s, asked_s, at_s):
                 self.networks.on_ping(network, rtt_s, asked_s, at_s)
-            case on.ScreenChanged(attended):
-                self.probing.attended = attended
             case on.PingsPossible(networks):
                 self.probing.pingable = networks
             case on.Witnessed():
@@ -434,7 +432,6 @@ class Controller:
         default = self.default.decision
         return Moment(
             now_s,
-            attended=self.probing.attended,
             pending=False,
             indicators=self._context(now_s).networks,
             evaluations=default.evaluations if default is not None else (),

@@ -289,13 +289,6 @@ class CountersRead:
 
 
 @dataclass(frozen=True, slots=True)
-class ScreenChanged:
-    """A person is at the host, or not any more."""
-
-    attended: bool
-
-
-@dataclass(frozen=True, slots=True)
 class PingsPossible:
     """The networks with a host to ping that may answer."""
 
@@ -674,7 +667,6 @@ Event = (
     | ProvidersRead
     | ResolverReplied
     | RuleSet
-    | ScreenChanged
     | SizeLearned
     | SizesKnown
     | Steerable

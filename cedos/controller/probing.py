@@ -1,8 +1,7 @@
-"""Probes of the networks, when a rule says that they are worth it (Delphi, section 5.2).
+"""Look-ups over the networks, when they are worth it (after Delphi, section 5.2).
 
-With a probe server these are a look-up and a train of packets that measures the rate.
-Without one a look-up tells that a network lives, where pings are in vain and programs do not hear it
-anyway. (Pings go by a schedule, `docs/decisions/pings.md`.)
+A look-up tells that a network lives, where pings are in vain and programs do not hear it anyway. (Pings
+go by a schedule, `docs/decisions/pings.md`.)
 """
 
 from collections.abc import Callable, Iterable
@@ -11,50 +10,50 @@ from math import exp, inf
 from typing import Final
 
 from cedos.controller.commands import SendProbe
-from cedos.controller.config import ProbingConfig
 from cedos.controller.outbox import Outbox, next_beat_s
 from cedos.model import Network, NetworkKind
 from cedos.selector.energy import PowerModel
-from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange, ProbeRule
+from cedos.selector.probing.rules import Moment
 from cedos.selector.probing.value import Price, ProbeValue, probe_cost
 
 _ASK_S: Final = 1.0
 # The time over which the starts of transfers are counted.
 _REMEMBERED_S: Final = 60.0
 # The bytes of a look-up and its ping, and the time that the radio is used for them.
-_LIGHT_BYTES, _LIGHT_S = 320, 0.1
+_BYTES, _LASTS_S = 320, 0.1
+# The prices of a joule and a megabyte of them.
+_SECONDS_PER_JOULE, _SECONDS_PER_MB = 0.01, 0.2
 
 
 class Probing:
     """The rules, which are asked once a second about every network that is up.
 
     Args:
+        interval_s: between look-ups over a network, at least; None: there are none.
         power: the radios.
         seen: what a rule may look at now, without the arrivals of transfers.
 
     Attributes:
         networks: those that are up and may be probed.
-        attended: whether a person is at the host.
         pingable: the networks with a host to ping that may answer.
     """
 
     def __init__(
         self,
         outbox: Outbox,
-        config: ProbingConfig,
+        interval_s: float | None,
         power: PowerModel,
         seen: Callable[[float], Moment],
     ) -> None:
         self.networks: tuple[Network, ...] = ()
-        self.attended = True
         self.pingable: frozenset[str] = frozenset()
         # When each network was last probed.
         self._sent_at_s: dict[str, float] = {}
         self._outbox = outbox
-        self._config = config
+        self._interval_s = interval_s
         self._power = power
         self._seen = seen
-        self._rules: dict[tuple[str, int, NetworkKind], ProbeRule] = {}
+        self._rules: dict[tuple[str, int, NetworkKind], ProbeValue] = {}
         # The transfers that began since the rules were asked, and the recent rate of such beginnings.
         self._begun = 0
         self._begun_per_s = 0.0
@@ -75,12 +74,13 @@ class Probing:
         self.networks = tuple(network for network in networks if network.up)
         there = {_key(network): network for network in networks}
         self._rules = {
-            key: self._rules.get(key) or rule_of(self._config, [network], self._power)
+            key: self._rules.get(key)
+            or ProbeValue(expected_price(network.kind, self._power), light=True)
             for key, network in there.items()
         }
         names = {network.name for network in networks}
         self._sent_at_s = {name: at_s for name, at_s in self._sent_at_s.items() if name in names}
-        if self._ask_at_s is None and self._config.enabled and self._config.kinds:
+        if self._ask_at_s is None and self._interval_s is not None:
             self._asked_at_s, self._ask_at_s = now_s, next_beat_s(now_s, _ASK_S)
 
     def on_transfer_begun(self) -> None:
@@ -89,7 +89,7 @@ class Probing:
 
     def on_timer(self, now_s: float) -> None:
         """Ask the rules, and have networks probed where that is worth it."""
-        if self._ask_at_s is None or now_s < self._ask_at_s:
+        if self._interval_s is None or self._ask_at_s is None or now_s < self._ask_at_s:
             return
         passed_s = now_s - (self._asked_at_s if self._asked_at_s is not None else now_s)
         self._asked_at_s, self._ask_at_s = now_s, next_beat_s(now_s, _ASK_S)
@@ -101,46 +101,28 @@ class Probing:
             rule = self._rules[_key(network)]
             if not rule.weigh(network.name, moment):
                 continue
-            if self._config.light and not self._needed(network.name, moment):
+            if not self._needed(network.name, moment, self._interval_s):
                 continue
             rule.probed(network.name, moment)
             self._sent_at_s[network.name] = now_s
-            self._outbox.give(SendProbe(network.name, self._config.kinds))
+            self._outbox.give(SendProbe(network.name))
 
-    def _needed(self, network: str, moment: Moment) -> bool:
+    def _needed(self, network: str, moment: Moment, interval_s: float) -> bool:
         """Return whether a look-up, which only tells that a network lives, tells anything new."""
         if network in self.pingable:
             return False  # pings tell that
         sent_at_s = self._sent_at_s.get(network, -inf)
         heard_at_s = max(sent_at_s, moment.heard_at_s.get(network, -inf))
-        return moment.now_s - heard_at_s >= self._config.interval_s
+        return moment.now_s - heard_at_s >= interval_s
 
 
-def rule_of(config: ProbingConfig, networks: Iterable[Network], power: PowerModel) -> ProbeRule:
-    """Return the configured rule, with what a probe of each network takes."""
-    if config.rule == "fixed":
-        return FixedRate(config.full_interval_s)
-    if config.rule == "change":
-        return PassiveChange(config.threshold, config.full_interval_s)
-    prices: dict[str | None, Price] = {None: expected_price(config, NetworkKind.CELLULAR, power)}
-    prices |= {each.name: expected_price(config, each.kind, power) for each in networks}
-    if config.light:
-        return ProbeValue(prices, idle_per_s=0.0, light=True)
-    # A user at the screen may load something at any time.
-    return ProbeValue(prices)
-
-
-def expected_price(config: ProbingConfig, kind: NetworkKind, power: PowerModel) -> Price:
-    """Return a probe's expected cost, the radio's joules and the bytes, in seconds."""
-    up = down = _LIGHT_BYTES / 2
-    if config.server:
-        down += config.train_bytes
-    sent = up + down
+def expected_price(kind: NetworkKind, power: PowerModel) -> Price:
+    """Return a look-up's expected cost, the radio's joules and the bytes, in seconds."""
     energy_j = probe_cost(
-        kind, bytes_up=up, bytes_down=down, seconds=_LIGHT_S, power=power
+        kind, bytes_up=_BYTES / 2, bytes_down=_BYTES / 2, seconds=_LASTS_S, power=power
     ).energy_j
-    cost_s = config.seconds_per_joule * energy_j + config.seconds_per_mb * sent / 1e6
-    return Price(cost_s, energy_j=energy_j, carried_bytes=sent)
+    cost_s = _SECONDS_PER_JOULE * energy_j + _SECONDS_PER_MB * _BYTES / 1e6
+    return Price(cost_s, energy_j=energy_j, carried_bytes=_BYTES)
 
 
 def _key(network: Network) -> tuple[str, int, NetworkKind]:

@@ -12,7 +12,7 @@ from math import inf
 import structlog
 
 from cedos.config import Config
-from cedos.config.sections import ProbesConfig, endpoint
+from cedos.config.sections import ProbesConfig
 from cedos.controller.commands import AskName, CheckPage, SendProbe, ShakeHands
 from cedos.controller.events import (
     Attached,
@@ -27,7 +27,6 @@ from cedos.controller.events import (
     PortalFinding,
     PortalVerdict,
     ProvidersRead,
-    ScreenChanged,
     Witness,
     Witnessed,
 )
@@ -36,9 +35,8 @@ from cedos.daemon.budgets.metering import radios_of
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.links import InterfaceCounters
 from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
-from cedos.host.monitor.probing.keyfile import read_key
 from cedos.host.monitor.probing.prober import Prober
-from cedos.host.monitor.probing.probes import ProbeKind, ProbeSchedule, ProbeServer
+from cedos.host.monitor.probing.probes import ProbeKind, ProbeSchedule
 from cedos.host.monitor.providers.cellular import CellularProvider
 from cedos.host.monitor.providers.networkmanager import NetworkManager
 from cedos.host.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
@@ -88,14 +86,6 @@ def probe_target(probes: ProbesConfig, network: Network) -> Address | None:
     return None
 
 
-def probe_server(probes: ProbesConfig) -> ProbeServer | None:
-    """Return the configured probe server, if any. ConfigError: its key cannot be used."""
-    if not probes.enabled or probes.key_file is None or not probes.server:
-        return None
-    address, port = endpoint(probes.server)
-    return ProbeServer(address, port, read_key(probes.key_file))
-
-
 class Observer:
     """Reads providers, counters and screens, and asks networks; all it finds are events.
 
@@ -139,11 +129,9 @@ class Observer:
             ping_timeout_s=probes.timeout_s,
             timeout_s=probes.timeout_s,
             dns_name=probes.dns_name,
-            server=probe_server(probes),
             power=PowerModel(radios_of(config)),
         )
         self.screen.on_change(self.prober.user_present)
-        self.screen.on_change(lambda attended: post(ScreenChanged(attended)))
         self._pingable: frozenset[str] = frozenset()
         # The questions to networks that are under way, by kind, network and number.
         self._asking: dict[tuple[type, str, int], asyncio.Task[None]] = {}
@@ -204,9 +192,8 @@ class Observer:
                     if target is not None and target not in network.gateways:
                         answer = await shake_hands(network, target, timeout_s)
                 self._post(HandshakeEnded(name, number, answer))
-            case SendProbe(_, kinds) if network is not None:
-                for kind in kinds:
-                    await self.prober.probe(network, ProbeKind(kind))
+            case SendProbe() if network is not None:
+                await self.prober.look_up(network)
             case AskName() if network is not None and network.up:
                 if self._probes.enabled and self._probes.dns:
                     await self._ask_for_a_name(network)
@@ -324,9 +311,6 @@ class Observer:
                 for name, value in result.indicators.items()
             }
             self._post(IndicatorsRead(result.network, found))
-            # (A resolver may answer from its cache.)
-            if not result.problem and result.kind is not ProbeKind.DNS:
-                self._post(Witnessed(result.network, True, Witness.TRANSFER, result.at_s))
 
     async def _ask_for_a_name(self, network: Network) -> None:
         asked_s = time.monotonic()

@@ -11,14 +11,12 @@ from typing import Final
 import structlog
 
 from cedos.config import Config, unknown_names
-from cedos.config.sections import ProbesConfig
-from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
+from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.flows.learning import Learning
 from cedos.daemon import state_file
 from cedos.daemon.budgets.metering import money_per_mb, radios_of
 from cedos.errors import HistoryError, HostError, ModelError
 from cedos.host.monitor.links import LinkMonitor
-from cedos.host.monitor.probing.probes import TRAIN_PACKET_BYTES, TRAIN_PACKETS, ProbeKind
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.sizes import UNKNOWN, SizeHistory
 from cedos.model import Budget, Network
@@ -108,28 +106,11 @@ def first_packets(config: Config, stack: AsyncExitStack, problems: list[str]) ->
     return capture
 
 
-def probing_config(probes: ProbesConfig) -> ProbingConfig:
-    """Return the controller's part of `[probes]`."""
-    kinds = [ProbeKind.DNS.value] if probes.dns else []
-    if probes.server:
-        kinds.append(ProbeKind.UDP_TRAIN.value)
-    return ProbingConfig(
-        probes.enabled,
-        tuple(kinds),
-        bool(probes.server),
-        probes.rule,
-        probes.interval_s,
-        probes.full_interval_s,
-        probes.threshold,
-        train_bytes=TRAIN_PACKETS * TRAIN_PACKET_BYTES if probes.server else 0,
-    )
-
-
 def controller_config(
     config: Config, choices: Choices, first_number: int, *, dry_run: bool
 ) -> ControllerConfig:
     """Return the controller's part of the configuration."""
-    steering, decision = config.steering, config.decision
+    steering, decision, probes = config.steering, config.decision, config.probes
     return ControllerConfig(
         choices=choices,
         interval_s=decision.reevaluate_interval_s,
@@ -139,7 +120,7 @@ def controller_config(
         close_stuck=steering.close_stuck,
         closes_after_s=steering.closes_after_s,
         close_stuck_ports=frozenset(steering.close_stuck_ports),
-        probing=probing_config(config.probes),
+        look_up_interval_s=probes.interval_s if probes.enabled and probes.dns else None,
         pacing=config.pacing.controller,
         phone=decision.phone,
         dry_run=dry_run,

@@ -21,22 +21,21 @@ def bind_to_interface(unconnected: socket.socket, interface: str) -> None:
 
 
 def interface_socket(
-    interface: str | None,  # its name (SO_BINDTODEVICE); None: any
+    interface: str,  # its name (SO_BINDTODEVICE)
     version: int,  # of IP, 4 or 6
     kind: socket.SocketKind,  # of socket
     protocol: int = 0,  # as a socket's
     *,
     timestamps: bool = False,  # whether the kernel says when each datagram arrived (`arrival_ns`)
 ) -> socket.socket:
-    """Return a non-blocking socket; one bound to its interface is neither steered nor rescued.
+    """Return a non-blocking socket; it is neither steered nor rescued.
 
     OSError: no such interface, or no such socket for us.
     """
     opened = socket.socket(socket.AF_INET if version == 4 else socket.AF_INET6, kind, protocol)
     try:
         opened.setblocking(False)
-        if interface is not None:
-            bind_to_interface(opened, interface)
+        bind_to_interface(opened, interface)
         if timestamps:
             opened.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     except OSError:

@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 from ipaddress import ip_interface
 from typing import Final
 
-from cedos.errors import HostError
 from cedos.kernel.netlink import (
-    NETLINK_ROUTE,
     NetlinkMessage,
-    Requester,
     attribute,
     attributes,
     text,
@@ -304,17 +301,3 @@ def parse_last_counters(message: NetlinkMessage) -> tuple[int, Counters] | None:
 
 def _counters(counted: bytes) -> Counters | None:
     return Counters(*_LINK_64.unpack_from(counted)) if len(counted) >= _LINK_64.size else None
-
-
-def host_addresses(version: int) -> list[Address]:
-    """Return this host's addresses of an IP version, without link-local ones; HostError if refused."""
-    family = socket.AF_INET if version == 4 else socket.AF_INET6
-    requester = Requester(NETLINK_ROUTE)
-    try:
-        answers = requester.dump(RTM_GETADDR, addresses_request(family))
-    except OSError as error:
-        raise HostError(f"rtnetlink does not report this host's addresses ({error})") from error
-    finally:
-        requester.close()
-    found = [each for answer in answers if (each := parse_address(answer)) is not None]
-    return [each.interface.ip for each in found if each.wide or each.interface.ip.is_loopback]

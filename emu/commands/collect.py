@@ -2,9 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -13,11 +11,6 @@ from cedos.commands.console.render import echo
 from cedos.model import Direction
 from emu import console
 from emu.console import examples
-
-if TYPE_CHECKING:
-    from emu.data.collect import Row
-
-T = TypeVar("T")
 
 
 def _sized(text: str) -> tuple[int, Direction]:
@@ -67,20 +60,13 @@ def _sized(text: str) -> tuple[int, Direction]:
     type=click.Path(path_type=Path, exists=True),
     help="Repeat the places, starts, sizes and RTTs of this data set.",
 )
-@click.option(
-    "--probes/--no-probes",
-    "with_probes",
-    default=True,
-    show_default=True,
-    help="Whether active probes are measured at each start, after the transfers.",
-)
 @click.option("--force", is_flag=True, help="Replace a data set in --out.")
 @click.option(
     "--engine",
     type=click.Choice(["mahimahi", "simulator"]),
     default="mahimahi",
     show_default=True,
-    help="The simulator computes what transfers take, without root, and has no active probes.",
+    help="The simulator computes what transfers take, without root.",
 )
 @click.option(
     "--jobs",
@@ -95,7 +81,6 @@ def command(
     starts: int,
     sizes: tuple[tuple[int, Direction], ...],
     like: Path | None,
-    with_probes: bool,
     force: bool,
     engine: str,
     jobs: int | None,
@@ -103,16 +88,16 @@ def command(
 ) -> None:
     """Measure completion times of all four strategies from the same instants of each place.
 
-    Every transfer gets a fresh replay, rotated to its start; then each start gets one of its own for
-    active probes (DNS, a UDP train). An interrupted collection goes on where it stopped when the same
-    command is given again: finished rows are kept in OUT.partial, probes in OUT.probes.partial. Rows
-    take about ten seconds each, probes six a start, divided by --jobs; the simulator computes five rows
-    a second on a core, and draws other base RTTs for every second start.
+    Every transfer gets a fresh replay, rotated to its start. An interrupted collection goes on where
+    it stopped when the same command is given again: finished rows are kept in OUT.partial. Rows take
+    about ten seconds each, divided by --jobs; the simulator computes five rows a second on a core, and
+    draws other base RTTs for every second start.
     """
     from cedos.errors import DataSetError  # noqa: PLC0415
     from emu.data import collect, datasets  # noqa: PLC0415
     from emu.places import places  # noqa: PLC0415
     from emu.runs import runs  # noqa: PLC0415
+    from emu.terminal import bar  # noqa: PLC0415
 
     described = out.with_suffix(".environment.json")
     for file in (out, described):
@@ -128,7 +113,6 @@ def command(
     known = places.load(directory)
     chosen = {name: known[name] for name in names or known}
     partial = out.with_suffix(out.suffix + ".partial")
-    probes_partial = out.with_suffix(out.suffix + ".probes.partial")
     if like is None:
         rows = collect.plan(
             chosen,
@@ -142,47 +126,17 @@ def command(
         if not table:
             raise DataSetError(f"{like} has no row of the places in {directory}")
         rows = collect.plan_like(table)
-    entries = _with_bar(
-        "collecting",
-        "rows",
-        lambda done: collect.collect(
-            rows, directory, partial, jobs=jobs, seed=seed, simulated=simulated, done=done
-        ),
-    )
-    if with_probes and not simulated:
-        entries = _probed(entries, rows, directory, probes_partial, jobs, seed)
+    with bar("collecting") as report:
+        entries = collect.collect(
+            rows,
+            directory,
+            partial,
+            jobs=jobs,
+            seed=seed,
+            simulated=simulated,
+            done=lambda done, total: report(done / max(total, 1), f"{done} of {total} rows"),
+        )
     datasets.write(out, entries)
     console.write(described, json.dumps(runs.describe(seed), indent=2) + "\n")
     partial.unlink(missing_ok=True)
-    probes_partial.unlink(missing_ok=True)
     echo(f"{len(entries)} rows of {len(chosen)} places in {out}")
-
-
-def _with_bar(title: str, what: str, work: Callable[[Callable[[int, int], None]], T]) -> T:
-    from emu.terminal import bar  # noqa: PLC0415
-
-    with bar(title) as report:
-        return work(
-            lambda finished, total: report(
-                finished / max(total, 1), f"{finished} of {total} {what}"
-            )
-        )
-
-
-def _probed(
-    entries: list[dict[str, Any]],
-    rows: "Sequence[Row]",
-    directory: Path,
-    partial: Path,
-    jobs: int,
-    seed: int,
-) -> list[dict[str, Any]]:
-    from emu.data import probes  # noqa: PLC0415
-
-    starts = probes.starts_of(rows)
-    found = _with_bar(
-        "probing",
-        "starts",
-        lambda done: probes.collect(starts, directory, partial, jobs=jobs, seed=seed, done=done),
-    )
-    return probes.added(entries, found)

@@ -49,7 +49,7 @@ from cedos.controller.rule import RuleRequest
 from cedos.errors import ConfigError, ProtocolError, TransferError
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor.portal_check import TestPage, judge
-from cedos.host.monitor.probing import ping, wire
+from cedos.host.monitor.probing import ping
 from cedos.host.monitor.providers import access_points, wifi
 from cedos.host.monitor.providers.access_points import says_metered
 from cedos.host.monitor.resolvers import parse_resolv_conf
@@ -282,13 +282,6 @@ PARSERS = {
     "ping replies": Parser(
         lambda data: [ping.parse_reply(v, data, with_header=h) for v in (4, 6) for h in (0, 1)],
         (packet(1, bytes(24)), bytes(16)),
-    ),
-    "probe messages": Parser(
-        lambda data: (
-            wire.decode(data, KEY),
-            wire.decode(data + wire.tag(KEY, data), KEY),  # from who has the key
-        ),
-        (wire.encode(wire.ProbeHello(bytes(8)), KEY)[:-16],),
     ),
     "requests and answers of files": Parser(
         said_of_files,

@@ -22,7 +22,7 @@ class Losses:
 
     It is the sender's view (`tcp_info`): segments sent again, of all data segments sent. What is lost
     on the way to this host only its peers know, so a host that only downloads has none, and its
-    `ping_loss` and probe trains stand in. A value stays, getting older, until there is a newer one.
+    `ping_loss` stands in. A value stays, getting older, until there is a newer one.
     """
 
     def __init__(self) -> None:

@@ -4,8 +4,8 @@ Columns are those that predictors are trained on: `wifi_rtt_s` is the `rtt_s` of
 has the role `wifi`. An unknown indicator has no column.
 
 Rates are those in the transfer's direction: for an upload `wifi_past1_bps` is the network's
-`past1_up_bps`, or, if that is unknown, its downlink's `past1_bps`. Trains of probes come downwards, so
-that `udp_bps` and `udp_loss` say of an upload what they say of a download.
+`past1_up_bps`, or, if that is unknown, its downlink's `past1_bps`. The trains of probes of a data set
+came downwards: `udp_bps` and `udp_loss` say of an upload what they say of a download.
 
 An old rate is handed on as it was measured. Models take its age as an input, and learned on rates
 of that age how much it still says (`docs/decisions/old-rates.md`).

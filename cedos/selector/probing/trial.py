@@ -1,7 +1,7 @@
 """Trials: send a program's transfer over a network that is believed worse, to measure it.
 
-A network without use is not measured, is believed slow, and is not used. A probe server would tell;
-without one only transfers do. The recent destinations say how much a better belief would have
+A network without use is not measured, is believed slow, and is not used: only transfers tell. The
+recent destinations say how much a better belief would have
 saved. The largest of their transfers whose loss is less than that, and not large in a bad case, is
 sent over the other network (docs/decisions/trials.md).
 """

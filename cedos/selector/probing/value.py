@@ -83,38 +83,39 @@ _WHOLE = 3.0
 _REMEMBERED = 20
 # The assumed duration of a probe, for the prices of its joules and bytes.
 _LASTS_S = 0.1
+# How long its answer is of use; transfers that begin within it share the cost.
+_LIFETIME_S = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class Drift:
-    """The rates at which knowledge of a network goes stale, from how real networks change."""
+# The rates at which knowledge of a network goes stale, from how real networks change: the standard
+# deviation of the log completion time that one second of age adds, the power of the age with which it
+# grows, and its most.
+_SIGMA_1S, _GROWTH, _SIGMA_MOST = 0.25, 0.35, 0.9
+# How often a network that works stops carrying anything, per second, and how often one that is dead, or
+# worse than the others, is what it was before.
+_DEATH_PER_S, _REVIVAL_PER_S = 0.01, 0.2
+# Seconds lost by a transfer that starts on a network that has just died.
+_DEATH_COST_S = 0.5
+# Standard deviation that a change of the passive indicators by their whole range adds (Delphi's equation
+# 1: a sign of news counts in the same currency as age), and how often such a change is a network's end,
+# or its return.
+_SIGMA_CHANGE, _DEATH_PER_CHANGE = 0.6, 0.1
 
-    # Standard deviation of the log completion time that one second of age adds.
-    sigma_1s: float = 0.25
-    growth: float = 0.35  # sigma grows with age to this power
-    sigma_most: float = 0.9  # and never beyond this
-    death_per_s: float = 0.01  # how often a network that works stops carrying anything, per second
-    # How often one that is dead, or worse than the others, is what it was before.
-    revival_per_s: float = 0.2
-    # Seconds lost by a transfer that starts on a network that has just died.
-    death_cost_s: float = 0.5
-    # Standard deviation that a change of the passive indicators by their whole range adds (Delphi's
-    # equation 1): a sign of news counts in the same currency as age.
-    sigma_change: float = 0.6
-    death_per_change: float = 0.1  # how often such a change is a network's end, or its return
 
-    def sigma(self, age_s: float, change: float = 0.0) -> float:
-        """Return the standard deviation after `age_s` and a passive change, in logarithms of time."""
-        grown: float = self.sigma_1s * max(age_s, 0.0) ** self.growth
-        return min(hypot(grown, self.sigma_change * change), self.sigma_most)
+def _sigma(age_s: float, change: float) -> float:
+    """Return the standard deviation after `age_s` and a passive change, in logarithms of time."""
+    grown: float = _SIGMA_1S * max(age_s, 0.0) ** _GROWTH
+    return min(hypot(grown, _SIGMA_CHANGE * change), _SIGMA_MOST)
 
-    def died(self, age_s: float, change: float = 0.0) -> float:
-        """Return the probability that a network which worked carries nothing any more."""
-        return -expm1(-self.death_per_s * age_s - self.death_per_change * change)
 
-    def returned(self, age_s: float, change: float = 0.0) -> float:
-        """Return the probability that a bad network is what it was before."""
-        return -expm1(-self.revival_per_s * age_s - self.death_per_change * change)
+def _died(age_s: float, change: float) -> float:
+    """Return the probability that a network which worked carries nothing any more."""
+    return -expm1(-_DEATH_PER_S * age_s - _DEATH_PER_CHANGE * change)
+
+
+def _returned(age_s: float, change: float) -> float:
+    """Return the probability that a bad network is what it was before."""
+    return -expm1(-_REVIVAL_PER_S * age_s - _DEATH_PER_CHANGE * change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +123,6 @@ class Price:
     """The price of one probe of a network; `probe_cost` gives its joules and bytes."""
 
     cost: float  # in the currency of evaluations: seconds, if prices of joules and bytes are
-    # How long its answer is of use; transfers that begin within it share the cost.
-    lifetime_s: float = 5.0
     energy_j: float = 0.0  # joules that energy budgets price as well
     carried_bytes: float = 0.0  # bytes that data budgets price as well
 
@@ -141,18 +140,13 @@ class ProbeValue:
 
     def __init__(
         self,
-        # Of one probe, by network name; `None` is the key of all other networks.
-        price: dict[str | None, Price],
-        drift: Drift = Drift(),  # how knowledge goes stale
-        # Transfers expected per second if none was seen lately and a person is there.
-        idle_per_s: float = 0.1,
+        price: Price,  # of one probe
+        *,
         # Whether the probe (a ping, a look-up) tells only that a network lives, not how fast it is.
         light: bool = False,
     ) -> None:
         self._light = light
         self._price = price
-        self._drift = drift
-        self._idle_per_s = idle_per_s
         self._probed_at_s: dict[str, float] = {}
         self._before: dict[str, deque[float]] = {}
         self._passive = PassiveChange(0.0)
@@ -162,7 +156,7 @@ class ProbeValue:
         best, rival = _best(network, moment)
         if rival is None:
             return 0.0  # nothing to choose from
-        drift, quiet_s = self._drift, self._quiet_s(network, moment)
+        quiet_s = self._quiet_s(network, moment)
         age_s = moment.now_s - self._probed_at_s.get(network, -_NEVER_S)
         change = min(self._passive.change(network, moment), _WHOLE)
         if self._light and network not in self._probed_at_s:
@@ -170,17 +164,18 @@ class ProbeValue:
         each = 0.0
         # The saving if the answer reverses the order of the two best strategies.
         if best is not None and not self._light:
-            each = expected_saving(abs(rival - best), best * drift.sigma(age_s, change))
+            each = expected_saving(abs(rival - best), best * _sigma(age_s, change))
         # The saving if the network died: transfers would not begin on it.
         if best is not None and best <= rival:
-            each += drift.died(quiet_s, change) * max(drift.death_cost_s - (rival - best), 0.0)
+            each += _died(quiet_s, change) * max(_DEATH_COST_S - (rival - best), 0.0)
         elif best is None or not self._light:
             # The saving if a worse or dead network recovered to one of its earlier costs. Without any,
             # its best is assumed to be half of the rival's cost.
             before = self._before.get(network) or (0.5 * rival,)
             saved = sum([max(rival - cost, 0.0) for cost in before]) / len(before)
-            each += drift.returned(age_s, change) * saved
-        return each * self._transfers(network, moment)
+            each += _returned(age_s, change) * saved
+        # As many transfers begin while the answer is of use.
+        return each * (moment.transfers_per_s * _LIFETIME_S + (1.0 if moment.pending else 0.0))
 
     def _quiet_s(self, network: str, moment: Moment) -> float:
         """Return the seconds since the network was last heard: other traffic is as good as a probe."""
@@ -188,7 +183,7 @@ class ProbeValue:
         return moment.now_s - max(probed_at_s, moment.heard_at_s.get(network, -_NEVER_S))
 
     def weigh(self, network: str, moment: Moment) -> bool:
-        cost = self._of(network).today(network, moment.prices)
+        cost = self._price.today(network, moment.prices)
         if cost >= PROHIBITIVE:
             return False  # a used-up budget forbids it
         # A network without any knowledge is probed once.
@@ -203,16 +198,6 @@ class ProbeValue:
         best, _ = _best(network, moment)
         if best is not None:
             self._before.setdefault(network, deque(maxlen=_REMEMBERED)).append(best)
-
-    def _of(self, network: str) -> Price:
-        return self._price.get(network) or self._price[None]
-
-    def _transfers(self, network: str, moment: Moment) -> float:
-        """Return the number of transfers that begin while the answer is fresh."""
-        per_s = moment.transfers_per_s
-        if moment.attended:
-            per_s = max(per_s, self._idle_per_s)
-        return per_s * self._of(network).lifetime_s + (1.0 if moment.pending else 0.0)
 
 
 def _best(network: str, moment: Moment) -> tuple[float | None, float | None]:

@@ -1,12 +1,16 @@
 """Logs from the start and the middle of a daemon's life replay to the same commands, byte for byte."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
-from contextlib import suppress
+import threading
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.api.client import ControlClient
 from cedos.api.messages import RecordingRequest
@@ -18,6 +22,83 @@ from emu.replay import controller_of, open_log, replay
 
 PLAN = Budget("my.plan", Resource.DATA, 1e9, "2099-12-01T00:00:00", networks=("lte0",))
 FIRST, SECOND = "middle.log", "later.log"
+SERVER, WEB = "198.51.100.1", 8080
+UPLOAD = 40_000
+
+
+class World:
+    """A laptop with two networks, and a server behind both that takes uploads."""
+
+    def __init__(self, near, folder):
+        self.near, self.folder = near, folder
+        self.environment = os.environ | {
+            "CEDOS_STATE_DIR": str(folder / "state"),
+            "CEDOS_RUNTIME_DIR": str(folder / "run"),
+        }
+
+    @contextmanager
+    def daemon(self, *options):
+        config = self.folder / "cedos.toml"
+        config.write_text(
+            f'[probes]\ntarget = "{SERVER}"\ndns = false\nportal_url = ""\n[providers]\nhost = false\n'
+        )
+        command = (sys.executable, "-m", "cedos", "up", "--config", str(config), *options)
+        with (self.folder / "up.out").open("wb") as output:
+            process = self.near.popen(*command, env=self.environment, stdout=output, stderr=output)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(20)
+
+    def until(self, condition):
+        told = self.folder / "up.out"
+        wait_until(condition, 60.0, every_s=0.2, describe=lambda: told.read_text()[-2000:])
+
+    def upload(self):
+        with self.near.entered():
+            client = socket.create_connection((SERVER, WEB), timeout=20)
+        with client:
+            client.sendall(
+                f"POST /up HTTP/1.1\r\nHost: {SERVER}\r\nContent-Length: {UPLOAD}\r\n\r\n".encode()
+                + bytes(UPLOAD)
+            )
+            assert client.recv(100).startswith(b"HTTP/1.1 200")
+
+
+def take_uploads(listening):
+    """Reads what comes, and answers; until the socket is closed."""
+    while True:
+        try:
+            client, _ = listening.accept()
+        except OSError:
+            return
+        with client:
+            data = b""
+            while len(data.partition(b"\r\n\r\n")[2]) < UPLOAD:
+                data += client.recv(65536)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+
+@pytest.fixture
+def world(make_namespace, tmp_path):
+    near, far = make_namespace("near"), make_namespace("far")
+    for net, name in enumerate(("wlan0", "lte0"), 1):
+        near.ip("link", "add", name, "type", "veth", "peer", name, "netns", far.name)
+        for side, host in ((near, 2), (far, 1)):
+            side.ip("address", "add", f"10.9.{net}.{host}/24", "dev", name)
+            side.ip("link", "set", name, "up")
+        near.ip("route", "add", "default", "via", f"10.9.{net}.1", "metric", str(600 + net))
+    far.ip("address", "add", f"{SERVER}/32", "dev", "lo")
+    with far.entered():
+        listening = socket.create_server((SERVER, WEB))
+    serving = threading.Thread(target=take_uploads, args=(listening,))
+    serving.start()
+    with ExitStack() as stack:
+        stack.callback(serving.join)
+        stack.callback(listening.close)
+        stack.callback(listening.shutdown, socket.SHUT_RDWR)
+        yield World(near, tmp_path)
 
 
 @pytest.mark.timeout(300)
@@ -30,12 +111,11 @@ def test_a_log_of_a_living_daemon_gives_the_same_commands(world):
 
     def answers():
         with suppress(DaemonUnreachableError):
-            return any(each.kind == "udp-train" for each in client.status().probes)
+            return any(each.kind == "ping" for each in client.status().probes)
         return False
 
     from_start = world.folder / "start.log"
-    options = ("--config", str(world.config), "--record", str(from_start))
-    with world.probe_server(), world.running(world.near, "up", *options):
+    with world.daemon("--record", str(from_start)):
         world.until(answers)
         client.set_budget(PLAN)
         world.upload()
@@ -43,7 +123,6 @@ def test_a_log_of_a_living_daemon_gives_the_same_commands(world):
         client.add_rule(RuleRequest(host="secret.example", never=("lte0",)))
         client.record(RecordingRequest(on=True, file=FIRST))
         world.upload()
-        # Either network may be the default: a train measures what a busy machine lets through.
         used = client.status().default.network
         net, other = {"wlan0": (1, "lte0"), "lte0": (2, "wlan0")}[used]
         world.near.ip("link", "set", used, "down")

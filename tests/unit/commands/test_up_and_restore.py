@@ -24,8 +24,8 @@ import asyncio, sys, types
 from cedos.errors import ConfigError
 module = types.ModuleType("cedos.daemon.service")
 async def run(config, dry_run, config_file, **_):
-    if config.probes.key_file:
-        raise ConfigError("no such key")
+    if config.energy.file:
+        raise ConfigError("no such radios")
     try:
         print("running", config.decision.objective, dry_run, flush=True)
         await asyncio.sleep(60)
@@ -148,16 +148,12 @@ def test_a_service_reloads_its_configuration(folders):
         refused = process.stderr.readline()
         assert "the old one stays" in refused
         assert "unknown section [decison], did you mean [decision]?" in refused
-        reload(
-            '[probes]\nkey_file = "none"\nserver = "192.0.2.1:7"',
-            "undone\n",
-            "running max-s True\n",
-        )
+        reload('[energy]\nfile = "none"', "undone\n", "running max-s True\n")
         process.terminate()
         out, err = process.communicate(timeout=20)
     assert (out, process.returncode) == ("undone\n", 0)
     assert "back to the old one" in err
-    assert "no such key" in err
+    assert "no such radios" in err
 
 
 def test_a_second_daemon_is_refused(folders):

@@ -1,4 +1,4 @@
-"""Full probes: which rule is asked, what it may see, and what is sent when it says so."""
+"""Look-ups over networks: when the rule is asked, what it may see, and what is sent when it says so."""
 
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
@@ -8,20 +8,18 @@ import pytest
 from kit.controller import Script
 
 from cedos.controller.commands import SendProbe
-from cedos.controller.config import ProbingConfig
-from cedos.controller.events import FlowOpened, NetworksChanged, PingsPossible, ScreenChanged
+from cedos.controller.events import FlowOpened, NetworksChanged, PingsPossible
 from cedos.controller.outbox import Outbox
-from cedos.controller.probing import Probing, rule_of
+from cedos.controller.probing import Probing, expected_price
 from cedos.model import Evaluation, FlowKey, Network, NetworkKind, Strategy, StrategyKind
 from cedos.selector.budgets.prices import Prices
 from cedos.selector.energy import DELPHI
-from cedos.selector.probing.rules import FixedRate, Moment
+from cedos.selector.probing.rules import Moment
+from cedos.selector.probing.value import ProbeValue
 
 WIFI = Network("wlan0", "wlan0", 3, NetworkKind.WIFI, metered=False)
 LTE = Network("lte0", "lte0", 4, NetworkKind.CELLULAR, metered=True)
-DNS, TRAIN = "dns", "udp-train"
-LIGHT = ProbingConfig(enabled=True, kinds=(DNS,))
-SERVER = replace(LIGHT, server=True, kinds=(DNS, TRAIN), train_bytes=60_000)
+INTERVAL_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -43,11 +41,11 @@ def costs(wlan0, lte0):
 
 
 class Asked:
-    """Rules that are asked each second."""
+    """A rule that is asked each second."""
 
-    def __init__(self, config, see, *networks, begun=0):
+    def __init__(self, see, *networks, begun=0, interval_s=INTERVAL_S):
         self._outbox = Outbox()
-        self.probing = Probing(self._outbox, config, DELPHI, see)
+        self.probing = Probing(self._outbox, interval_s, DELPHI, see)
         self.now_s = 0.5
         self.probing.networks_changed(networks, self.now_s)
         # What was sent.
@@ -70,90 +68,84 @@ class Asked:
 
 def seeing(evaluations=(), **more):
     def see(now_s):
-        return Moment(now_s, True, False, {}, evaluations, **more)
+        return Moment(now_s, False, {}, evaluations, **more)
 
     return see
 
 
-def test_a_probe_pays_what_budgets_ask_today_like_any_transfer():
-    """Worth it while data is free; not when a train's 60 kB cost a minute of waiting."""
-    moment = Moment(100.0, True, True, {}, costs(2.0, 2.1), 1.0)
-    rule = rule_of(SERVER, [WIFI, LTE], DELPHI)
-    for network in (WIFI, LTE):
-        rule.probed(network.name, replace(moment, now_s=70.0))
-    assert all(rule.weigh(network.name, moment) for network in (WIFI, LTE))
-    dear = replace(moment, prices=Prices(data={"lte0": (Flat(1e-3),)}))
-    assert rule.weigh("wlan0", dear), "its bytes are not what the budget counts"
-    assert not rule.weigh("lte0", dear)
-    hungry = replace(moment, prices=Prices(energy=(Flat(10.0),)))
-    assert not rule.weigh("lte0", hungry), "cellular's tail is what a probe takes most of"
+def test_a_look_up_pays_what_budgets_ask_today_like_any_transfer():
+    moment = Moment(1000.0, True, {}, costs(0.2, 0.21), 0.1)
+    wifi, lte = (ProbeValue(expected_price(each.kind, DELPHI), light=True) for each in (WIFI, LTE))
+    for network, rule in (("wlan0", wifi), ("lte0", lte)):
+        rule.probed(network, replace(moment, now_s=70.0))
+    assert wifi.weigh("wlan0", moment), "it may have died meanwhile"
+    assert not lte.weigh("lte0", moment), "whether it lives changes nothing"
+    dear = replace(moment, prices=Prices(data={"wlan0": (Flat(1.0),)}))
+    assert not wifi.weigh("wlan0", dear)
+    other = replace(moment, prices=Prices(data={"lte0": (Flat(1.0),)}))
+    assert wifi.weigh("wlan0", other), "its bytes are not what the budget counts"
     spent = replace(moment, prices=Prices(data={"lte0": (Flat(inf),)}))
-    unknown = rule_of(LIGHT, [WIFI, LTE], DELPHI)
-    assert unknown.weigh("wlan0", spent), "what was never probed is probed once"
-    assert not unknown.weigh("lte0", spent), "what is forbidden is not asked even once"
+    new = ProbeValue(expected_price(LTE.kind, DELPHI), light=True)
+    assert new.weigh("lte0", moment), "what was never probed is probed once"
+    assert not new.weigh("lte0", spent), "what is forbidden is not asked even once"
 
 
 @pytest.mark.parametrize(("rival_s", "again"), [(0.21, True), (5.0, False)])
 def test_only_an_answer_that_may_change_the_choice_is_asked_for(rival_s, again):
     """Half a minute of looks; a winner by far is not asked again."""
-    asked = Asked(LIGHT, seeing(costs(0.2, rival_s)), WIFI, LTE, begun=12)
+    asked = Asked(seeing(costs(0.2, rival_s)), WIFI, LTE, begun=12)
     asked.look(30)
     assert "lte0" in asked.names(), "what was never probed is probed once"
     assert (asked.names().count("wlan0") > 1) is again
 
 
 @pytest.mark.parametrize(
-    ("heard", "pings", "dns", "probed"),
-    [
-        (False, True, True, False),
-        (True, False, True, False),
-        (False, False, True, True),
-        (False, False, False, False),
-    ],
+    ("heard", "pings", "probed"),
+    [(False, True, False), (True, False, False), (False, False, True)],
 )
 def test_a_look_up_stands_in_for_pings_that_are_in_vain_unless_programs_hear_it(
-    heard, pings, dns, probed
+    heard, pings, probed
 ):
     """Every two seconds at most."""
 
     def see(now_s):
         at_s = {"wlan0": now_s - 0.4} if heard else {}
-        return Moment(now_s, True, False, {}, costs(0.2, 0.21), heard_at_s=at_s)
+        return Moment(now_s, False, {}, costs(0.2, 0.21), heard_at_s=at_s)
 
-    asked = Asked(replace(LIGHT, kinds=(DNS,) if dns else ()), see, WIFI, begun=90)
+    asked = Asked(see, WIFI, begun=90)
     asked.probing.pingable = frozenset({"wlan0"} if pings else ())
     asked.look(21)
-    assert all(each.kinds == (DNS,) for each in asked.probes)
     assert 9 <= len(asked.probes) <= 11 if probed else not asked.probes
 
 
-@pytest.mark.parametrize("kinds", [(DNS,), (), (DNS, TRAIN)])
-def test_each_network_is_probed_once_and_again_when_it_is_due(kinds):
+def test_each_network_is_probed_once_and_the_rule_sees_what_began():
     seen = []
 
-    class Noting(FixedRate):
+    class Once:
+        done = False
+
         def weigh(self, network, moment):
             seen.append((moment.pending, moment.transfers_per_s))
-            return super().weigh(network, moment)
+            return not self.done
 
-    config = replace(LIGHT, rule="fixed", full_interval_s=3600.0, kinds=kinds)
-    asked = Asked(config, seeing(), WIFI, replace(LTE, up=False))
+        def probed(self, network, moment):
+            self.done = True
+
+    asked = Asked(seeing(), WIFI, replace(LTE, up=False))
     for key in asked.probing._rules:
-        asked.probing._rules[key] = Noting(3600.0)
+        asked.probing._rules[key] = Once()
     asked.probing.on_transfer_begun()
     asked.look(5)
     asked.probing.networks_changed((WIFI, LTE), asked.now_s)
     asked.look(5)
-    once = [SendProbe(name, kinds) for name in ("wlan0", "lte0")]
-    assert asked.probes == (once if kinds else [])
-    if kinds:
-        assert seen[0] == (True, pytest.approx(1 / 60))
-        assert seen[1][0] is False
+    assert asked.probes == [SendProbe(name) for name in ("wlan0", "lte0")]
+    assert seen[0] == (True, pytest.approx(1 / 60))
+    assert seen[1][0] is False
 
 
 def test_a_router_that_comes_and_goes_has_no_network_probed_anew():
-    """Withdraw a route each second: a train was sent each time, over the other, metered network."""
-    asked = Asked(SERVER, seeing(costs(0.2, 5.0)), WIFI, LTE)
+    """Withdraw a route each second: a probe was sent each time, over the other, metered network."""
+    asked = Asked(seeing(costs(0.2, 5.0)), WIFI, LTE)
     for _ in range(60):
         asked.probing.networks_changed((replace(WIFI, up=False), LTE), asked.now_s)
         asked.probing.networks_changed((WIFI, LTE), asked.now_s)
@@ -166,17 +158,16 @@ def test_a_router_that_comes_and_goes_has_no_network_probed_anew():
     assert asked.names()[-1] == "wlan0"
 
 
-@pytest.mark.parametrize("config", [replace(LIGHT, enabled=False), replace(LIGHT, kinds=())])
-def test_nothing_is_probed_where_probes_are_off_or_have_no_kind(config):
-    asked = Asked(config, seeing(), WIFI)
+def test_nothing_is_looked_up_where_that_is_off():
+    asked = Asked(seeing(), WIFI, interval_s=None)
     asked.look(3)
     assert asked.probes == []
 
 
 def test_the_controller_asks_with_what_it_knows():
-    """A person at the screen, pings in vain, a network that came: then a look-up is worth sending."""
-    script = Script(probing=LIGHT)
-    script.tell(NetworksChanged((WIFI, LTE)), ScreenChanged(True), PingsPossible(frozenset()))
+    """A program that connects, pings in vain, a network that came: then a look-up is worth sending."""
+    script = Script(look_up_interval_s=INTERVAL_S)
+    script.tell(NetworksChanged((WIFI, LTE)), PingsPossible(frozenset()))
     key = FlowKey(IPv4Address("10.0.0.2"), 4000, IPv4Address("198.51.100.1"), 80)
     script.tell(FlowOpened(key, 8.0, 108.0))
     script.wait(10.0)

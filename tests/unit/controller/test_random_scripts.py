@@ -16,7 +16,6 @@ from cedos.controller import commands as give
 from cedos.controller import events as on
 from cedos.controller.codec import encode_commands
 from cedos.controller.commands import NOWHERE
-from cedos.controller.config import ProbingConfig
 from cedos.controller.events import Event, Witness
 from cedos.controller.hint import HintRequest, PrefetchReport, StartedMessage, TakingMessage
 from cedos.controller.rule import RuleRequest
@@ -78,7 +77,7 @@ KINDS = (
     *("ping", "lost", "heard", "indicators", "counters", "attach", "pingable", "providers"),
     *("rule", "unrule", "bar", "spend", "unbudget", "hint", "unhint", "defaults", "reply"),
     *("portal", "sleep", "refuse", "rates", "late", "choose", "made", "transfer", "ended"),
-    *("battery", "phone", "prefetch", "screen", "hosts", "lookup", "answered"),
+    *("battery", "phone", "prefetch", "hosts", "lookup", "answered"),
 )
 # Without these little else happens.
 USUAL = ("network", "open", "look")
@@ -120,7 +119,7 @@ class World(Script):
             close_stuck="after",
             closes_after_s=1.0,
             close_stuck_ports=frozenset({80}),
-            probing=ProbingConfig(enabled=True, kinds=("dns",)),
+            look_up_interval_s=2.0,
             short_queues=True,
         )
         self.tell(on.ClockRead(2e9))
@@ -194,7 +193,7 @@ class World(Script):
                 return answers
             case "rates":
                 self.model.rate_bps["wifi" if step.yes else "cellular"] = 1e5 + 10.0 * step.amount
-            case "rule" | "unrule" | "hint" | "unhint" | "choose" | "made" | "screen" | "prefetch":
+            case "rule" | "unrule" | "hint" | "unhint" | "choose" | "made" | "prefetch":
                 return self.asked(step)
             case "bar" | "spend" | "unbudget" | "phone" | "battery" | "transfer" | "ended":
                 return self.spent(step)
@@ -266,8 +265,6 @@ class World(Script):
             case "made":
                 choice = ONLY_WLAN if step.yes else ONLY_LTE
                 return [on.DecisionMade(Transfer(size), choice, "as it was decided")]
-            case "screen":
-                return [on.ScreenChanged(step.yes)]
         way = TakingMessage(1.0 + step.amount / 1e6, 2.0, [float(step.amount)])
         report = PrefetchReport(
             program="mail" if step.yes else "news",

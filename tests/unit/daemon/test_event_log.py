@@ -16,7 +16,7 @@ from kit.controller import KEY, LTE, WLAN, size_of, spent
 
 from cedos.budget_kinds import Resource
 from cedos.controller import events as on
-from cedos.controller.config import Choices, ControllerConfig, ProbingConfig
+from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.controller import Controller
 from cedos.controller.hint import HintRequest, PrefetchReport, TakingMessage
 from cedos.controller.rule import RuleRequest
@@ -29,9 +29,7 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
 from emu.replay import began, controller_of, open_log, records, replay
 
-CONFIG = ControllerConfig(
-    Choices(MaxS(), None, 3000, 0.1, 0.1), probing=ProbingConfig(enabled=True, kinds=("dns",))
-)
+CONFIG = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1), look_up_interval_s=2.0)
 KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
 ASKED = replace(KEY, remote=ip_address("10.0.0.1"), remote_port=53, protocol="udp")
 MOVED = TableTransfer(
@@ -57,7 +55,6 @@ EVENTS = (
     on.LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
     on.TimerFired(),
     on.BatteryRead(0.9, True),
-    on.ScreenChanged(True),
     on.PingsPossible(frozenset({"wlan0"})),
     on.TransferReported(MOVED, 4.0, {"wlan0": 1000}, {}, 1.0),
     on.Witnessed("lte0", True, on.Witness.PAGE, 11.0),

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,16 +12,18 @@ from cedos.config import Config, ProbesConfig, ProvidersConfig
 from cedos.config.sections import EnergyConfig
 from cedos.controller import events as on
 from cedos.controller.commands import AskName, CheckPage, SendProbe, ShakeHands
+from cedos.controller.config import Choices
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.observer import Observer
-from cedos.daemon.startup import probing_config
+from cedos.daemon.startup import controller_config
 from cedos.host.monitor.probing.probes import ProbeKind, ProbeOutcome, Spent
 from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Direction, Network, NetworkKind, NextHop
+from cedos.selector.objective import MaxS
 
 GATEWAY = ip_address("10.0.0.1")
 WLAN = Network(
@@ -237,25 +238,21 @@ def test_the_ledgers_joules_are_those_of_the_configured_radios():
 
 
 @pytest.mark.parametrize(
-    ("keys", "kinds", "train_bytes"),
-    [
-        ({}, ("dns",), 0),
-        ({"dns": False}, (), 0),
-        ({"server": "192.0.2.1:7007", "key_file": Path("k")}, ("dns", "udp-train"), 60_000),
-    ],
+    ("keys", "interval_s"), [({}, 2.0), ({"dns": False}, None), ({"enabled": False}, None)]
 )
-def test_the_controller_is_told_what_can_be_probed(keys, kinds, train_bytes):
-    found = probing_config(ProbesConfig(**keys))
-    assert (found.kinds, found.train_bytes) == (kinds, train_bytes)
-    assert found.server == ("server" in keys)
+def test_the_controller_is_told_what_can_be_probed(keys, interval_s):
+    choices = Choices(MaxS(), None, 3000, 0.1, 0.1)
+    config = Config(probes=ProbesConfig(**keys))
+    found = controller_config(config, choices, 1, dry_run=False)
+    assert found.look_up_interval_s == interval_s
 
 
 async def test_a_network_that_answers_nothing_holds_up_no_other():
     asked = []
 
     class Deaf:
-        async def probe(self, network, kind):
-            asked.append((network.name, kind))
+        async def look_up(self, network):
+            asked.append(network.name)
             if network.name == "wlan0":
                 await asyncio.Event().wait()
 
@@ -263,12 +260,11 @@ async def test_a_network_that_answers_nothing_holds_up_no_other():
     observer._networks = (WLAN, LTE)
     observer.prober = Deaf()
     for _ in range(2):  # the second is none while the first one lasts
-        observer.ask(SendProbe("wlan0", ("dns",)))
-    observer.ask(SendProbe("lte0", ("dns", "udp-train")))
-    observer.ask(SendProbe("gone0", ("dns",)))
+        observer.ask(SendProbe("wlan0"))
+    observer.ask(SendProbe("lte0"))
+    observer.ask(SendProbe("gone0"))
     await asyncio.sleep(0.01)
-    lte = [("lte0", ProbeKind.DNS), ("lte0", ProbeKind.UDP_TRAIN)]
-    assert asked == [("wlan0", ProbeKind.DNS), *lte]
+    assert asked == ["wlan0", "lte0"]
     for task in observer._asking.values():
         task.cancel()
 

@@ -10,7 +10,6 @@ import pytest
 
 from cedos.api.lock import only_daemon
 from cedos.errors import CedosError
-from cedos.host.monitor.probing.keyfile import read_key
 from cedos.kernel import own_file
 from cedos.proxy.local import joined_gateway
 from cedos.session import keys
@@ -150,7 +149,6 @@ READERS = {
     "clients.toml": keys.read_names,
     "gateway.toml": joined_gateway.read,
     "known_servers.toml": lambda path: KnownHosts(path).aliases(),
-    "probe.key": read_key,
     "share-help.json": read_status,
 }
 

@@ -8,11 +8,13 @@ import time
 
 from cedos.host.monitor import flow_source
 from cedos.host.monitor.dns_message import DnsFault, fault, question
-from cedos.host.monitor.probing.probes import UDP_HEADERS, ProbeOutcome, Spent
+from cedos.host.monitor.probing.probes import ProbeOutcome, Spent
 from cedos.kernel.interface_socket import interface_socket, receive
 from cedos.model import Address, Network
 
 NO_ANSWER = "no answer in time"
+# Bytes of IP and UDP headers by IP version.
+_UDP_HEADERS = {4: 28, 6: 48}
 
 
 async def run(
@@ -34,7 +36,7 @@ async def run(
         return ProbeOutcome({}, Spent(), f"{network.name} has no resolver to ask")
     number = secrets.randbits(16)
     asked = question(number, name)
-    headers = UDP_HEADERS[resolver.version]
+    headers = _UDP_HEADERS[resolver.version]
     loop = asyncio.get_running_loop()
     up = down = 0
     problem: str | None = None

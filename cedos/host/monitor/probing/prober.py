@@ -1,4 +1,4 @@
-"""The prober: it pings networks by a schedule, and probes in other ways when asked (Delphi, Table 2).
+"""The prober: it pings networks by a schedule, and asks resolvers when asked (Delphi, Table 2).
 
 Each probe leaves through its network's interface and has a time limit. Its costs are counted (Table 3).
 """
@@ -7,21 +7,19 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from cedos.errors import PrivilegeError
 from cedos.host.monitor.events import Mailbox
-from cedos.host.monitor.probing import dns_probe, udp_train
+from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.ping import PING_BYTES, PingSocket
 from cedos.host.monitor.probing.probes import (
     ProbeKind,
     ProbeOutcome,
     ProbeResult,
     ProbeSchedule,
-    ProbeServer,
     Spent,
 )
 from cedos.model import Address, Network
@@ -160,7 +158,7 @@ def _lost(problem: str, spent: Spent | None = None) -> ProbeOutcome:
 
 
 class Prober:
-    """Pings the networks by a schedule, and probes them in any way when asked.
+    """Pings the networks by a schedule, and asks their resolvers when asked.
 
     It is an asynchronous context manager. Its owner tells it of networks by `networks_changed` and
     `in_use`. `problem` says why nothing is pinged.
@@ -174,10 +172,8 @@ class Prober:
         *,
         schedule: ProbeSchedule | None = None,  # when to ping
         ping_timeout_s: float = 1.0,  # after this time a ping counts as lost
-        timeout_s: float = 2.0,  # how long any other probe may take
+        timeout_s: float = 2.0,  # how long a look-up may take
         dns_name: str = "example.com",  # the public name that look-ups ask for
-        # The server of UDP trains; None: there is none, and trains fail.
-        server: ProbeServer | None = None,
         power: PowerModel = DELPHI,  # of the radios
         open_pinger: OpenPinger = PingSocket,  # `PingSocket`, or a test's
     ) -> None:
@@ -185,11 +181,9 @@ class Prober:
         self.costs = ProbeCosts()
         self._ping_timeout_s = ping_timeout_s
         self._dns_name = dns_name
-        self._server = server
         self._power = power
         self._used_at_s: dict[str, float] = {}
         self._heard_at_s: dict[str, float] = {}
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._target = target
         self._schedule = schedule or ProbeSchedule()
         self._timeout_s = timeout_s
@@ -265,34 +259,16 @@ class Prober:
             self._start(network)
 
     async def ping(self, network: Network) -> ProbeResult:
-        return await self.probe(network, ProbeKind.PING)
+        """Ping now; return `rtt_s` or the problem. `results` and `costs` get the same."""
+        started = self._start(network)
+        if started is not None:
+            return await started
+        return self.finished(network, _lost(self.problem or "there is no host to ping"))
 
-    async def probe(self, network: Network, kind: ProbeKind) -> ProbeResult:
-        """Probe a network once, now. Only one train runs at a time, since two would measure each other.
-
-        Return `rtt_s`, `dns_s` or `udp_...` (`dispersion.indicators`), or the problem; `results` and
-        `costs` get the same.
-        """
-        if kind is ProbeKind.PING:
-            started = self._start(network)
-            if started is not None:
-                return await started
-            return self.finished(network, _lost(self.problem or "there is no host to ping"))
-        if kind is ProbeKind.DNS:
-            outcome = await dns_probe.run(network, self._dns_name, timeout_s=self._timeout_s)
-        elif self._server is None:
-            outcome = _lost("no probe server is configured")
-        elif not _reaches(network, self._server.address):
-            outcome = _lost(f"{network.name} has no IPv{self._server.address.version} address")
-        else:
-            async with self._turns[network.name]:
-                outcome = await udp_train.run(
-                    self._server,
-                    interface=network.interface,
-                    index=network.index,
-                    timeout_s=self._timeout_s,
-                )
-        return self.finished(network, outcome, kind)
+    async def look_up(self, network: Network) -> ProbeResult:
+        """Ask the resolver now; return `dns_s` or the problem. `results` and `costs` get the same."""
+        outcome = await dns_probe.run(network, self._dns_name, timeout_s=self._timeout_s)
+        return self.finished(network, outcome, ProbeKind.DNS)
 
     async def knows_names(self, network: Network) -> bool | None:
         """Return whether the network's resolver answers for a name that it cannot have cached.
@@ -380,8 +356,3 @@ class Prober:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._wake.wait()
-
-
-def _reaches(network: Network, address: Address) -> bool:
-    """Return whether the network has an address of the same IP version, or none that is known."""
-    return not network.addresses or any(own.version == address.version for own in network.addresses)

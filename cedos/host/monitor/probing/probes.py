@@ -4,11 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cedos.model import Address, Network, NetworkKind
-
-TRAIN_PACKETS, TRAIN_PACKET_BYTES = 50, 1200
-# Bytes of IP and UDP headers by IP version.
-UDP_HEADERS = {4: 28, 6: 48}
+from cedos.model import Network, NetworkKind
 
 
 class ProbeSchedule:
@@ -107,7 +103,6 @@ class ProbeSchedule:
 class ProbeKind(StrEnum):
     PING = "ping"
     DNS = "dns"
-    UDP_TRAIN = "udp-train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,14 +143,3 @@ class ProbeResult:
     spent: Spent
     energy_j: float = 0.0
     problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeServer:
-    """A `cedos probe-server`, and how large its trains are (payload bytes of a datagram)."""
-
-    address: Address
-    port: int
-    key: bytes
-    packets: int = TRAIN_PACKETS
-    packet_bytes: int = TRAIN_PACKET_BYTES

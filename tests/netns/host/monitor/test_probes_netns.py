@@ -11,8 +11,7 @@ from cedos.host.monitor.links import LinkMonitor
 from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.ping import PING_BYTES
 from cedos.host.monitor.probing.prober import Prober
-from cedos.host.monitor.probing.probes import ProbeKind, ProbeSchedule, ProbeServer
-from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
+from cedos.host.monitor.probing.probes import ProbeSchedule
 from emu.testbed.netns import Namespace
 
 TARGETS = {4: ip_address("198.51.100.1"), 6: ip_address("2001:db8::1")}
@@ -120,35 +119,6 @@ async def test_dns_time_through_the_right_interface(bench, version):
                 )
                 assert silent.problem == "no answer in time"
                 assert silent.indicators == {}
-
-
-@pytest.mark.parametrize("version", [4, 6])
-async def test_trains_go_through_the_networks_interface(bench, version):
-    """And the shaped network is measured as the slower one."""
-    rate_bps = 5e6
-    shape = f"dev lte0 root tbf rate {rate_bps:.0f} burst 3000 limit 200000"
-    bench.far.run("tc", "qdisc", "add", *shape.split())
-    key = b"k" * 32
-
-    with bench.near.entered():
-        with bench.far.entered():
-            serving = ProbeServing(TARGETS[version], 7007, key, ProbeLimits(1e9, 1e9))
-            server_task = await serving.__aenter__()
-        try:
-            server = ProbeServer(TARGETS[version], 7007, key)
-            async with LinkMonitor() as links, Prober(lambda n: None, server=server) as prober:
-                for network in links.networks():
-                    found = await prober.probe(network, ProbeKind.UDP_TRAIN)
-                    assert found.problem == ""
-                    rate = found.indicators["udp_bps"]
-                    if network.interface == "lte0":
-                        # tbf counts the Ethernet header, too.
-                        assert rate == pytest.approx(rate_bps, rel=0.15)
-                    else:
-                        assert rate > 3 * rate_bps
-                assert serving.counts["trains"] == 2
-        finally:
-            await server_task.__aexit__(None, None, None)
 
 
 async def test_the_schedule_pings_and_sees_the_far_end_drop(bench):

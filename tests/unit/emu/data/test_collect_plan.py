@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from cedos.model import Direction
 from emu import ROOT
 from emu.commands.cedos_emu import group
-from emu.data import collect, datasets, derived, probes
+from emu.data import collect, datasets, derived
 from emu.data.choices import context_of
 from emu.data.collect import ComputedRows, Row, history
 from emu.data.derived import MOST_LENGTHENED, observed
@@ -75,38 +75,6 @@ def test_the_context_never_sees_the_future(few_places):
     past = Trace(times[times < start_s * 1000], place.wifi.down.period_ms)
     vars(place.wifi)["down"] = past
     assert history(place, start_s, Direction.DOWN) == known
-
-
-def test_probes_are_one_measurement_a_start_and_each_row_gets_its_direction():
-    base = (0.02, 0.05)
-    rows = [
-        Row("a", 1.0, 3000, Direction.DOWN, *base),
-        Row("a", 1.0, 3000, Direction.UP, *base),
-        Row("a", 2.0, 3000, Direction.DOWN, *base),
-    ]
-    starts = probes.starts_of(rows)
-    assert [(start.key, start.wifi_rtt_s, start.cellular_rtt_s) for start in starts] == [
-        ("a/1.000", *base),
-        ("a/2.000", *base),
-    ]
-    entries = [
-        {
-            "place": row.place,
-            "start_s": row.start_s,
-            "direction": str(row.direction),
-            "wifi_udp_bps": 7.0,
-            "wifi_rtt_s": 0.02,
-        }
-        for row in rows
-    ]
-    found = {
-        "a/1.000": {"down": {"wifi_udp_bps": 1.0}, "up": {"wifi_udp_loss": 1.0}},
-        "a/2.000": {"down": {}, "up": {}},
-    }
-    added = probes.added(entries, found)
-    assert [row.get("wifi_udp_bps") for row in added] == [1.0, None, None]
-    assert [row.get("wifi_udp_loss") for row in added] == [None, 1.0, None]
-    assert [row["wifi_rtt_s"] for row in added] == [0.02] * 3
 
 
 SYNTHETIC = ROOT / "traces"

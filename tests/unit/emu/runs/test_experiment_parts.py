@@ -130,7 +130,6 @@ def read(tmp_path, text):
     ("section", "setting", "why"),
     [
         ("history", 'path = "/etc/passwd"', r"history\] path: a scenario names no file"),
-        ("probes", 'key_file = "/etc/shadow"', r"probes\] key_file: a scenario names no file"),
         ("energy", 'file = "/dev/zero"', r"energy\] file: a scenario names no file"),
         ("predictors", 'model = "/dev/zero"', "names no file of this host; --predictors does"),
         ("providers", 'series = {wlan0 = "/dev/zero"}', "series: a scenario names no file"),

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from cedos.model import Evaluation, Indicator, NetworkKind, Strategy, StrategyKind
 from cedos.selector.energy import DELPHI
-from cedos.selector.probing.rules import FixedRate, Moment, PassiveChange
+from cedos.selector.probing.rules import Moment, PassiveChange
 from cedos.selector.probing.value import Price, ProbeValue, expected_saving, probe_cost
+from emu.data.probe_replay import FixedRate
 
 
 def seen(**values):
@@ -18,7 +19,7 @@ def seen(**values):
 
 
 def moment(now_s=0.0, **radio):
-    return Moment(now_s, attended=True, pending=False, indicators={"wlan0": seen(**radio)})
+    return Moment(now_s, pending=False, indicators={"wlan0": seen(**radio)})
 
 
 def evaluation(network, cost):
@@ -30,7 +31,6 @@ def choice(now_s, wifi, cellular, per_s=1.0):
     costs = {"lte0": cellular} | ({} if wifi is None else {"wlan0": wifi})
     return Moment(
         now_s,
-        attended=True,
         pending=False,
         indicators={},
         evaluations=tuple(evaluation(name, cost) for name, cost in costs.items()),
@@ -38,7 +38,7 @@ def choice(now_s, wifi, cellular, per_s=1.0):
     )
 
 
-RULES = [FixedRate(2.0), PassiveChange(0.2), ProbeValue({None: Price(0.01)})]
+RULES = [FixedRate(2.0), PassiveChange(0.2), ProbeValue(Price(0.01))]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -75,18 +75,8 @@ def test_an_indicator_that_came_or_went_is_a_change():
     assert rule.change("wlan0", moment(rssi_dbm=-60.0, cqi=4)) == 1.0
 
 
-def test_unattended_a_change_alone_is_not_enough():
-    rule = PassiveChange(0.2)
-    rule.probed("wlan0", moment(rssi_dbm=-50.0))
-    now = replace(moment(5.0, rssi_dbm=-80.0), attended=False)
-    assert not rule.weigh("wlan0", now)
-    assert rule.weigh("wlan0", replace(now, pending=True))
-    still = replace(moment(5.0, rssi_dbm=-50.0), attended=False, pending=True)
-    assert not rule.weigh("wlan0", still)
-
-
 def test_worth_grows_with_age_until_a_probe_pays():
-    rule = ProbeValue({None: Price(0.05)})
+    rule = ProbeValue(Price(0.05))
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
     worths = [rule.worth("wlan0", choice(age, 0.2, 0.3)) for age in (0.0, 1.0, 5.0, 20.0, 60.0)]
     assert worths == sorted(worths)
@@ -97,17 +87,17 @@ def test_worth_grows_with_age_until_a_probe_pays():
 
 
 def test_a_dead_network_is_tried_again_and_a_lone_one_never():
-    rule = ProbeValue({None: Price(0.05)})
+    rule = ProbeValue(Price(0.05))
     rule.probed("wlan0", choice(0.0, None, 0.3))
     assert not rule.weigh("wlan0", choice(0.01, None, 0.3))
     assert rule.weigh("wlan0", choice(20.0, None, 0.3))
     assert rule.worth("lte0", choice(20.0, None, 0.3)) == 0.0
 
 
-def test_nobody_there_and_nothing_to_send_means_no_probe():
-    rule = ProbeValue({None: Price(1e-9)})
+def test_nothing_to_send_means_no_probe():
+    rule = ProbeValue(Price(1e-9))
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
-    idle = replace(choice(60.0, 0.2, 0.3, per_s=0.0), attended=False)
+    idle = choice(60.0, 0.2, 0.3, per_s=0.0)
     assert not rule.weigh("wlan0", idle)
     assert rule.weigh("wlan0", replace(idle, pending=True))
 
@@ -121,7 +111,7 @@ def test_the_expected_saving_is_the_integral(gap, sigma):
 
 
 def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was():
-    known, new = ProbeValue({None: Price(0.05)}), ProbeValue({None: Price(0.05)})
+    known, new = ProbeValue(Price(0.05)), ProbeValue(Price(0.05))
     known.probed(
         "wlan0", choice(0.0, 0.1, 0.5)
     )  # so it was believed until this probe found otherwise
@@ -140,11 +130,11 @@ def moment_of(heard_s, costs, at_s=100.0):
         for name, cost in costs.items()
     )
     heard = {} if heard_s is None else {"wlan0": at_s - heard_s}
-    return Moment(at_s, True, False, {}, evaluations, 1.0, heard_at_s=heard)
+    return Moment(at_s, False, {}, evaluations, 1.0, heard_at_s=heard)
 
 
 def test_what_programs_hear_makes_a_light_probe_unnecessary():
-    rule = ProbeValue({None: Price(1e-3)}, light=True)
+    rule = ProbeValue(Price(1e-3), light=True)
     costs = {"wlan0": 0.2, "lte0": 0.3}
     rule.probed("wlan0", moment_of(None, costs, 0.0))
     worth = [rule.worth("wlan0", moment_of(heard_s, costs)) for heard_s in (0.0, 1.0, 10.0, None)]
@@ -155,7 +145,7 @@ def test_what_programs_hear_makes_a_light_probe_unnecessary():
 def test_a_light_probe_cannot_make_a_slow_network_quick():
     """It tells that a network lives: of one that is worse than the others that changes no choice."""
     costs = {"wlan0": 0.05, "lte0": 0.15}
-    light, full = (ProbeValue({None: Price(1e-3)}, light=each) for each in (True, False))
+    light, full = (ProbeValue(Price(1e-3), light=each) for each in (True, False))
     for rule in (light, full):
         rule.probed("lte0", moment_of(None, costs, 0.0))
         rule.probed("wlan0", moment_of(None, costs, 0.0))

@@ -9,8 +9,7 @@ import pytest
 
 from cedos.host.monitor import flow_source, portal_check
 from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
-from cedos.host.monitor.probing import dns_probe, udp_train
-from cedos.host.monitor.probing.probes import ProbeServer
+from cedos.host.monitor.probing import dns_probe
 from cedos.model import FlowKey, Network, NetworkKind
 
 HERE = ip_address("127.0.0.1")
@@ -20,12 +19,6 @@ LO = Network(
 
 PROBES = {
     "a look-up": ("udp", lambda port: dns_probe.run(LO, "a.test", port=port, timeout_s=0.2)),
-    "a train": (
-        "udp",
-        lambda port: udp_train.run(
-            ProbeServer(HERE, port, b"k" * 32), interface="lo", timeout_s=0.2
-        ),
-    ),
     "a portal's name": (
         "udp",
         lambda port: PortalCheck(TestPage.of("http://a.test/", ""), port=port)(LO, 0.4),

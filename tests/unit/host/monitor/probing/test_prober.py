@@ -9,17 +9,15 @@ import pytest
 from kit.monitor import played_pinger
 
 from cedos.errors import PrivilegeError
-from cedos.host.monitor.probing import dns_probe, udp_train
+from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.ping import PING_BYTES
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.probes import (
     ProbeKind,
     ProbeOutcome,
     ProbeSchedule,
-    ProbeServer,
     Spent,
 )
-from cedos.host.monitor.probing.server import ProbeLimits, ProbeServing
 from cedos.model import Network, NetworkKind, NextHop
 
 TARGET = ip_address("198.51.100.1")
@@ -234,58 +232,21 @@ async def test_joules_know_how_long_the_radio_has_rested():
         assert (total.probes, total.energy_j) == (3, asleep + awake + in_use)
 
 
-async def test_every_kind_of_probe_goes_one_way():
-    """Against a server on loopback, whose interface is every network's here."""
-    key = b"k" * 32
-    here = ip_address("127.0.0.1")
+async def test_pings_and_look_ups_go_one_way():
     lo = Network("lo", "lo", 1, NetworkKind.ETHERNET, False)
-    async with ProbeServing(here, 0, key, ProbeLimits(1e9, 1e9)) as running:
-        server = ProbeServer(here, running.port, key, packets=20)
-        async with Prober(lambda n: None, server=server) as prober:
-            results = prober.results()
-            expected = {ProbeKind.UDP_TRAIN: "udp_bps", ProbeKind.PING: None, ProbeKind.DNS: None}
-            for kind, indicator in expected.items():
-                result = await prober.probe(lo, kind)
-                assert result == await asyncio.wait_for(anext(results), 1)
-                assert (result.kind, result.energy_j > 0.0) == (kind, indicator is not None)
-                if indicator is None:
-                    assert result.problem in (
-                        "there is no host to ping",
-                        "lo has no resolver to ask",
-                    )
-                else:
-                    assert result.indicators[indicator] > 0
-            totals = {kind: (t.probes, t.failed) for _, kind, t in prober.costs}
-            assert totals[ProbeKind.UDP_TRAIN] == (1, 0)
-
-
-async def test_two_trains_on_one_network_take_turns(monkeypatch):
-    running = 0
-
-    async def slow(*arguments, **options):
-        nonlocal running
-        running += 1
-        assert running == 1
-        await asyncio.sleep(0.02)
-        running -= 1
-        return ProbeOutcome({"udp_bps": 1.0}, Spent(1, 1, 0.02))
-
-    monkeypatch.setattr(udp_train, "run", slow)
-    server = ProbeServer(TARGET, 1, b"")
-    async with Prober(lambda n: None, server=server) as prober:
-        trains = [prober.probe(WIFI, ProbeKind.UDP_TRAIN) for _ in range(3)]
-        assert all(not result.problem for result in await asyncio.gather(*trains))
-
-
-async def test_without_a_server_or_its_kind_of_address_there_is_no_train():
     async with Prober(lambda n: None) as prober:
-        result = await prober.probe(WIFI, ProbeKind.UDP_TRAIN)
-        assert result.problem == "no probe server is configured"
-    server = ProbeServer(ip_address("2001:db8::1"), 1, b"")
-    four = replace(WIFI, addresses=(ip_interface("192.0.2.1/24"),))
-    async with Prober(lambda n: None, server=server) as prober:
-        result = await prober.probe(four, ProbeKind.UDP_TRAIN)
-        assert result.problem == "home has no IPv6 address"
+        results = prober.results()
+        for kind, ask, problem in (
+            (ProbeKind.PING, prober.ping, "there is no host to ping"),
+            (ProbeKind.DNS, prober.look_up, "lo has no resolver to ask"),
+        ):
+            result = await ask(lo)
+            assert result == await asyncio.wait_for(anext(results), 1)
+            assert (result.kind, result.problem, result.energy_j) == (kind, problem, 0.0)
+        assert [(kind, total.failed) for _, kind, total in prober.costs] == [
+            (ProbeKind.PING, 1),
+            (ProbeKind.DNS, 1),
+        ]
 
 
 async def test_a_network_that_goes_takes_its_pings_along():
