@@ -115,6 +115,7 @@ _TIMES: Final = 3
 _ADDRESS_CHANGES: Final = 40
 _BLACK_OUT_S: Final = 60.0
 _HOUR_S: Final = 3600.0
+_MESSAGES: Final = 200_000
 _HOURS: Final = 8  # what the kernel drops first thing after a link came up is a matter of luck
 
 Progress = Callable[[str], None]
@@ -130,7 +131,7 @@ def run(progress: Progress) -> dict[str, float]:
         of the loop, the fastest that there is (`message_raw_us`). `message_callbacks_us`,
         `message_await_us`: in each way of programming, and `message_..._added_us`:
         less a plain one in the same way.
-        `messages_per_s`, `messages_batched_per_s`: sent one by one, and by the thousand.
+        `messages_per_s`: of 100 bytes, sent one by one.
         `resume_median_ms`, `resume_p95_ms`, `resume_allowed_ms`: after an address change; 2 RTT + 5 ms.
         `blackout_resume_s`, `blackout_hour_resume_s`: after 60 s, and the longest after an hour by a
         clock that jumps. `jain_100`, `jain_50_50`, `jain_8000`: fairness, and `jain_tcp_100`,
@@ -230,24 +231,12 @@ def round_trips(
 
 
 def messages(ends: Pair, progress: Progress) -> dict[str, float]:
-    figures: dict[str, float] = {}
-    for key, number, batch in (
-        ("messages_per_s", 200_000, 1),
-        ("messages_batched_per_s", 2_000_000, 1_000),
-    ):
-        rates = []
-        for _ in range(3):
-            near, _ = ends.both(
-                "send_messages",
-                "receive_messages",
-                "aead",
-                {"number": number},
-                number=number,
-                batch=batch,
-            )
-            rates.append(number / near["seconds"])
-        figures[key] = statistics.median(rates)
-    return told(progress, figures)
+    rates = []
+    for _ in range(3):
+        there = {"number": _MESSAGES}
+        near, _ = ends.both("send_messages", "receive_messages", "aead", there, number=_MESSAGES)
+        rates.append(_MESSAGES / near["seconds"])
+    return told(progress, {"messages_per_s": statistics.median(rates)})
 
 
 def fairness(

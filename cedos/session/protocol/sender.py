@@ -6,7 +6,6 @@ application chooses which other IROBs the peer delivers before it. A frame holds
 large one is sent in extents.
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
@@ -33,9 +32,6 @@ SMALL_BYTES: Final = 4_096
 
 # The largest distance of an id in use from the lowest unacknowledged one.
 ID_SPAN: Final = 1 << 20
-
-# The most small IROBs in one batch.
-MANY: Final = 1_500
 
 # Returned instead of an IROB's id if replay memory, ids or the peer's window are used up.
 NO_ROOM: Final = 0
@@ -136,27 +132,6 @@ class Sender:
             return NO_ROOM
         self.next_irob = irob + 1
         return irob
-
-    def send_many(self, many: Sequence[bytes], rank: int, order: Order) -> int:
-        """Send as many small IROBs as there is room for, with consecutive ids; return how many."""
-        if max(map(len, many), default=0) > SMALL_BYTES:
-            raise SessionError(
-                f"send_many takes IROBs of at most {SMALL_BYTES} bytes; send the others"
-            )
-        done = 0
-        # Send batch by batch; halve a batch until credit and replay memory have room for it.
-        room = ID_SPAN - (self.next_irob - self.irobs.floor)
-        while done < len(many) and room > 0:
-            batch = list(many[done : done + min(room, MANY)])
-            while batch and not self._take_whole(sum(map(len, batch)), len(batch), rank):
-                del batch[len(batch) // 2 :]
-            if not batch:
-                break
-            self.send_queues[rank].batch(MessageBatch(self.next_irob, rank, order, (), batch))
-            self.next_irob += len(batch)
-            done += len(batch)
-            room -= len(batch)
-        return done
 
     def begin(self, rank: int, order: Order, after: tuple[int, ...]) -> int:
         """Begin an IROB of unknown size, for `append` and `end`; return its id or `NO_ROOM`."""

@@ -320,13 +320,6 @@ class Session:
             return DEFERRED
         return self.sender.send(data, rank, _order(after), after or (), head)
 
-    def send_many(self, many: list[bytes], rank: int, *, ordered: bool = True) -> range:
-        """Send as many small IROBs as there is room for; return their ids."""
-        self._check_open()
-        first = self.sender.next_irob
-        order = Order.AFTER_ALL if ordered else Order.FREE
-        return range(first, first + self.sender.send_many(many, rank, order))
-
     def begin(
         self, rank: int, *, after: tuple[int, ...] | None = ALL, thunk: int | None = None
     ) -> int:

@@ -500,21 +500,6 @@ class Connection:
         """Return whether waiting data of a label keeps its networks busy."""
         return self._core.backlogged(rank_of(label))
 
-    async def send_many(
-        self, many: Sequence[bytes], label: Label = STREAM_LABEL, *, ordered: bool = True
-    ) -> None:
-        """Send small messages together: one record holds thousands of them."""
-        rank = rank_of(label)
-        left = list(many)
-        while left:
-            self._check()
-            taken = len(self._core.send_many(left, rank, ordered=ordered))
-            if taken:
-                self._sent(rank)
-            left = left[taken:]
-            if left:
-                await self._something()
-
     async def begin(
         self,
         label: Label = STREAM_LABEL,
@@ -564,21 +549,8 @@ class Connection:
         self._take_back()
         return Message(run.first, LABELS[run.rank], bytes(run.payloads[0]))
 
-    async def receive_many(self, most: int = 1024) -> list[Message]:
-        """Return 1 to `most` messages of one label; empty: the peer has closed."""
-        while (run := self._core.receive_run(most)) is None:
-            if self._peer_closed:
-                return []
-            self._check()
-            await self._something()
-        self._take_back()
-        label = LABELS[run.rank]
-        return [
-            Message(irob, label, bytes(data)) for irob, data in enumerate(run.payloads, run.first)
-        ]
-
     def receive_data_now(self, most: int = 1024) -> Sequence[bytes | memoryview]:
-        """Return the data alone of what `receive_many` would return, large data without a copy."""
+        """Return the data alone of 0 to `most` messages of one label, large data without a copy."""
         run = self._core.receive_run(most)
         if run is None:
             return ()

@@ -453,7 +453,12 @@ async def test_a_flood_of_connections_ends_the_session_and_delays_nobody(ends):
         ends.gateway.address, server_key=ends.me.public, key=other, limits=LIMITS, timeout_s=5
     )
     flood = [OpenStream(number, "127.0.0.1", 25).pack() for number in range(1, 3 * OPENS_AT_ONCE)]
-    flooding = asyncio.create_task(hostile.send_many(flood, SMALL, ordered=False))
+
+    async def floods():
+        for each in flood:
+            await hostile.send(each, SMALL, after=())
+
+    flooding = asyncio.create_task(floods())
 
     def ended():
         hostile.receive_data_now()

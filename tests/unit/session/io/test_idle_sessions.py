@@ -208,7 +208,8 @@ def test_a_woken_session_remembers_all_that_a_record_holds():
     exchange(here, there)
     here.write(b"x" * 5_000)
     here.finish()
-    here.send_many([b"m" * 40] * 20, 1)
+    for _ in range(20):
+        here.send(b"m" * 40, 1)
     there.send(b"l" * 9_000, 3)
     exchange(here, there)
     for each in (here, there):

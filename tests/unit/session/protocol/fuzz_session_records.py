@@ -28,7 +28,8 @@ def session():
     core = Session(LowestRtt(), 0.0, limits=LIMITS, keep_alive_s=100)
     core.path_up(1, PathFacts(), 0.0)
     core.write(b"stream" * 100)
-    core.send_many([b"small"] * 10, 0)
+    for _ in range(10):
+        core.send(b"small", 0)
     core.send(b"large" * 2_000, 3, after=())
     core.next_record(1, 20_000, 0.0)
     return core

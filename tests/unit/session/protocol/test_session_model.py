@@ -233,7 +233,7 @@ class Sessions(RuleBasedStateMachine):
         for busy in (0, 1):
             self.write(busy, 50)
             self.send(busy, 3, 5_000, "all")
-            self.send_many(busy, 0, 3, True)
+            self.send_several(busy, 0, 3, True)
         self._break_all()
         self.come_up()
         self._settle()
@@ -300,11 +300,12 @@ class Sessions(RuleBasedStateMachine):
         return tuple({self.random.randrange(max(1, newest - 8), newest) for _ in range(3)})
 
     @rule(side=SIDES, rank=RANKS, count=st.integers(1, 40), ordered=st.booleans())
-    def send_many(self, side, rank, count, ordered):
-        end = self.ends[side]
-        many = [BYTES[at : at + at % 90] for at in range(count)]
-        for irob, data in zip(end.core.send_many(many, rank, ordered=ordered), many, strict=False):
-            end.irobs[irob], end.after[irob], end.rank[irob] = data, ALL if ordered else (), rank
+    def send_several(self, side, rank, count, ordered):
+        end, after = self.ends[side], ALL if ordered else ()
+        for at in range(count):
+            data = BYTES[at : at + at % 90]
+            if irob := end.core.send(data, rank, after=after):
+                end.irobs[irob], end.after[irob], end.rank[irob] = data, after, rank
 
     @rule(side=SIDES, rank=RANKS, kind=st.sampled_from(["all", "free", "list"]))
     def begin_irob(self, side, rank, kind):
