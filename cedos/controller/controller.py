@@ -122,7 +122,7 @@ class Controller:
         self.stuck = StuckConnections(
             config, outbox, flows, self.networks, decider, self.default, self.ruled
         )
-        self.lookups = Lookups(outbox, decider, self.networks)
+        self.lookups = Lookups(outbox, decider, self.networks, self.ruled.may_ask)
         self.answers = HeldAnswers(config, outbox, decider, self.ruled)
         prices = config.choices.price_per_mb
         self.transfers = DeadlineTransfers(outbox, decider, transfers)

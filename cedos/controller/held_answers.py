@@ -248,7 +248,7 @@ class HeldAnswers:
         asked = tuple(
             (network.name, resolver)
             for network in sorted(self._decider.usable, key=lambda each: each.metered)
-            if (resolver := own_resolver(network)) is not None
+            if (resolver := own_resolver(network, self._ruled.may_ask)) is not None
         )
         self._outbox.give(LookUpName(name, asked))
         return begun

@@ -14,7 +14,7 @@ messages of DNS: a look-up is known by its flow and number, an answer by the num
 """
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -41,6 +41,8 @@ _WEIGHT: Final = 0.2
 _FAILING: Final = 3
 
 _Number = tuple[FlowKey, int]
+# Returns whether the user's rules allow questions to a resolver over a network.
+MayAsk = Callable[[Network, Address], bool]
 
 
 @dataclass(slots=True)
@@ -94,8 +96,14 @@ class _Resolver:
 class Lookups:
     """The look-ups of all programs, and the resolvers that they ask."""
 
-    def __init__(self, outbox: Outbox, decider: Decider, networks: NetworkObservation) -> None:
-        self._outbox = outbox
+    def __init__(
+        self,
+        outbox: Outbox,
+        decider: Decider,
+        networks: NetworkObservation,
+        may_ask: MayAsk,
+    ) -> None:
+        self._outbox, self._may_ask = outbox, may_ask
         self._decider = decider
         self._known = networks
         self._lookups: OrderedDict[_Number, _Lookup] = OrderedDict()
@@ -227,10 +235,20 @@ class Lookups:
             (network.name, resolver)
             for network in sorted(self._decider.usable, key=lambda each: each.metered)
             if network.name != lookup.network and network.up and not self._lies(network.name, now_s)
-            for resolver in resolvers_of(network, asked, public=lookup.public)
+            for resolver in self._resolvers_of(network, asked, public=lookup.public)
         ]
         if lookup.others:
             self._ask_next(number, lookup, now_s)
+
+    def _resolvers_of(self, network: Network, asked: Address, *, public: bool) -> Sequence[Address]:
+        """Return the resolvers to ask over a network: a public one that was asked, and its own.
+
+        Without a known resolver the gateway of a router or phone is one.
+        """
+        first = own_resolver(network, self._may_ask)
+        own = () if first is None else (first,)
+        elsewhere = asked not in own and public and network.reaches(asked)
+        return (asked, *own) if elsewhere and self._may_ask(network, asked) else own
 
     def _ask_next(self, number: _Number, lookup: _Lookup, now_s: float) -> None:
         network, resolver = lookup.others.pop(0)
@@ -322,17 +340,7 @@ def _place(key: FlowKey, name: str) -> tuple[Address, Address, str]:
     return key.local, key.remote, name
 
 
-def resolvers_of(network: Network, asked: Address, *, public: bool) -> Sequence[Address]:
-    """Return the resolvers to ask over a network: a public one that was asked, and its own.
-
-    Without a known resolver the gateway of a router or phone is one.
-    """
-    first = own_resolver(network)
-    own = () if first is None else (first,)
-    elsewhere = asked not in own and public and network.reaches(asked)
-    return (asked, *own) if elsewhere else own
-
-
-def own_resolver(network: Network) -> Address | None:
-    """Return the resolver of a network, or its gateway where none is known; None: it reaches none."""
-    return next(filter(network.reaches, (*network.resolvers, *network.gateways)), None)
+def own_resolver(network: Network, may_ask: MayAsk) -> Address | None:
+    """Return the resolver of a network, or its gateway; None: it reaches none that it may ask."""
+    reached = filter(network.reaches, (*network.resolvers, *network.gateways))
+    return next((each for each in reached if may_ask(network, each)), None)

@@ -218,6 +218,15 @@ def test_claims_leave_room_for_answers_that_are_believed(script):
     assert script.passed == dict.fromkeys(range(64, 500), False)
 
 
+def test_a_look_up_of_ours_leaves_out_networks_that_a_rule_forbids_it(script):
+    claim, theirs = on.AnswersRead(1, (), (answer(HOST, "203.0.113.1"),)), ip_address("10.1.0.53")
+    own = replace(WLAN, resolvers=(OWN,)), replace(LTE, resolvers=(theirs,))
+    script.happens(on.NetworksChanged(own))
+    script.happens(on.RuleSet(2, RuleRequest(host="0.0.0.0/0", port=53, only=("wlan0",))))
+    (begun,) = of_kind(LookUpName, script.tell(claim))
+    assert begun.asked == (("wlan0", OWN),)
+
+
 def test_no_flood_of_claims_has_us_ask_without_end(script):
     """1,000 a second had us ask 440 questions a second, of metered networks, too; each was logged."""
     claims = [answer(f"n{number}.{HOST}", "203.0.113.66") for number in range(1_000)]

@@ -9,6 +9,7 @@ from kit.controller import LTE, WLAN, Script, of_kind
 from cedos.controller import events as on
 from cedos.controller.commands import AnswerLookup, AskNetwork, AskResolver
 from cedos.controller.lookups import _MOST_LOOKUPS
+from cedos.controller.rule import RuleRequest
 from cedos.model import FlowKey, NextHop
 
 HERE, RESOLVER = ip_address("192.168.43.2"), ip_address("192.168.43.1")
@@ -225,6 +226,26 @@ def test_a_public_resolver_is_asked_over_the_other_network_too(script):
     script.ask(number=8)
     script.pass_s(0.9)
     assert script.asked[2:] == [("lte0", LTE0.gateways[0])]
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "asked"),
+    [
+        ("9.9.9.9", None, [LTE0.gateways[0]]),
+        ("dns.example", 53, [LTE0.gateways[0]]),
+        ("192.168.44.1", 53, [ip_address("9.9.9.9")]),
+        ("0.0.0.0/0", 53, []),
+        ("0.0.0.0/0", 853, [ip_address("9.9.9.9"), LTE0.gateways[0]]),
+    ],
+)
+def test_no_question_goes_over_a_network_that_a_rule_forbids_it(script, host, port, asked):
+    """Each question to a resolver went over the phone as well, once its own network was silent."""
+    script.says, addresses = None, () if host[0].isdigit() else ("9.9.9.9", str(LTE0.gateways[0]))
+    rule = RuleRequest(host=host, port=port, never=("lte0",), addresses=addresses)
+    script.tell(on.RuleSet(1, rule))
+    script.ask(key=replace(KEY, remote=ip_address("9.9.9.9")), public=True)
+    script.pass_s(0.9)
+    assert script.asked == [("lte0", each) for each in asked]
 
 
 def test_the_next_resolver_is_asked_without_waiting_for_the_first(script):
