@@ -34,8 +34,6 @@ class TransferReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     done_bytes: _Bytes = 0
     # By interface, since the last report `lasted_s` ago.
     used_bytes: Annotated[dict[_Interface, _Bytes], Meta(max_length=MOST_NETWORKS)] = {}
-    # By interface, in all. It exceeds the sum of the reports if the program or the daemon was killed.
-    all_bytes: Annotated[dict[_Interface, _Bytes], Meta(max_length=MOST_NETWORKS)] = {}
     lasted_s: Annotated[float, Meta(ge=0, le=1e9)] = 0.0
     ended: bool = False  # it is complete or given up
     why: _Text = ""  # the error of the last attempt

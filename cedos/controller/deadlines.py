@@ -122,7 +122,6 @@ class DeadlineTransfers:
             return
         self.table.report(transfer, now_s)
         self.table.add_bytes(transfer.key, dict(event.used_bytes), event.lasted_s, now_s)
-        self.table.remembered(transfer.key, dict(event.all_bytes))
         in_pause = transfer.again_unix_s is not None
         new = transfer.key not in self._told and not in_pause
         if in_pause:  # what it may do afterwards is decided anew

@@ -494,14 +494,12 @@ class DecisionMade:
 class TransferReported:
     """A program tells of its transfer with a deadline.
 
-    Bytes are by network: `used_bytes` in the `lasted_s` since its last word, `all_bytes` ever. `said_s`:
-    when it said so.
+    `used_bytes`: by network, in the `lasted_s` since its last word. `said_s`: when it said so.
     """
 
     transfer: TableTransfer
     said_s: float
     used_bytes: Mapping[str, int] = field(default_factory=dict)
-    all_bytes: Mapping[str, int] = field(default_factory=dict)
     lasted_s: float = 0.0
 
 

@@ -97,8 +97,7 @@ class Transfers:
             raise ConfigError(why)
         names = {each.interface: each.name for each in self._driver.controller.decider.networks}
         used = {names.get(name, name): count for name, count in report.used_bytes.items()}
-        in_all = {names.get(name, name): count for name, count in report.all_bytes.items()}
-        self._driver.post(TransferReported(transfer, report.said_s, used, in_all, report.lasted_s))
+        self._driver.post(TransferReported(transfer, report.said_s, used, report.lasted_s))
         deadline_s = time.monotonic() + report.wait_s
         while table.serial(report.key) == report.seen:
             if (left_s := deadline_s - time.monotonic()) <= 0.0:

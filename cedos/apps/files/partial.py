@@ -1,4 +1,4 @@
-"""A file that is not whole yet: a part, and a note with its version and its bytes by network.
+"""A file that is not whole yet: a part, and a note with its version.
 
 Only whole files appear under their name. After a crash the next attempt continues the part. The digest
 finds a part of an older version, or one whose end was never written to the disk. A web server tells none:
@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import cache
 from pathlib import Path
@@ -60,9 +60,8 @@ class PartOf(msgspec.Struct, frozen=True):
 
 
 class NotedBytes(msgspec.Struct, frozen=True):
-    """Received bytes by interface; since which boot, and how many of them are on the disk for sure."""
+    """How many received bytes are on the disk for sure, and since which boot."""
 
-    by_network: dict[str, _Bytes] = {}
     boot: str = ""
     sure_bytes: _Bytes = 0
 
@@ -70,7 +69,7 @@ class NotedBytes(msgspec.Struct, frozen=True):
 class PartNote:
     """The note beside a part: a line that is replaced as a whole, and one that each piece overwrites.
 
-    Nothing depends on the second line: without it the bytes by network are unknown.
+    Without the second line no byte is on the disk for sure.
     """
 
     def __init__(self, target: Path) -> None:
@@ -254,9 +253,9 @@ class Partial:
     """A part on the disk, locked against other programs.
 
     A part from another `source` than this is not continued. `have` bytes of `size` are here, of `version`
-    (empty: there is nothing to continue); `by_network` came before, as far as that was noted. `replaces`:
-    something of another source is here under this name, and goes. TransferError: the target is there
-    already, another program fetches it, or it cannot be written.
+    (empty: there is nothing to continue). `replaces`: something of another source is here under this
+    name, and goes. TransferError: the target is there already, another program fetches it, or it cannot
+    be written.
 
     `below`: the open folder that the target is in, or in a folder of which: no link of another user is
     followed from there on. The target's own folder stays open, so that it is the same until the end.
@@ -291,7 +290,6 @@ class Partial:
         self._source = text_of(source)
         self.have = 0
         self.version, self.size = "", 0
-        self.by_network: Mapping[str, int] = {}
         self.replaces = False
         self._before = NotedBytes()
         self._noted: NotedBytes | None = None
@@ -331,7 +329,7 @@ class Partial:
         self.replaces = have > 0 and part_of.source != self._source
         if part_of.source == self._source and 0 < have <= part_of.size:
             self.have, self.version, self.size = have, part_of.version, part_of.size
-            self._before, self.by_network = noted, noted.by_network
+            self._before = noted
 
     def hash_some(self) -> bool:
         """Hash a piece of what earlier attempts have received; return whether that was the last one.
@@ -362,26 +360,13 @@ class Partial:
             if start == 0:
                 os.ftruncate(self.number, 0)
                 self.have, self._digest, self._hashed = 0, hashlib.sha256(), 0
-                self._before, self._noted, self.by_network = NotedBytes(), None, {}
+                self._before, self._noted = NotedBytes(), None
             self.version, self.size = version, size
             noted = structs.replace(self._noted or self._before, boot=_boot())
             self._note.write(PartOf(self._source, version, size), noted)
             self._noted = noted
         except OSError as error:
             raise disk_error(self.path, error) from error
-
-    def note_networks(self, by_network: Mapping[str, int]) -> None:
-        """Note all received bytes by network, for the next program after a crash."""
-        self._note_anew(by_network=dict(by_network))
-
-    def _note_anew(self, **changes: Any) -> None:
-        # None: no byte was received yet, or the file is whole.
-        if self._noted is not None:
-            noted = structs.replace(self._noted, **changes)
-            with suppress(OSError):
-                if noted != self._noted:
-                    self._note.write_bytes(noted)
-                    self._noted = noted
 
     @property
     def unsure_bytes(self) -> int:
@@ -395,7 +380,12 @@ class Partial:
             os.fdatasync(self.number)
         except OSError as error:
             raise disk_error(self.path, error) from error
-        self._note_anew(sure_bytes=have)
+        # None: no byte was received yet, or the file is whole.
+        if self._noted is not None:
+            noted = structs.replace(self._noted, sure_bytes=have)
+            with suppress(OSError):
+                self._note.write_bytes(noted)
+                self._noted = noted
 
     def drop_unsure(self) -> None:
         """Drop what was not on the disk for sure when the host was booted. TransferError.

@@ -192,8 +192,8 @@ class FileByDeadline:
         self.following = FollowedTransfer(
             directories().socket, self._report, self._networks, self._changed
         )
-        self._move = file.move(self, pool.ends.deadline_s)
-        self._moving, self.close = self._move.moving, self._move.close
+        move = file.move(self, pool.ends.deadline_s)
+        self._moving, self.close = move.moving, move.close
         self.seconds = 0.0
         self._ended_unix_s: float | None = None
 
@@ -231,7 +231,6 @@ class FileByDeadline:
                 await session.link.until_done(over, progress, patience_s)
             finally:
                 self._used, self._session = self._carried(), None
-                self._move.note(self._in_all())
 
     def may_use(self, interface: str) -> bool:
         return self.following.may_use(interface)
@@ -297,20 +296,12 @@ class FileByDeadline:
                 found[name] = found.get(name, 0) + count
         return found
 
-    def _in_all(self) -> dict[str, int]:
-        """Return the bytes by network, with those of earlier programs."""
-        carried, before = self._carried(), self._move.came_before()
-        return {
-            name: carried.get(name, 0) + before.get(name, 0) for name in (carried | dict(before))
-        }
-
     def _changed(self) -> None:
         if self._session is not None:
             self._session.networks_changed()
 
     def _report(self) -> TransferReport:
-        progress, in_all = self.progress, self._in_all()
-        self._move.note(in_all)  # as often as the daemon is told
+        progress = self.progress
         return TransferReport(
             key=self.file.key,
             name=plain(self.file.name)[:300],
@@ -320,7 +311,6 @@ class FileByDeadline:
             done_bytes=progress.have_bytes,
             deadline_unix_s=self._by_unix_s,
             used_bytes=self._carried(),
-            all_bytes=in_all,
         )
 
 

@@ -18,18 +18,12 @@ from cedos.model import Direction
 from cedos.session import keys
 
 
-def _not_noted(_by_network: Mapping[str, int]) -> None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Move:
     """The mover of a file and its clean-up."""
 
     moving: Getting | Putting
     close: Callable[[], None]
-    # Returns the bytes by network that earlier programs noted.
-    came_before: Callable[[], Mapping[str, int]] = dict
-    note: Callable[[Mapping[str, int]], None] = _not_noted  # notes the bytes by network in all
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +53,7 @@ def download(
             forget(directories().socket, key)
         partial = partial_of(target, identity, below)
         getting = Getting(source.path, partial, sessions, patience_s)
-        return Move(getting, partial.close, lambda: partial.by_network, partial.note_networks)
+        return Move(getting, partial.close)
 
     facts = {"path": str(target), "from": source.name}
     return WaitingFile(Direction.DOWN, key, target.name, source.name, target, facts, move)

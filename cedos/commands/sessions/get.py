@@ -95,7 +95,7 @@ _PLAYED_PIECE: Final = 1 << 14
     files=[
         (
             "NAME.HASH.part, NAME.HASH.part.json",
-            "What has come of a file; of which version of it, and over what.",
+            "What has come of a file, and of which version of it.",
         ),
         OWN_KEY,
         KNOWN_HOSTS,

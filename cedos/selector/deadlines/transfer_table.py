@@ -222,12 +222,6 @@ class TransferTable:
             if bps > 0.0 and row.most_bps == inf:
                 self.networks.measured(name, direction, bps, lasted_s, now)
 
-    def remembered(self, key: str, in_all: dict[str, int]) -> None:
-        """Record the bytes that the program knows of, also from before this table began."""
-        by_network = self._rows[key].by_network
-        for name, count in in_all.items():
-            by_network[name] = max(by_network.get(name, 0), count)
-
     def end(self, key: str) -> None:
         """Remove a transfer that is done, or given up."""
         self._rows.pop(key, None)

@@ -150,7 +150,7 @@ def test_that_it_is_expected_too_late_is_said_from_the_start(table):
 def test_a_metered_network_that_has_carried_some_of_it_goes_on(table):
     told(table, 30_000_000, 600.0, wifi=False)
     assert turn_message(table, "a", 0.0, UNIX_S).spare == ("lte0",)
-    table.remembered("a", {"lte0": 400})  # its size was asked for
+    table.add_bytes("a", {"lte0": 400}, 1.0, 0.0)  # its size was asked for
     assert not turn_message(table, "a", 0.0, UNIX_S).begun
-    table.remembered("a", {"lte0": 400_000})
+    table.add_bytes("a", {"lte0": 400_000}, 1.0, 0.0)
     assert turn_message(table, "a", 0.0, UNIX_S).begun

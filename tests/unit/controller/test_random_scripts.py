@@ -328,7 +328,7 @@ class World(Script):
             again_unix_s=unix_s + 5.0 if step.amount % 5 == 0 else None,
         )
         used = {network: step.amount // 4}
-        return [on.TransferReported(transfer, now_s, used, used, 1.0)]
+        return [on.TransferReported(transfer, now_s, used, 1.0)]
 
     def looked_up(self, step):
         """Return look-ups of programs, and answers that carry names."""

@@ -56,7 +56,7 @@ EVENTS = (
     on.TimerFired(),
     on.BatteryRead(0.9, True),
     on.PingsPossible(frozenset({"wlan0"})),
-    on.TransferReported(MOVED, 4.0, {"wlan0": 1000}, {}, 1.0),
+    on.TransferReported(MOVED, 4.0, {"wlan0": 1000}, 1.0),
     on.Witnessed("lte0", True, on.Witness.PAGE, 11.0),
     on.PageChecked(
         *("lte0", 1),

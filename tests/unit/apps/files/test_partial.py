@@ -36,11 +36,11 @@ FILE = PartOf("http://a.test/1", '"v1"', 6_000_000)
 
 @pytest.mark.parametrize(
     "counts",
-    [b"", b"{", b"[1, 2]", b'{"by_network": [1]}', b'{"by_network": {"wlan0": -1}}', bytes(5000)],
+    [b"", b"{", b"[1, 2]", b'{"boot": 1}', b'{"sure_bytes": -1}', bytes(5000)],
 )
 def test_where_counts_are_something_else_the_part_is_gone_on_with(tmp_path, counts):
     note = PartNote(tmp_path / "one")
-    note.write(FILE, NotedBytes({"wlan0": 7}))
+    note.write(FILE, NotedBytes("boot", 7))
     path = files_of(tmp_path / "one")[1]
     first = path.read_bytes().split(b"\n")[0]
     path.write_bytes(first + b"\n" + counts)
@@ -57,14 +57,14 @@ def test_a_file_of_something_else_is_no_note(tmp_path, content):
 
 def test_a_link_is_neither_read_nor_written_through(tmp_path):
     other = tmp_path / "other"
-    PartNote(other).write(FILE, NotedBytes({"wlan0": 7}))
+    PartNote(other).write(FILE, NotedBytes("boot", 7))
     theirs = files_of(tmp_path / "other")[1]
     before = theirs.read_bytes()
     files_of(tmp_path / "one")[1].symlink_to(theirs)
     note = PartNote(tmp_path / "one")
     assert note.read() is None
     with pytest.raises(OSError, match="symbolic links"):
-        note.write_bytes(NotedBytes({"wlan0": 8}))
+        note.write_bytes(NotedBytes("boot", 8))
     assert theirs.read_bytes() == before
 
 
@@ -101,27 +101,6 @@ def test_a_part_is_continued_however_its_program_ended(tmp_path):
     partial.finish(0.0)
     partial.close()
     assert (tmp_path / "file").read_bytes() == TEXT
-
-
-def test_it_notes_who_brought_it(tmp_path):
-    partial = Partial(tmp_path / "file", "s")
-    partial.note_networks({"wlan0": 1})  # nothing has come
-    assert not files_of(tmp_path / "file")[1].exists()
-    partial.begin(0, "v1", len(TEXT))
-    partial.write(TEXT[:1000])
-    partial.note_networks({"wlan0": 900, "lte0": 100})
-    partial.begin(1000, "v1", len(TEXT))  # another session
-    partial.close()
-    again = Partial(tmp_path / "file", "s")
-    assert again.by_network == {"wlan0": 900, "lte0": 100}
-    again.begin(0, "v2", len(TEXT))  # all of it anew
-    assert again.by_network == {}
-    again.write(TEXT)
-    again.finish(0.0)
-    again.note_networks({"wlan0": 5})
-    again.close()
-    again.note_networks({"wlan0": 5})
-    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize("what", ["other source", "no note", "broken note", "longer", "empty"])
@@ -338,7 +317,6 @@ def test_a_whole_part_whose_name_is_refused_is_gone_on_with(tmp_path, monkeypatc
     partial = Partial(tmp_path / "file", "s")
     partial.begin(0, "v1", len(TEXT))
     partial.write(TEXT)
-    partial.note_networks({"wlan0": 900})
     with monkeypatch.context() as patched:
         patched.setattr(own_file, "_libc", SimpleNamespace(renameat2=refuses))
         with pytest.raises(DiskError, match="kept"):
@@ -346,7 +324,6 @@ def test_a_whole_part_whose_name_is_refused_is_gone_on_with(tmp_path, monkeypatc
     partial.close()
     again = Partial(tmp_path / "file", "s")
     assert (again.have, again.version, again.size) == (len(TEXT), "v1", len(TEXT))
-    assert again.by_network == {"wlan0": 900}
     assert again.is_right(DIGEST)
     again.finish(0.0)
     again.close()
