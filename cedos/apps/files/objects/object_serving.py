@@ -283,6 +283,8 @@ class StoredAnswer:
         if at >= self._end:
             return b""
         have = min(self._end, await self._found.beyond(at, 1))
+        if self._opened.number < 0:
+            raise TransferError("others need its room")
         return os.pread(self._opened.number, min(_BLOCK, have - at), at)
 
     def close(self, *, whole: bool) -> None:

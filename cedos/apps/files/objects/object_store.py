@@ -30,7 +30,6 @@ from cedos.apps.files.objects.stored_object import (
     StoredObject,
     cost_of,
     encoded,
-    freed,
     freed_soon,
     record_bytes,
     unlink,
@@ -38,10 +37,9 @@ from cedos.apps.files.objects.stored_object import (
 )
 from cedos.errors import TransferError
 from cedos.kernel import own_file
-from cedos.kernel.own_file import to_its_end
 from cedos.session.io.driver import current
 
-# The most objects that one client has open.
+# The most objects that one client has open; as many are on their way to it.
 MOST_OPEN: Final = 64
 THREADS: Final = 2
 # The memory for the records of all clients.
@@ -50,7 +48,6 @@ MEMORY_BYTES: Final = 32 << 20
 # Bytes of the disk that stay free for the host: its services, and the list of invited clients.
 _KEEP_FREE: Final = 100_000_000
 _TIDIED_EVERY_S: Final = 60.0
-_AT_ONCE: Final = 1 << 20  # of the disk: larger room is reserved in a thread
 _CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 # Names of files of ours; the first group is the body's name.
 _OURS: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.json|\.new)?")
@@ -70,11 +67,11 @@ class ObjectStore:
         self._kept: dict[str, OrderedDict[str, StoredObject]] = {}
         self._by_url: dict[tuple[str, str], dict[str, StoredObject]] = {}
         self._coming: dict[StoredObject, str] = {}  # by whom they are waited for
+        self._leaving: dict[StoredObject, str] = {}  # what was removed, and is still read
         self._costs: dict[tuple[str, str], Cost] = {}  # by client and name
         self._accounts: defaultdict[str, Cost] = defaultdict(Cost)
         self._total = Cost()
         self._open: Counter[str] = Counter()
-        self._reserving = 0  # bytes of the disk that new objects are about to take
         self._tidied_unix_s = 0.0
         self._lock = -1
 
@@ -141,6 +138,9 @@ class ObjectStore:
         head = encoded(record)
         await self.make_room(client, cost_of(size or 0, len(head)))
         self._leave_room(client, size or 0)
+        # Each is an open file, also while it waits to ask its origin again.
+        if sum(by == client for by in self._coming.values()) >= MOST_OPEN:
+            raise TransferError(f"{MOST_OPEN} objects are on their way for this client")
         path = self._folder_of(client) / name
         try:
             made = StoredObject(path, record)
@@ -148,15 +148,6 @@ class ObjectStore:
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         self._add(client, made, head)
         self._coming[made] = client
-        try:
-            await self._reserve(client, made, size or 0)
-            made.check()
-        except BaseException as error:
-            made.fail("the gateway has no room for it")
-            self.remove(client, made)
-            if isinstance(error, OSError):
-                raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
-            raise
         return made
 
     def _leave_room(self, client: str, size: int) -> None:
@@ -167,19 +158,6 @@ class ObjectStore:
         taken = sum(each.held_bytes * (1 + (by == client)) for each, by in self._coming.items())
         if taken + 2 * size > self._most_disk():
             raise TransferError(_NO_ROOM)
-
-    async def _reserve(self, client: str, made: StoredObject, size: int) -> None:
-        """Take the room of a new object on the disk. OSError: there is none."""
-        if size <= _AT_ONCE:  # who asks for a page waits for no other object's disk
-            made.reserve()
-            return
-        self._reserving += size
-        try:
-            async with self.threads[client]:
-                await freed()
-                await to_its_end(asyncio.to_thread(made.reserve))
-        finally:
-            self._reserving -= size
 
     async def write(self, client: str, found: StoredObject) -> None:
         """Write the record, so that the object survives a restart.
@@ -197,12 +175,13 @@ class ObjectStore:
 
     async def grow(self, client: str, found: StoredObject, data: bytes) -> None:
         """Write the next bytes of an object. TransferError: there is no room. OSError: no disk."""
-        if found.record.size is None:
-            await self.make_room(client, cost_of(len(data), 0))
-            found.check()
+        known = found.record.size is not None
+        await self.make_room(client, _NOTHING if known else cost_of(len(data), 0))
+        found.check()
+        if not known:
             self._leave_room(client, len(data))
         found.write(data)
-        if found.record.size is None:
+        if not known:
             self._account(client, found)
 
     def open_object(
@@ -212,12 +191,17 @@ class ObjectStore:
         if self._open[client] >= MOST_OPEN:
             raise TransferError(f"{MOST_OPEN} objects are open for this client: try again later")
         try:
-            opened = OpenObject(found, give_up, lambda: self._open.subtract((client,)))
+            opened = OpenObject(found, give_up, lambda: self._on_closed(client, found))
         except OSError as error:
             raise TransferError(f"the gateway has lost it: {error.strerror}") from error
         self._open[client] += 1
         self.mark_used(client, found)
         return opened
+
+    def _on_closed(self, client: str, found: StoredObject) -> None:
+        self._open[client] -= 1
+        if found in self._leaving and not found.readers:
+            self.remove(client, found)
 
     def mark_used(self, client: str, kept: StoredObject) -> None:
         """Note that a client uses an object now: others make room before it."""
@@ -226,18 +210,23 @@ class ObjectStore:
             self._kept[client].move_to_end(kept.record.id)
 
     def remove(self, client: str, kept: StoredObject) -> None:
+        """Remove an object, whose disk stays its client's until what reads it has closed it."""
+        name, where = kept.record.id, (client, kept.record.url)
         if self._has(client, kept):
-            del self._kept[client][kept.record.id]
-            self._settle(client, kept.record.id, _NOTHING)
-        for path in (kept.path, kept.path.with_suffix(".json")):
-            with suppress(OSError):  # a disk that is read-only now, say
-                unlink(path)
-        self._coming.pop(kept, None)
-        where = client, kept.record.url
+            del self._kept[client][name]
         same = self._by_url.get(where, {})
-        same.pop(kept.record.id, None)
+        same.pop(name, None)
         if not same:
             self._by_url.pop(where, None)
+        self._coming.pop(kept, None)
+        _unlink(kept.path.with_suffix(".json"))
+        if kept.readers:
+            self._leaving[kept] = client
+            self._settle(client, name, self._cost(client, kept, b""))
+            return
+        self._leaving.pop(kept, None)
+        _unlink(kept.path)
+        self._settle(client, name, _NOTHING)
 
     async def tidy(self, now_unix_s: float) -> None:
         """Remove what has expired, in turns of its clients."""
@@ -309,7 +298,8 @@ class ObjectStore:
             free = disk_usage(self._folder).free
         except OSError as error:
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
-        there = self._total.disk + free - _KEEP_FREE + freed_soon() - self._reserving
+        still_to_come = sum(each.held_bytes - each.have for each in self._coming)
+        there = self._total.disk - still_to_come + free - _KEEP_FREE + freed_soon()
         return max(0, min(self._most.disk, there))
 
     def _drop_oldest(self, clients: list[str], but: StoredObject | None) -> None:
@@ -342,10 +332,11 @@ class ObjectStore:
 
     def _give_up(self, client: str, but: StoredObject | None) -> bool:
         """End what reads one of a client's objects, and remove that; return whether there was one."""
-        for found in self.of(client):
-            if found.whole and found is not but and found.users == len(found.readers):
+        leaving = [each for each, by in self._leaving.items() if by == client]
+        for found in (*leaving, *self.of(client)):
+            if (found.whole or found.failed) and found is not but:
                 for each in list(found.readers):
-                    each.give_up()
+                    each.end()
                 self.remove(client, found)
                 return True
         return False
@@ -380,6 +371,11 @@ class ObjectStore:
         for each in self._folder.iterdir():
             if not each.is_symlink() and each.is_dir() and _CLIENT.fullmatch(each.name):
                 yield each
+
+
+def _unlink(path: Path) -> None:
+    with suppress(OSError):  # a disk that is read-only now, say
+        unlink(path)
 
 
 def _restored(path: Path, record: bytes) -> StoredObject | None:

@@ -1,7 +1,6 @@
 """An object of the web on the gateway's disk: its bytes, and its record beside them, ID.json."""
 
 import asyncio
-import fcntl
 import hashlib
 import os
 from collections.abc import Callable
@@ -90,7 +89,7 @@ class StoredObject:
 
     @property
     def held_bytes(self) -> int:
-        return 0 if self.failed else max(self.have, self.record.size or 0)
+        return self.have if self.failed else max(self.have, self.record.size or 0)
 
     @property
     def may_make_room(self) -> bool:
@@ -104,18 +103,6 @@ class StoredObject:
 
     def expired(self, now_unix_s: float) -> bool:
         return self.record.used_unix_s < now_unix_s - KEPT_S and self.may_make_room
-
-    def reserve(self) -> None:
-        """Take its room on the disk now, if its size is known. OSError: there is none."""
-        if self.record.size:
-            number = os.dup(self._number)  # `fail` closes the other one
-            try:
-                # O_APPEND would write behind the reserved room.
-                flags = fcntl.fcntl(number, fcntl.F_GETFL)
-                fcntl.fcntl(number, fcntl.F_SETFL, flags & ~os.O_APPEND)
-                os.posix_fallocate(number, 0, self.record.size)
-            finally:
-                os.close(number)
 
     def write(self, data: bytes) -> None:
         """Write the next bytes. OSError: the disk is full, say."""
@@ -186,13 +173,22 @@ class OpenObject:
     def __init__(
         self, found: StoredObject, give_up: Callable[[], object], closed: Callable[[], object]
     ) -> None:
-        self.found, self.give_up, self._closed = found, give_up, closed
+        self.found, self._give_up, self._closed = found, give_up, closed
         self.number = os.open(found.path, os.O_RDONLY | os.O_CLOEXEC)
         found.users += 1
         found.readers.add(self)
 
+    def end(self) -> None:
+        """End what reads it, and close it."""
+        self._give_up()
+        self.close()
+
     def close(self) -> None:
+        """Close it, if that was not done."""
+        if self.number < 0:
+            return
         os.close(self.number)
+        self.number = -1
         self.found.users -= 1
         self.found.readers.discard(self)
         self._closed()
@@ -259,10 +255,5 @@ def _free(number: int, removed: object) -> None:
 
 
 def freed_soon() -> int:
-    """Return the bytes of the disk that `freed` waits for."""
+    """Return the bytes of the disk that a thread frees now."""
     return sum(list(_not_freed.values()))
-
-
-async def freed() -> None:
-    """Wait until the disk has what was removed before."""
-    await asyncio.wrap_future(_freeing.submit(int))
