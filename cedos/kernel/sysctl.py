@@ -5,7 +5,6 @@ In a sysctl's name `/` stands for a dot of an interface's name, as sysctl(8) wri
 
 import errno
 import os
-import re
 from pathlib import Path
 from typing import Final
 
@@ -15,7 +14,7 @@ MPTCP_PATH_MANAGER: Final = "net.mptcp.path_manager"
 MPTCP_PM_TYPE: Final = "net.mptcp.pm_type"
 
 _ROOT: Final = Path("/proc/sys")
-_NAME: Final = re.compile(r"[a-z0-9_-]+([./][A-Za-z0-9_-]+)+")
+_NOWHERE: Final = {"", ".", ".."}
 _AS_PATH: Final = str.maketrans("./", "/.")
 
 
@@ -29,10 +28,11 @@ def read(name: str) -> str | None:
 
 def write(name: str, value: str) -> None:
     """Write an existing sysctl below /proc/sys. Errors: OSError."""
-    if not _NAME.fullmatch(name):
+    path = name.translate(_AS_PATH)
+    if "\0" in path or not _NOWHERE.isdisjoint(path.split("/")):
         raise FileNotFoundError(errno.ENOENT, "no such sysctl", name)
     flags = os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    file = os.open(_ROOT / name.translate(_AS_PATH), flags)
+    file = os.open(_ROOT / path, flags)
     try:
         os.write(file, f"{value}\n".encode())
     finally:

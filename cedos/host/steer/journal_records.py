@@ -11,7 +11,7 @@ A journal may say anything. Only these keys, with values of their kind, are ever
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol
@@ -22,7 +22,6 @@ import structlog
 
 from cedos.errors import SteeringError
 from cedos.kernel.bpf import netns_cookie
-from cedos.kernel.rtnetlink import Link
 from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
 
 _log = structlog.get_logger(__name__)
@@ -62,11 +61,13 @@ class ChangedSysctl:
     """`valid`: it can be a host's own value; `ours`: one that cedos gives.
 
     `usual`: what it was before is known without the journal; None: it is not.
+    `marked`: only cedos gives it our value, so the journal need not tell of it.
     """
 
     valid: Callable[[str], bool]
     ours: Callable[[str], bool]
     usual: str | None = None
+    marked: bool = False
 
 
 def _up_to(most: int) -> Callable[[str], bool]:
@@ -108,25 +109,30 @@ CHANGED: Final[Mapping[str, ChangedSysctl]] = {
 }
 
 
-_OWN_SOURCES: Final = re.compile(
-    r"net\.ipv6\.conf\.(?!(all|default)\.)[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*\.use_oif_addrs_only"
-)
-_OF_INTERFACES: Final = ChangedSysctl(_up_to(1), "1".__eq__, "0")
+_OWN_SOURCES: Final = re.compile(r"net\.ipv6\.conf\.(.+)\.use_oif_addrs_only", re.DOTALL)
+_BETWEEN: Final = str.maketrans("./", "/.")
+# The kernel takes any number but 0 for yes. This one is a mark: an interface keeps it under another name.
+OWN_SOURCES: Final = "7300"
+_OF_INTERFACES: Final = ChangedSysctl(_up_to(_MOST), OWN_SOURCES.__eq__, "0", marked=True)
 
 
 def own_sources(interface: str) -> str:
     """Return the sysctl with which what leaves an interface has an address of it (IPv6)."""
-    return f"net.ipv6.conf.{interface.replace('.', '/')}.use_oif_addrs_only"
+    return f"net.ipv6.conf.{interface.translate(_BETWEEN)}.use_oif_addrs_only"
 
 
 def changed(key: str) -> ChangedSysctl | None:
     """Return what is known of a sysctl that cedos changes; None: it changes no such one."""
-    return _OF_INTERFACES if _OWN_SOURCES.fullmatch(key) else CHANGED.get(key)
+    if (found := _OWN_SOURCES.fullmatch(key)) is None:
+        return CHANGED.get(key)
+    name = found[1].translate(_BETWEEN)
+    # (Those are no interfaces. The kernel allows none of such a name.)
+    return _OF_INTERFACES if is_interface_name(name) and name not in {"all", "default"} else None
 
 
-def changed_sysctls(interfaces: Iterable[str]) -> list[str]:
-    """Return all sysctls that cedos may change, those of these interfaces included."""
-    return [*CHANGED, *filter(_OWN_SOURCES.fullmatch, map(own_sources, interfaces))]
+def is_marked(key: str) -> bool:
+    """Return whether our value of a sysctl tells by itself that it is ours."""
+    return (known := changed(key)) is not None and known.marked
 
 
 def valid(key: str, value: str) -> bool:
@@ -276,8 +282,6 @@ def _must_be_valid(key: str, value: str) -> None:
 class Sysctls(Protocol):
     """A kernel, as far as its sysctls are concerned (`SteeringKernel`)."""
 
-    def links(self) -> Sequence[Link]: ...
-
     def read_sysctl(self, key: str) -> str | None: ...
 
     def write_sysctl(self, key: str, value: str) -> None: ...
@@ -285,10 +289,7 @@ class Sysctls(Protocol):
 
 def host_record(kernel: Sysctls) -> HostRecord:
     """Return what the host has now."""
-    now = {
-        key: kernel.read_sysctl(key)
-        for key in changed_sysctls(each.name for each in kernel.links())
-    }
+    now = {key: kernel.read_sysctl(key) for key in CHANGED}
     return HostRecord(
         {key: value for key, value in now.items() if value is not None and valid(key, value)},
         here(),

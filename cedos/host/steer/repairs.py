@@ -32,6 +32,7 @@ from cedos.host.steer.journal_records import (
     Record,
     SysctlRecord,
     change_sysctl,
+    is_marked,
 )
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 
@@ -159,15 +160,14 @@ class HeldSysctls:
     def note(self, record: Record) -> None:
         """Journal a record, and hold its sysctl at the value that it is about to be given.
 
-        An interface that comes again has its sysctls anew: their record stands.
+        What is marked needs no record.
         """
-        if isinstance(record, SysctlRecord) and record.key not in _OTHERS:
-            if self._held.get(record.key) == record.after:
-                return
+        if not isinstance(record, SysctlRecord) or record.key in _OTHERS:
             self._append(record)
+        elif self._held.get(record.key) != record.after:
+            if not is_marked(record.key):
+                self._append(record)
             self._held[record.key] = record.after
-        else:
-            self._append(record)
 
     def release(self, key: str) -> None:
         """Give the sysctl back to the host."""
@@ -177,10 +177,12 @@ class HeldSysctls:
         """Put back what another program has set; return what cannot be held, in words."""
         problems = []
         now_s = self._clock()
-        for key, value in self._held.items():
+        for key, value in [*self._held.items()]:
             try:
                 now = self._kernel.read_sysctl(key)
-                if now is not None and now.split() != value.split():
+                if now is None and is_marked(key):  # the interface has gone, or has another name
+                    self.release(key)
+                elif now is not None and now.split() != value.split():
                     self._kernel.write_sysctl(key, value)
                     self._repaired[key].append(now_s)
                     _log.warning(

@@ -25,11 +25,11 @@ from typing import Final
 
 from cedos.host.steer.default_route import Foreign, examine
 from cedos.host.steer.journal_records import (
+    OWN_SOURCES,
     Append,
-    change_sysctl,
+    SysctlRecord,
     is_interface_name,
     own_sources,
-    valid,
 )
 from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.routing_plan import (
@@ -287,9 +287,12 @@ class Routing:
         """
         for network in self._networks:
             key = own_sources(network.interface)
-            if network.carries(6) and valid(key, "1"):
+            now = self._kernel.read_sysctl(key) if network.carries(6) else None
+            if now in {"0", OWN_SOURCES}:
+                self._append(SysctlRecord(key, "0", OWN_SOURCES))
+            if now == "0":
                 with suppress(OSError):  # its interface has gone, or /proc is read-only
-                    change_sysctl(self._kernel, self._append, key, "1")
+                    self._kernel.write_sysctl(key, OWN_SOURCES)
 
     def set_default(self, name: str | None, others: Mapping[int, str] | None = None) -> None:
         """Lead new connections to a network: the new rules are there before the old ones go.

@@ -16,14 +16,15 @@ from typing import Final
 from cedos.errors import CedosError, HostError
 from cedos.host.steer.journal import Journal, JournalKeeper
 from cedos.host.steer.journal_records import (
+    CHANGED,
     CONNECTIONS,
     ELSEWHERE,
     HostRecord,
     JournalReading,
     SysctlRecord,
     changed,
-    changed_sysctls,
     of_here,
+    own_sources,
 )
 from cedos.host.steer.kernel.dry import DryKernel
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
@@ -149,15 +150,25 @@ def undo_all(kernel: SteeringKernel, journal: JournalReading, *, wall: bool = Tr
     # Leftovers without a journal: it is lost.
     lost = not journal.records and (bool(done) or _stands(kernel))
     doubtful = journal.damaged or bool(journal.foreign) or lost
-    names = attempt("the sysctls of interfaces", lambda: [each.name for each in kernel.links()])
-    for key in changed_sysctls(names):
-        if key == MPTCP_PM_TYPE and kernel.read_sysctl(MPTCP_PATH_MANAGER) is not None:
-            continue  # a kernel that has both keeps them in step
-        done += attempt(f"sysctl {key}", partial(_sysctl, kernel, key, journal, doubtful, left))
+    sysctls, tried = [*CHANGED], set[str]()
+    while sysctls:
+        for key in sysctls:
+            if key == MPTCP_PM_TYPE and kernel.read_sysctl(MPTCP_PATH_MANAGER) is not None:
+                continue  # a kernel that has both keeps them in step
+            undo = partial(_sysctl, kernel, key, journal, doubtful, left)
+            done += attempt(f"sysctl {key}", undo)
+        tried.update(sysctls)
+        # Once more, as one that is renamed meanwhile has another one.
+        there = attempt("the sysctls of interfaces", partial(_of_interfaces, kernel))
+        sysctls = [key for key in there if key not in tried]
     if doubtful or CONNECTIONS in journal.records:
         done += attempt("the paths of living connections", lambda: hand_over(kernel))
     done += attempt("rules and routes", lambda: _routing(kernel))
     return Undone(tuple(done), tuple(left), refused)
+
+
+def _of_interfaces(kernel: SteeringKernel) -> list[str]:
+    return [own_sources(each.name) for each in kernel.links()]
 
 
 def _stands(kernel: SteeringKernel) -> bool:
@@ -205,8 +216,9 @@ def _sysctl(
         return []
     before, given = _before(key, journal), _given(key, journal)
     ours = now.split() in given
+    doubtful = doubtful or known.marked
     if doubtful or not given:
-        # What a lost line gave it is told by its value.
+        # What a lost line gave it, or no line tells of, is told by its value.
         ours = ours or known.ours(now)
     if before is None and doubtful and ours:
         before = known.usual

@@ -75,6 +75,32 @@ def test_kill_9_then_restore(host):
     assert living.recv(100) == b"still here"
 
 
+@pytest.mark.parametrize("ends", ["killed", "in order", "followed"])
+def test_an_interface_that_is_renamed_is_left_as_it_was(host, ends):
+    """Rename it while cedos steers: its sysctl stayed changed after the end and after a restore."""
+    before = host.state()
+
+    def rename(name, to):
+        host.client.ip("link", "set", name, "name", to)
+
+    async def steer():
+        async with steering_of(host) as steering:
+            wlan0, lte0 = host.networks()
+            rename("wlan0", "wi+fi.7")
+            if ends == "followed":
+                await steering.networks_changed([replace(wlan0, interface="wi+fi.7"), lte0])
+
+    if ends == "killed":
+        killed_daemon(host)
+        rename("wlan0", "wi+fi.7")
+        with host.client.entered():
+            assert not restore(host.directory).left
+    else:
+        host.run(steer)
+    rename("wi+fi.7", "wlan0")
+    assert host.state() == before
+
+
 def test_elsewhere_nothing_is_undone_and_the_journal_stays(host):
     """Restore elsewhere: the journal was removed, and the sysctls' values of before were lost."""
     before = host.state()

@@ -20,12 +20,14 @@ from cedos.host.privileged.process import answered
 from cedos.host.steer.journal_records import (
     CONNTRACK_ACCOUNTING,
     FILTER,
+    OWN_SOURCES,
     RESCUE,
     ROUTING,
     TCP_RMEM,
     HostRecord,
     SysctlRecord,
     journal_line,
+    own_sources,
 )
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.host.steer.kernel.rescue import RescueKernel, operations
@@ -195,6 +197,9 @@ def test_other_sysctls_stay(asked):
     assert asked.refuses("write_sysctl", "net.ipv4.ip_forward", "1")
     assert asked.refuses("write_sysctl", TCP_RMEM, "1 1 1")
     assert asked.refuses("write_sysctl", CONNTRACK_ACCOUNTING, "2")
+    for value in ("1", "7301"):
+        assert asked.refuses("write_sysctl", own_sources("wlan0"), value)
+    assert asked.ask("write_sysctl", own_sources("wlan0"), OWN_SOURCES) == ["done", None]
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,14 @@ from kit.steer_kernel import MemoryKernel
 from cedos.host.steer.journal_records import (
     FILTER,
     MPTCP_CLOSE_TIMEOUT,
+    OWN_SOURCES,
     RETRANSMISSION,
     TCP_IDLE_RESTART,
     TCP_RETRIES,
     TCP_RMEM,
     TCP_RTO_MAX,
     SysctlRecord,
+    own_sources,
 )
 from cedos.host.steer.repairs import HeldSysctls
 from cedos.host.steer.steering import Steering
@@ -46,6 +48,20 @@ def test_what_is_held_is_journaled_once(held):
     """An interface that comes again has its sysctls anew."""
     held.sysctls.note(SysctlRecord(MPTCP_CLOSE_TIMEOUT, "60", "1"))
     assert len(held.journal) == 1
+
+
+def test_what_is_marked_is_not_journaled_and_ends_with_its_interface(held):
+    """An interface has another name by now: the next one of its name is another interface."""
+    key = own_sources("wlan0")
+    held.sysctls.note(SysctlRecord(key, "0", OWN_SOURCES))
+    assert len(held.journal) == 1
+    held.kernel.sysctls[key] = "0"
+    assert held.sysctls.repaired() == []
+    assert held.kernel.sysctls.pop(key) == OWN_SOURCES
+    assert held.sysctls.repaired() == []
+    held.kernel.sysctls[key] = "0"
+    assert held.sysctls.repaired() == []
+    assert held.kernel.sysctls[key] == "0"
 
 
 def test_somebody_who_goes_on_is_told_of_and_forgotten_later(held):

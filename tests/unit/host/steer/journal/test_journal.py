@@ -153,7 +153,7 @@ ATTACKS = [
     *(
         b'{"undo":"sysctl","key":"net.ipv6.conf.%s.use_oif_addrs_only","before":"0","after":"1"}'
         % name
-        for name in (b"all", b"default", b"", b"/", b"a//b", b"a/../b", b"../a")
+        for name in (b"all", b"default", b"", b"/", b"a/../b", b"../a")
     ),
     b'{"undo":"host","before":{"kernel.modprobe":"/tmp/x"}}',
     b'{"undo":"routing","table":254}',
