@@ -97,8 +97,9 @@ class Barring:
         """
         before = self.interfaces
         self._follow()
-        self._filter.raise_wall()  # one that comes back has none
-        if self.interfaces != before:
+        if self.interfaces == before:
+            self._filter.raise_wall()  # one that comes back has none
+        else:
             try:
                 await self._filter.bar(self.interfaces, alone=self._settled)
             except OSError as error:

@@ -20,6 +20,8 @@ from cedos.selector.budgets.controller import KEPT_OF_SUPPLY, reduced
 
 # The share of the supply from which on the user is warned.
 NEARLY: Final = 0.9
+# Networks that have gone and keep their bars, the last ones. An earlier one is barred when it comes.
+MOST_GONE: Final = 16
 
 
 class Stage(IntEnum):
@@ -74,6 +76,7 @@ class Bars:
 
     def __init__(self) -> None:
         self.networks: dict[str, tuple[Account, ...]] = {}  # name -> the accounts that bar it
+        self._gone: dict[str, None] = {}  # barred ones that are not there, as they went
 
     def update(self, accounts: Iterable[Account], present: Collection[str], tariff: Tariff) -> bool:
         """Update the bars by the state of the hard budgets.
@@ -82,13 +85,15 @@ class Bars:
             Whether other networks are barred than before.
         """
         found: dict[str, tuple[Account, ...]] = {}
+        gone = [each for each in (self._gone | self.networks) if each not in present]
+        self._gone = dict.fromkeys(gone[-MOST_GONE:])
         for account in accounts:
             # A spent budget bars all networks that its meter counts.
             if account.stage is Stage.SPENT:
                 budget = account.budget
                 # An absent network keeps its bar, and finds it when it comes back.
-                gone = {name for name in self.barred_by(budget.name) if name not in present}
-                for name in budget.resource.meter.barred(budget.networks, tariff, gone):
+                kept = self._gone.keys() & self.barred_by(budget.name)
+                for name in budget.resource.meter.barred(budget.networks, tariff, kept):
                     found[name] = (*found.get(name, ()), account)
         changed = found.keys() != self.networks.keys()
         self.networks = found

@@ -216,6 +216,16 @@ def test_interfaces_are_names(asked, name):
     assert asked.refuses("raise_wall", (name,))
 
 
+def test_a_host_may_have_hundreds_of_barred_interfaces(asked):
+    """Bar one more than 256: the part refused all of them, and no wall stood."""
+    asked.knows(FILTER)
+    names = tuple(f"usb{number}" for number in range(1000))
+    assert asked.ask("bar", names) == ["done", None]
+    assert asked.ask("repair_filter", FilterPlan(barred=names)) == ["done", False]
+    assert asked.ask("raise_wall", names) == ["done", True]
+    assert asked.refuses("bar", names * 10)
+
+
 @pytest.mark.parametrize("name", ["wlan%0", "wlän0", "-j", "a,b", "#", "$(id)", "ééééééé"])
 def test_rules_take_all_names_that_the_kernel_allows(asked, name):
     """A network with such a name kept all others from being followed."""

@@ -145,6 +145,16 @@ async def test_a_network_that_comes_back_elsewhere_is_barred_there(world, steeri
     assert [network.up for network in steering.barring.usable()] == [True, False]
 
 
+async def test_the_kernel_is_asked_once_for_one_change_of_networks(world, steering, monkeypatch):
+    """It was asked for each barred interface again and again, in the event loop."""
+    await steering.barring.bar(["lte0"])
+    asked = []
+    monkeypatch.setattr(world.kernel, "raise_wall", lambda names: asked.append(names) or False)
+    await steering.networks_changed([world.wlan0])
+    await steering.networks_changed([world.wlan0, replace(world.lte0, interface="usb1", index=9)])
+    assert asked == [("lte0",), ("usb1",)]
+
+
 async def test_one_that_was_never_there_is_barred_when_it_comes(world, steering):
     await steering.barring.bar(["phone"])
     assert world.kernel.barred == ()

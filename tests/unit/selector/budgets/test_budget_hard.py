@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cedos.budget_kinds import Resource, Tariff
 from cedos.model import Budget
-from cedos.selector.budgets.hard import Account, Bars, Pace, Stage
+from cedos.selector.budgets.hard import MOST_GONE, Account, Bars, Pace, Stage
 
 DATA = Budget("data", Resource.DATA, 1000.0, "2026-12-01T00:00:00", hard=True)
 
@@ -82,6 +82,18 @@ def test_one_that_is_unplugged_stays_barred_and_one_that_is_metered_no_more_does
     looked(bars, account(1000.0))
     assert looked(bars, account(1000.0), present=("wlan0",), metered=()) == ["lte0", "usb0"]
     assert looked(bars, account(1000.0), metered=("usb0",)) == ["usb0"]
+
+
+def test_of_those_that_are_unplugged_the_last_ones_stay_barred():
+    """Plug phones in, one after the other: each name stayed barred until the period ended."""
+    bars = Bars()
+    for number in range(300):
+        name = f"usb{number}"
+        looked(bars, account(1000.0), present=(name, "lte0"), metered=(name, "lte0"))
+    looked(bars, account(1000.0), present=("lte0",), metered=("lte0",))
+    assert {*bars.networks} == {"lte0", *(f"usb{n}" for n in range(300 - MOST_GONE, 300))}
+    # One that was forgotten is barred when it comes.
+    assert "usb7" in looked(bars, account(1000.0), present=("usb7",), metered=("usb7",))
 
 
 @given(st.floats(1e-3, 1e12), st.floats(0.0, 1e12), st.floats(0.0, 1e12))
