@@ -40,6 +40,7 @@ from cedos.model import (
     Decision,
     FlowKey,
     Network,
+    NetworkKind,
     Strategy,
     StrategyKind,
 )
@@ -346,6 +347,15 @@ class UserRules:
         found.add(self.named(host, port, any_port=False))
         return max(filter(None, found), key=self._rank, default=None)
 
+    def around(self, subnet: IPv4Network | IPv6Network) -> Collection[int]:
+        """Return the rules for prefixes that contain a longer one: for each port the closest."""
+        found = {}
+        for prefix, number in sorted(self._prefixes, key=lambda each: each[0].prefixlen):
+            length = prefix.prefixlen
+            if length < subnet.prefixlen and subnet.supernet(new_prefix=length) == prefix:
+                found[self._rules[number].port] = number
+        return found.values()
+
     @property
     def by_address(self) -> Mapping[str, Sequence[int]]:
         """Return the rules of names by address: another table after each change."""
@@ -603,7 +613,7 @@ class RuledDestinations:
             place: self._ruled[which].network or NOWHERE
             for place, which in self.rules.by_place().items()
         }
-        wanted = self._to_resolvers(wanted) | wanted
+        wanted = self._to_resolvers(wanted) | self._shared_subnets(wanted) | wanted
         if news := self.led.change(self.led.withdrawn | wanted):
             for place in news:
                 self._due[place] = self._due.get(place, 0) + 1
@@ -632,6 +642,34 @@ class RuledDestinations:
             by_name = number is not None and rules[number].prefix is None
             if by_name and wanted.get(place_of(resolver, None)) not in networks:
                 found[place_of(resolver, _DNS)] = networks[0]
+        return found
+
+    def _shared_subnets(self, wanted: Mapping[Place, str | None]) -> dict[Place, str | None]:
+        """Lead private subnets that several networks have to one of these, beside rules for more.
+
+        A docked laptop has its router's by cable and by Wi-Fi. (Steering leads one that a single network
+        has.) The networks that the rule allows come first, then cables. Where another network has a part
+        of the subnet the rule holds there, too: any may give this host an address beside a server's.
+        """
+        there: dict[IPv4Network | IPv6Network, dict[str, Network]] = {}
+        for each in self._decider.usable:
+            for own in each.addresses:
+                there.setdefault(own.network, {})[each.name] = each
+        found: dict[Place, str | None] = {}
+        for subnet, holders in there.items():
+            if len(holders) < 2 or subnet.is_global or subnet.is_link_local:
+                continue
+            if any(one != subnet and one.overlaps(subnet) for one in there):
+                continue
+            for number in self.rules.around(subnet):
+                rule = self.rules.rules[number]
+                if wanted.get((str(rule.prefix), rule.port)) in holders:
+                    continue
+                allowed = [each for each in holders.values() if allows(rule, each)]
+                ways = [each for each in allowed or holders.values() if each.up]
+                ways.sort(key=lambda each: (each.kind is not NetworkKind.ETHERNET, each.name))
+                if ways:
+                    found[str(subnet), rule.port] = ways[0].name
         return found
 
     def on_done(

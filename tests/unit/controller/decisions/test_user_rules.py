@@ -446,6 +446,63 @@ def test_it_goes_to_the_best_of_what_is_allowed():
     assert script.steering() == [], "nothing changed"
 
 
+LAN = "192.168.1.0/24"
+DOCK = replace(WLAN, name="eth0", interface="eth0", index=4, kind=NetworkKind.ETHERNET)
+DOCK = replace(DOCK, addresses=(ip_interface("192.168.1.7/24"),))
+HOME = replace(WLAN, addresses=(ip_interface("192.168.1.8/24"),))
+PHONE = replace(DOCK, name="phone", addresses=LTE.addresses)
+
+
+@pytest.mark.parametrize(
+    ("rules", "networks", "leads"),
+    [
+        # A cable beside Wi-Fi: the router's subnet followed the rule, as it was two networks'.
+        ([("0.0.0.0/0", None, "lte0")], [HOME, DOCK, LTE], {None: "eth0"}),
+        ([("192.168.0.0/16", 22, "lte0")], [HOME, DOCK, LTE], {22: "eth0"}),
+        ([("0.0.0.0/0", None, "wlan0")], [HOME, DOCK, LTE], {}),
+        ([("0.0.0.0/0", None, "lte0")], [HOME, replace(DOCK, up=False), LTE], {None: "wlan0"}),
+        # Of networks that a rule judges differently the forbidden one has nothing.
+        ([("0.0.0.0/0", None, "phone", "wlan0")], [HOME, DOCK, PHONE], {None: "wlan0"}),
+        ([("0.0.0.0/0", None, "wlan0")], [replace(HOME, up=False), DOCK, LTE], {}),
+        # Whoever gives this host an address around, or within, another network's subnet draws nothing.
+        (
+            [("0.0.0.0/0", None, "lte0")],
+            [replace(HOME, addresses=(ip_interface("192.168.1.8/29"),)), HOME, DOCK, LTE],
+            {},
+        ),
+        # Nor a subnet of public addresses, nor one that only one network has, which steering leads.
+        (
+            [("0.0.0.0/0", None, "lte0")],
+            [replace(each, addresses=(ip_interface("9.8.8.7/24"),)) for each in (HOME, DOCK)],
+            {},
+        ),
+        ([("0.0.0.0/0", None, "lte0")], [WLAN, DOCK, LTE], {}),
+        # The closest rule counts.
+        (
+            [("0.0.0.0/0", None, "wlan0"), ("192.168.0.0/16", None, "lte0")],
+            [HOME, DOCK, LTE],
+            {None: "eth0"},
+        ),
+        ([(LAN, None, "lte0"), ("0.0.0.0/0", None, "wlan0")], [HOME, DOCK, LTE], {None: "lte0"}),
+        ([("198.51.0.0/16", None, "lte0")], [HOME, DOCK, LTE], {}),
+    ],
+)
+def test_a_docked_laptop_reaches_its_own_subnet_beside_a_rule(rules, networks, leads):
+    script = Script()
+    script.model.rtt_s["wifi"] = 1.0
+    for number, (host, port, *only) in enumerate(rules, 1):
+        script.tell(on.RuleSet(number, RuleRequest(host=host, port=port, only=tuple(only))))
+    script.networks(*networks)
+    script.decide(20.0)
+    known = script.controller.ruled.led
+    found = {port: known.get((LAN, port)) for port in (None, 22)}
+    assert {port: name for port, name in found.items() if name is not None} == leads
+    script.networks(WLAN, LTE)
+    script.decide(30.0)
+    owns = [rule for rule in rules if rule[0] == LAN]
+    assert (known.get((LAN, None)) is None) is not bool(owns)
+
+
 def test_without_an_allowed_network_it_is_refused(ruled):
     ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0)
     assert ruled.steering()[0] == give.SetRuled({PLACE: give.NOWHERE})
