@@ -20,7 +20,6 @@ from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest, is_host_name
 from cedos.errors import (
     CedosError,
-    ConfigError,
     NoDaemonError,
     NotFoundError,
     PrivilegeError,
@@ -46,17 +45,6 @@ _MOST_NAMES: Final = 512
 # The most look-ups of a user at once. One whose names no server answers for has none left, and no other
 # user's connection thereby misses its rule.
 _MOST_LOOKUPS: Final = 16
-
-
-def applies(rules: UserRules, host: str, port: int | None) -> int | None:
-    """Return the number of the rule for a host, by its name or by one of its addresses.
-
-    ConfigError: it is neither a name nor an address.
-    """
-    host = host.strip().rstrip(".").lower()
-    if not is_host_name(host) and not is_address(host):
-        raise ConfigError(f'"{host}" is no name and no address; a port is given by --port')
-    return rules.applies(host, port)
 
 
 def index(rules: Iterable[RuleMessage]) -> UserRules:
@@ -157,11 +145,10 @@ class RuledHosts(RuleBook):
 
     def _covered(self, host: str, port: int, user: int) -> bool:
         known, _ = self._names.get((user, host)) or ((), 0.0)
-        for each in (host, *spellings(self._means(host)), *known):
-            with suppress(ConfigError):  # it is no name that a rule could have
-                if applies(self._told.index, each, port) is not None:
-                    return True
-        return False
+        every = map(_plain, (host, *spellings(self._means(host)), *known))
+        # (No rule could have any other name.)
+        possible = (each for each in every if is_host_name(each) or is_address(each))
+        return any(self._told.index.applies(each, port) is not None for each in possible)
 
     def _look_up(
         self, name: str, port: int, user: int, look_up: LookUp
