@@ -15,7 +15,7 @@ from cedos.errors import CedosError, SessionError, SessionRefusedError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel.socket_owners import UNKNOWN
 from cedos.limits import TokenBucket
-from cedos.model import Label
+from cedos.model import Label, is_address
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS, OPENS_AT_ONCE, OPENS_PER_S
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.carried import WatchStream
@@ -121,8 +121,14 @@ class GatewayLink:
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._unread = Unread(MOST_OF_ONE_BYTES)
 
-    def leads_to(self, host: str) -> bool:
-        """Tell whether a host is the gateway itself, as far as its addresses are known."""
+    def leads_to(self, host: str, *, by_network: bool = True) -> bool:
+        """Tell whether a host is the gateway itself, as far as its addresses are known.
+
+        `by_network`: also by the word of networks. Their resolvers and routers can lead the gateway's
+        name, and a session with it, over any host's address.
+        """
+        if not by_network:
+            return host == self.joined.host and is_address(host)
         paths = self._streams.connection.paths() if self._streams is not None else ()
         return host in {self.joined.host, *(path.peer for path in paths)}
 

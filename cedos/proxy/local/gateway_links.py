@@ -46,9 +46,11 @@ class GatewayLinks:
         """The shortest round trip to the gateway that is tried next; None: it is not measured."""
         return self._in_order()[0].rtt_s
 
-    def leads_to(self, host: str) -> bool:
-        """Return whether a host is one of the gateways, as far as their addresses are known."""
-        return any(link.leads_to(host) for link in (*self._links, *self._left))
+    def leads_to(self, host: str, *, by_network: bool = True) -> bool:
+        """Return whether a host is one of the gateways. Arguments: `GatewayLink.leads_to`."""
+        return any(
+            link.leads_to(host, by_network=by_network) for link in (*self._links, *self._left)
+        )
 
     def went_direct(self) -> None:
         """Note that a connection reached its origin without the gateways: the networks work."""

@@ -258,7 +258,7 @@ class LocalProxy:
         which only nearby hosts are reached directly, the addresses have to be nearby, too.
         """
         found = await self._direct.addresses(host, port, user)
-        if self._fail is Fail.OPEN or self._link.leads_to(host):
+        if self._fail is Fail.OPEN:
             return found
         return [address for address in found if self.goes_direct(address)]
 
@@ -348,14 +348,15 @@ class LocalProxy:
         """Tell whether a host is nearby, the gateway itself, or reached by a route of this host's own.
 
         Such a route leads to a network nearby, or through a VPN. With `--fail closed` only a VPN's
-        route counts, since a hostile network could announce routes to any host. None is known where
-        the kernel does not answer.
+        route counts, since a hostile network could announce routes to any host, and the gateway only
+        by the address that its user gave. None is known where the kernel does not answer.
         """
-        if is_near(host) or self._link.leads_to(host):
+        fails_open = self._fail is Fail.OPEN
+        if is_near(host) or self._link.leads_to(host, by_network=fails_open):
             return True
         try:
             address = ip_address(host.partition("%")[0])
-            return self._routes.has_own(address, specific=self._fail is Fail.OPEN)
+            return self._routes.has_own(address, specific=fails_open)
         except (ValueError, HostError):
             return False
 

@@ -34,6 +34,7 @@ from cedos.proxy.streams.stream import SMALL, WINDOW_BYTES, ProxiedStream
 from cedos.session.io.links import EgressReader
 from cedos.session.protocol.channel import Channel
 from cedos.session.protocol.crypto import KeyPair
+from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.sockets import connect
 
 
@@ -576,6 +577,29 @@ async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_near
     ends.proxy._fail = Fail.OPEN
     (await ends.proxy.connect("printer", port, far=False)).close()
     assert dialled[0] == world[0]
+
+
+async def test_with_fail_closed_no_network_makes_a_host_the_gateway(ends, monkeypatch):
+    """One whose resolver and router led the gateway's name over any host drew that host's traffic out."""
+    await ends.start(fail=Fail.CLOSED)
+    await ends.link._session()
+    paths, host = Connection.paths, "203.0.113.9"
+    monkeypatch.setattr(
+        Connection, "paths", lambda one: [replace(each, peer=host) for each in paths(one)]
+    )
+    ends.link.joined = replace(ends.link.joined, host="gateway.test")
+    packets = ends.proxy.packets(1000, lambda *_: None)
+    for each in (host, "gateway.test"):
+        assert not ends.proxy.goes_direct(each)
+        assert not ends.proxy._packets_go_direct(1000, each, 443)
+    monkeypatch.setattr(Origins, "look_up", lambda *_: asyncio.sleep(0, [host]))
+    assert await ends.proxy._direct_addresses(1000, "gateway.test", 443) == []
+    ends.proxy._fail = Fail.OPEN
+    assert ends.proxy.goes_direct(host)
+    ends.proxy._fail = Fail.CLOSED
+    ends.link.joined = replace(ends.link.joined, host=host)
+    assert ends.proxy.goes_direct(host), "its user gave that address"
+    await packets.end()
 
 
 async def test_a_kernel_that_tells_no_route_loses_no_packet(ends, monkeypatch):
