@@ -79,8 +79,9 @@ class HelperBytes:
 
     def __init__(self) -> None:
         self._owners: dict[Address, str] = {}
-        # Helpers of before the daemon's start: what their connections carried then is not counted.
-        self._strangers: frozenset[Address] | None = None
+        # Helpers of before the daemon's start, until the first look: what their connections of then have
+        # carried is not counted.
+        self._older: frozenset[Address] | None = None
         self._seen: dict[FlowKey, tuple[int, int]] = {}
         self._totals: dict[str, tuple[int, int]] = {}
 
@@ -91,15 +92,22 @@ class HelperBytes:
     def networks_changed(self, helpers: Sequence[Network]) -> None:
         """Take the helpers of now; the connections of those that are gone are forgotten."""
         self._owners = {each.ip: helper.name for helper in helpers for each in helper.addresses}
-        if self._strangers is None:
-            self._strangers = frozenset(self._owners)
+        if self._older is None:
+            self._older = frozenset(self._owners)
         self._seen = {key: seen for key, seen in self._seen.items() if key.local in self._owners}
 
-    def on_samples(self, samples: Iterable[FlowSample]) -> set[str]:
+    def on_open(self, key: FlowKey) -> None:
+        """Take it that a connection begins: all that it carries counts."""
+        if key.local in self._owners:
+            self._seen.setdefault(key, (0, 0))
+
+    def on_samples(self, samples: Sequence[FlowSample]) -> set[str]:
         """Take a look at the connections; return the helpers that have carried something since."""
         if not self._owners:
             return set()
         found = {self._count(each) for each in samples if each.key.local in self._owners}
+        if samples:  # all that is not known by now has begun since
+            self._older = frozenset()
         return {name for name in found if name is not None}
 
     def on_close(self, event: FlowClosed) -> None:
@@ -111,7 +119,7 @@ class HelperBytes:
     def _count(self, now: FlowSample | FlowClosed) -> str | None:
         """Add what a connection has carried since the last look; return its helper if that is more."""
         key, carried = now.key, (now.bytes_down, now.bytes_up)
-        is_old = key not in self._seen and key.local in (self._strangers or ())
+        is_old = key not in self._seen and key.local in (self._older or ())
         before = carried if is_old else self._seen.get(key, (0, 0))
         self._seen[key] = carried
         down, up = (max(new - old, 0) for new, old in zip(carried, before, strict=True))
@@ -240,6 +248,7 @@ class NetworkObservation:
     # -- flows --------------------------------------------------------------------------------
 
     def on_open(self, event: FlowOpened) -> None:
+        self.by_helpers.on_open(event.key)
         if (name := self._before_router(event.key)) is None:
             self._delivery.on_open(event.key, event.at_s)
         elif event.key.protocol == "tcp":  # it may carry much before the next look

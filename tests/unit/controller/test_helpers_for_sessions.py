@@ -8,6 +8,7 @@ from kit.controller import LTE, SERVER, WLAN, Script, of_kind, size_of
 from cedos.controller import commands as give
 from cedos.controller import events as on
 from cedos.controller.commands import AnswerChoice
+from cedos.controller.controller import Controller
 from cedos.model import Direction, FlowKey, FlowSample, Network, NetworkKind, Transfer
 from cedos.selector.decision.case import Sent
 
@@ -117,3 +118,12 @@ def test_a_server_of_its_link_stays_reachable_without_it():
     key = FlowKey(WLAN.addresses[0].ip, 4001, SERVER, 80)
     script.tell(on.FlowOpened(key, 9.0, 109.0), at_s=9.0)
     assert script.flow(key).paths[key].network == "wlan0"
+
+
+def test_all_of_a_connection_that_begins_after_the_daemon_counts():
+    script = Street()
+    script.controller = Controller(script.controller.config)  # starts beside the helper
+    script.there(WLAN)
+    closed = on.FlowClosed(KEY, 109.0, 10_000_000, 300)
+    script.tell(on.FlowOpened(KEY, 9.0, 109.0), closed, at_s=9.0)
+    assert script.controller.networks.by_helpers.of("helper-1") == (10_000_000, 300)

@@ -52,6 +52,22 @@ def test_connections_add_up_and_their_ends_count():
     assert counted.of("helper-1") == (1950, 28)
 
 
+def test_what_begins_after_the_daemon_s_start_counts_whole():
+    """Short connections by a helper of before the start, or a reload, were never charged."""
+    counted = counting(1, at_the_start=True)
+    counted.on_close(FlowClosed(key(1, 3999), 100.0, 7000, 70))  # older than the daemon
+    assert counted.of("helper-1") == (0, 0)
+    counted.on_open(key(1, 4001))
+    counted.on_close(FlowClosed(key(1, 4001), 100.0, 50, 5))
+    counted.on_open(key(1, 4002))
+    counted.on_samples([sample(1, 1_000_000, 10_000), sample(1, 300, 3, port=4002)])
+    assert counted.of("helper-1") == (350, 8)
+    # After the first look also those whose opening was not told: the monitor may be too busy.
+    counted.on_close(FlowClosed(key(1, 4003), 100.0, 20, 2))
+    counted.on_samples([sample(1, 1_000_000, 10_000), sample(1, 400, 4, port=4004)])
+    assert counted.of("helper-1") == (350 + 20 + 400, 8 + 2 + 4)
+
+
 def test_of_helpers_before_the_daemon_only_what_they_carry_from_now_on_counts():
     counted = counting(1, at_the_start=True)
     counted.on_samples([sample(1, 1_000_000, 10_000)])
