@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ("sudo cedos restore --dry-run", "Only lists them."),
     ],
     exits={
-        0: "Nothing of cedos is left in this host's networking.",
+        0: "Nothing of the daemon and of `cedos share` is left in this host's networking.",
         1: "Something could not be undone; the message says what, and the journal keeps it.",
         **dict.fromkeys((2, 3, 5), ""),
     },
@@ -41,6 +41,9 @@ def command(dry_run: bool, as_json: bool) -> None:
     A daemon that ends by itself undoes its changes, and a new one first undoes those of an old
     one. This command is for the time between. Living connections survive: MPTCP connections are
     handed back to the kernel's own path manager. If there is nothing to undo, nothing is done.
+
+    What a killed `cedos forward` redirected stays within this host, so that nothing of it leaves in
+    clear: a route for the prefix fd63:6564:6f73:7564::/64, which the next one removes when it ends.
     """
     where = directories()
     if not dry_run:
