@@ -59,9 +59,10 @@ class Rule:
 
     Or, with `goto`, the kernel goes on at that preference.
     `local` restricts it to packets that this host itself sends, so that forwarded packets of containers
-    and guests are left alone. `protocol` and `port` are those of the destination; `mark` and
-    `source_port` are those of the socket. With `finds_source` (IPv6) a socket that has no address counts
-    as having the one that the kernel would choose for it on the route that the rule finds.
+    and guests are left alone; `arrival` to those that arrive at this interface. `protocol` and `port`
+    are those of the destination; `mark` and `source_port` are those of the socket. With `finds_source`
+    (IPv6) a socket that has no address counts as having the one that the kernel would choose for it on
+    the route that the rule finds.
     """
 
     version: int
@@ -71,6 +72,7 @@ class Rule:
     destination: Prefix | None = None
     interface: str | None = None
     local: bool = False
+    arrival: str | None = None
     protocol: str | None = None
     port: int | None = None
     source_port: int | None = None
@@ -85,6 +87,7 @@ class Rule:
         words += ["or unbound"] if self.finds_source else []
         words += [f"to {self.destination}"] if self.destination else []
         words += ["iif lo"] if self.local else []
+        words += [f"iif {self.arrival}"] if self.arrival else []
         words += [f"oif {self.interface}"] if self.interface else []
         words += [f"ipproto {self.protocol}"] if self.protocol else []
         words += [f"sport {self.source_port}"] if self.source_port is not None else []

@@ -80,6 +80,7 @@ class HelpDriver(SideDriver[HelperMachine]):
             if tick % int(_UPLINK_S / _COUNT_S) == 0:
                 self._machine.on_uplink(await self._calls.call(self._uplink), self._now_s())
             tick += 1
+            await self._calls.call(self._forwarding.check)
             await self._count()
             self._obey()
             self._write_status()

@@ -200,11 +200,11 @@ class SharingRecord(_Record, frozen=True, tag="sharing"):
 class InterfaceForwardingRecord(_Record, frozen=True, tag="interface-forwarding"):
     """The record of an interface that forwarded no packets (IPv4): only then is it journaled.
 
-    `index`: of the interface, as a later one may have its name; 0: not known.
+    `index`: of the interface, which may have another name by now, or a later one its name.
     """
 
     interface: str
-    index: int = 0
+    index: int
     place: Place | None = None
 
     def __post_init__(self) -> None:

@@ -5,7 +5,7 @@ local networks, or what an uplink's router answers at 169.254.169.254. They coun
 with the hardware address that it was admitted with. All requestors share one quota for both directions;
 beyond it the kernel resets connections. The connections of each and of all have limits, or those of one
 requestor fill the kernel's table. On an interface that this program made forward, nothing else is
-forwarded.
+forwarded, whatever the interface is called by then.
 """
 
 from collections.abc import Collection, Iterator
@@ -15,11 +15,14 @@ from typing import Final
 
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.iptables import Chain, Counted
+from cedos.kernel.classic_bpf import INTERFACE
 
 PREFIX: Final = "CEDOSHARE_"
 _QUOTA: Final = f"{PREFIX}QUOTA"
 _TABLES: Final = ("filter", "nat")
 MOST_CONNECTIONS, MOST_CONNECTIONS_OF_ONE = 4_096, 256
+# Classic BPF that is true of packets which arrived at an interface: what is forwarded bears its index.
+_ARRIVED_AT: Final = f"4,32 0 0 {INTERFACE},21 0 1 {{index}},6 0 0 1,6 0 0 0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +43,11 @@ class ForwardedRequestor:
 
 @dataclass(frozen=True, slots=True)
 class ForwardingLinks:
-    """The shared link and the uplink. `closed`: those where nothing else may be forwarded."""
+    """The shared link and the uplink. `closed`: those where nothing else may be forwarded, by index."""
 
     shared: str
     uplink: str
-    closed: tuple[str, ...]
+    closed: tuple[int, ...]
 
 
 def put_in(requestors: Collection[tuple[int, ForwardedRequestor]], links: ForwardingLinks) -> None:
@@ -52,21 +55,20 @@ def put_in(requestors: Collection[tuple[int, ForwardedRequestor]], links: Forwar
     iptables.put_in(_chains(requestors, links), prefix=PREFIX)
 
 
+def stands(requestors: Collection[tuple[int, ForwardedRequestor]], links: ForwardingLinks) -> bool:
+    """Return whether nothing of the filter has gone (`iptables.stand`). Errors: OSError."""
+    counters = [_counter_chain(slot) for slot, _ in requestors]
+    return iptables.stand([_quota_chain(0), *counters, *_chains(requestors, links)], PREFIX)
+
+
 def put_quota(limit_bytes: int) -> None:
     """Make the quota, before a requestor is let through. Errors: OSError."""
-    rules = (
-        _limit(MOST_CONNECTIONS, 0),
-        f"-4 -m quota --quota {limit_bytes} -j RETURN",
-        "-4 -p tcp -j REJECT --reject-with tcp-reset",
-        "-4 -j DROP",
-    )
-    iptables.put_in([Chain("filter", _QUOTA, "", rules)], prefix=PREFIX)
+    iptables.put_in([_quota_chain(limit_bytes)], prefix=PREFIX)
 
 
 def put_counter(slot: int) -> None:
     """Make the counter of a requestor, before it is let through. Errors: OSError."""
-    rules = (_limit(MOST_CONNECTIONS_OF_ONE, 32), f"-4 -j {_QUOTA}", "-4 -j ACCEPT")
-    iptables.put_in([Chain("filter", _counter(slot), "", rules)], prefix=PREFIX)
+    iptables.put_in([_counter_chain(slot)], prefix=PREFIX)
 
 
 def remove_counter(slot: int) -> None:
@@ -97,6 +99,21 @@ def _limit(connections: int, prefix_length: int) -> str:
     )
 
 
+def _quota_chain(limit_bytes: int) -> Chain:
+    rules = (
+        _limit(MOST_CONNECTIONS, 0),
+        f"-4 -m quota --quota {limit_bytes} -j RETURN",
+        "-4 -p tcp -j REJECT --reject-with tcp-reset",
+        "-4 -j DROP",
+    )
+    return Chain("filter", _QUOTA, "", rules)
+
+
+def _counter_chain(slot: int) -> Chain:
+    rules = (_limit(MOST_CONNECTIONS_OF_ONE, 32), f"-4 -j {_QUOTA}", "-4 -j ACCEPT")
+    return Chain("filter", _counter(slot), "", rules)
+
+
 def _counter(slot: int) -> str:
     return f"{PREFIX}R{slot}"
 
@@ -125,8 +142,8 @@ def _chains(
         # Requestors that were left, too: a router forwards for no such address (RFC 3927, 7).
         yield f"-4 -i {shared} -s 169.254.0.0/16 -j DROP"
         yield f"-4 -o {shared} -d 169.254.0.0/16 -j DROP"
-        for name in links.closed:
-            yield f"-4 -i {_escaped(name)} -j DROP"
+        for index in links.closed:
+            yield f'-4 -m bpf --bytecode "{_ARRIVED_AT.format(index=index)}" -j DROP'
 
     own = tuple(f"-4 -i {shared} -s {each.address} -j DROP" for _, each in requestors)
     hidden = tuple(

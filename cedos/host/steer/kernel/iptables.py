@@ -104,18 +104,20 @@ def put_in(
 
 def put_back(chains: Sequence[Chain]) -> bool:
     """Put in again where something has gone, by IP version; return whether any was."""
-    gone = [saved for version, saved in _saved().items() if not _stand(version, chains, saved)]
+    gone = [
+        saved for version, saved in _saved().items() if not _stand(version, chains, saved, PREFIX)
+    ]
     for saved in gone:
         _put(chains, saved, None)
     return bool(gone)
 
 
-def stand(chains: Sequence[Chain]) -> bool:
+def stand(chains: Sequence[Chain], prefix: str = PREFIX) -> bool:
     """Return whether chains, their rules and the jumps to them are there, in each IP version.
 
     What a rule says is not looked at: the kernel shows it in other words. OSError without iptables.
     """
-    return all(_stand(version, chains, saved) for version, saved in _saved().items())
+    return all(_stand(version, chains, saved, prefix) for version, saved in _saved().items())
 
 
 class _Saved:
@@ -178,12 +180,12 @@ def _put(
     _restore(saved.program, tables, "--noflush")
 
 
-def _stand(version: int, chains: Sequence[Chain], saved: _Saved) -> bool:
+def _stand(version: int, chains: Sequence[Chain], saved: _Saved, prefix: str) -> bool:
     others = "-6 " if version == 4 else "-4 "
     there = {
         table: Counter(
-            line if " -j CEDOS_" in line else " ".join(line.split(None, 2)[:2])
-            for line in _ours(saved.table(table))
+            " ".join(line.split(None, 2)[:2]) if line.startswith(f"-A {prefix}") else line
+            for line in _ours(saved.table(table), prefix)
         )
         for table in {chain.table for chain in chains}
     }
@@ -191,7 +193,7 @@ def _stand(version: int, chains: Sequence[Chain], saved: _Saved) -> bool:
         there[chain.table][f":{chain.name} -"] == 1
         and there[chain.table][f"-A {chain.name}"]
         == sum(not rule.startswith(others) for rule in chain.rules)
-        and there[chain.table][f"-A {chain.hook} -j {chain.name}"] == 1
+        and there[chain.table][f"-A {chain.hook} -j {chain.name}"] == bool(chain.hook)
         for chain in chains
     )
 

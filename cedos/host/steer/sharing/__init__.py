@@ -9,7 +9,7 @@ Everything bears the number `SHARING_PROTOCOL`, but for what is journaled:
 | | the helper's | the requestor's |
 |---|---|---|
 | addresses | | one a helper, from 169.254.0.0/16; the metric is its price |
-| rules | to the requestor; from it to the gateway alone | from the address by its helper alone |
+| rules | to the requestor; from it to the gateway; else nowhere | from the address by its helper alone |
 | routes | to the requestor and the gateway | to the gateway by the helper |
 | neighbours | the requestor, as it was when it was admitted | |
 | chains | `CEDOSHARE_*` | |

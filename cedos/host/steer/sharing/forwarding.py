@@ -1,6 +1,7 @@
 """The helper's side: the kernel forwards from each admitted requestor to its gateway, behind NAT."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from ipaddress import IPv4Address
 from typing import Final
 
@@ -18,7 +19,7 @@ from cedos.host.steer.sharing.kernel import (
     host,
 )
 from cedos.kernel.policy_routing import SHARING_PROTOCOL, Route, Rule, SeenRoute
-from cedos.kernel.rtnetlink import Neighbour
+from cedos.kernel.rtnetlink import Neighbour, interface_name
 from cedos.model import Address
 
 NOTHING: Final = Counted(0, 0)
@@ -26,7 +27,10 @@ _ROLE: Final = SharingRole.HELP
 
 
 class Forwarding:
-    """The forwarding of this host for its neighbours, until `close`. Use it from one thread.
+    """The forwarding of this host for its neighbours, until it is undone. Use it from one thread.
+
+    Where nothing but that is forwarded, two things see to it: the packet filter, and policy rules. If
+    another program flushes one of them, or renames an interface, the other stands until `check`.
 
     Args:
         kernel: of the host's namespace.
@@ -58,14 +62,18 @@ class Forwarding:
         names = {link.index: name for name, link in kernel.links().items()}
         self.uplink = names[self._way.index]
         self._requestors: dict[int, ForwardedRequestor] = {}
+        self._names = {self._shared.index: shared, self._way.index: self.uplink}
         self._journal.append(SHARING)
         # Packets that arrive at either interface are forwarded, though only those of requestors.
-        closed = [name for name in (shared, self.uplink) if not kernel.forwards(name)]
+        closed = {index: name for index, name in self._names.items() if not kernel.forwards(name)}
         self._links = ForwardingLinks(shared, self.uplink, tuple(closed))
+        self._closing = [
+            Rule(4, _ROLE.preference + 3, None, arrival=name) for name in closed.values()
+        ]
         forwarding_filter.put_quota(limit_bytes)
         forwarding_filter.put_in((), self._links)
-        for name in closed:
-            index = self._shared.index if name == shared else self._way.index
+        kernel.add_rules(self._closing)
+        for index, name in closed.items():
             self._journal.append(InterfaceForwardingRecord(name, index, here()))
             kernel.forward(name, True)
 
@@ -130,6 +138,32 @@ class Forwarding:
             self._kernel.delete_routes(self._routes(slot, requestor))
             self._kernel.delete_neighbour(self._neighbour(requestor))
             del self._requestors[slot]  # what is refused before is tried again
+
+    def check(self) -> None:
+        """Have the interfaces forward nothing more, and raise SteeringError, if something has changed.
+
+        The count of what was forwarded may have gone with it: nothing is put back.
+        """
+        if why := self._changed():
+            for index in self._links.closed:
+                with suppress(OSError):  # what is left is told once all is undone
+                    if name := self._kernel.forwarding_name(index):
+                        self._kernel.forward(name, False)
+            raise SteeringError(f"another program has changed {why}: nothing is forwarded any more")
+
+    def _changed(self) -> str:
+        for index, name in self._names.items():
+            if interface_name(index) != name:
+                return f"the interface {name}"
+        rules = [*self._closing]
+        for slot, requestor in self._requestors.items():
+            rules += _rules(slot, requestor)
+        if not set(rules) <= set(self._kernel.own_rules(_ROLE)):
+            return "the policy rules (`ip rule`)"
+        with suppress(OSError):
+            if forwarding_filter.stands(self._requestors.items(), self._links):
+                return ""
+        return "the packet filter (iptables)"
 
     def carried(self) -> Mapping[IPv4Address, Counted]:
         """Return what the kernel forwarded for each requestor: IP, both directions."""

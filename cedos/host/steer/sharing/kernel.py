@@ -36,7 +36,7 @@ from cedos.kernel.policy_routing import (
     Rule,
     SeenRoute,
 )
-from cedos.kernel.rtnetlink import Link, LinkAddress, Neighbour
+from cedos.kernel.rtnetlink import Link, LinkAddress, Neighbour, interface_name
 
 _GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 _LINK_LOCAL: Final = ip_network("169.254.0.0/16")
@@ -218,6 +218,14 @@ class SharingKernel:
 
     def forward(self, interface: str, on: bool) -> None:
         _forwarding(interface).write_text(f"{int(on)}\n")
+
+    def forwarding_name(self, index: int) -> str | None:
+        """Return what an interface that forwards is called now.
+
+        None: it is gone or forwards nothing, or another program has made the whole host a router.
+        """
+        name = interface_name(index)
+        return name if name and self.forwards(name) and not self.forwards("all") else None
 
     def close(self) -> None:
         """Give up the socket; nothing that was changed is undone by this."""

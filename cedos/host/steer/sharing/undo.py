@@ -11,6 +11,7 @@ from cedos.errors import HostError, SteeringError
 from cedos.host.steer.journal import Journal
 from cedos.host.steer.journal_records import (
     ELSEWHERE,
+    SHARING,
     InterfaceForwardingRecord,
     JournalReading,
     of_here,
@@ -38,16 +39,18 @@ def undo_sharing(
     left: list[str] = [*read.foreign, *([ELSEWHERE] if elsewhere else [])]
     refused: OSError | None = None
 
-    def step(what: str, undo: Callable[[], object]) -> None:
+    def step(what: str, undo: Callable[[], object]) -> bool:
         nonlocal refused
         try:
             if not dry_run:
                 undo()
             done.append(what)
+            return True
         except (OSError, HostError) as error:
             left.append(f"{what}: {error}")
             if isinstance(error, OSError):
                 refused = refused or error
+            return False
 
     try:
         if role is SharingRole.HELP:
@@ -64,27 +67,22 @@ def undo_sharing(
     return Undone(tuple(done), tuple(left), refused)
 
 
-_Step = Callable[[str, Callable[[], object]], None]
+# Returns whether it is done.
+_Step = Callable[[str, Callable[[], object]], bool]
 
 
 def _undo_help(kernel: SharingKernel, read: JournalReading, step: _Step) -> None:
-    # Forwarding ends before the filter that bounds it.
-    links = kernel.links()
-    for record in read.records:
-        if isinstance(record, InterfaceForwardingRecord):
-            name = record.interface
-            if record.index and name in links and links[name].index != record.index:
-                continue  # another interface, whose forwarding is another program's
-            try:
-                on = kernel.forwards(name)
-                # Another program has made the whole host a router since.
-                others = kernel.forwards("all")
-            except OSError:  # the interface is gone
-                continue
-            if on and not others:
-                step(f"set back: {name} forwards nothing", partial(kernel.forward, name, False))
-    if forwarding_filter.present():
+    records = [each for each in read.records if isinstance(each, InterfaceForwardingRecord)]
+    forwarding = [name for each in records if (name := kernel.forwarding_name(each.index))]
+    ended = [
+        step(f"set back: {name} forwards nothing", partial(kernel.forward, name, False))
+        for name in forwarding
+    ]
+    # Forwarding ends before the filter that bounds it, or the filter stays.
+    present = forwarding_filter.present()
+    if present and all(ended):
         step("deleted: the chains CEDOSHARE_* of iptables", forwarding_filter.remove)
+    if present or SHARING in read.records:  # others may have flushed the chains
         step("cut: connections of requestors", kernel.forget_requestors)
     for each in kernel.neighbours():
         if each.protocol == SHARING_PROTOCOL:

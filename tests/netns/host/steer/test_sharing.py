@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import threading
@@ -413,6 +414,111 @@ def test_what_another_interface_of_that_name_forwards_stays(there):
         assert not restore_sharing(folder, SharingRole.HELP).left
     assert there.helper.sysctl("net.ipv4.conf.wlan0.forwarding") == "1"
     assert there.helper.sysctl("net.ipv4.conf.lte0.forwarding") == "0"
+
+
+def strangers(there, count=50):
+    """Return how many of a stranger's datagrams are forwarded to the helper's other networks."""
+
+    def heard():
+        hosts = there.server, there.lan
+        counted = [host.run("cat", "/proc/net/snmp").stdout.split("\nUdp: ")[2] for host in hosts]
+        return sum(int(each.split()[1]) for each in counted)  # to a port of no socket
+
+    before = heard()
+    with there.stranger.entered(), socket.socket(type=socket.SOCK_DGRAM) as sending:
+        for to in (OTHER, PRINTER) * count:
+            with contextlib.suppress(OSError):  # the answer to an earlier one
+                sending.sendto(b"x" * 1000, (to, 5000))
+    return heard() - before
+
+
+FLUSHES = {
+    "rules of the filter": "iptables -F",
+    "the filter": "iptables -F; iptables -X; iptables -t nat -F; iptables -t nat -X",
+    "a chain of the filter": "iptables -F CEDOSHARE_FWD",
+    "policy rules": "ip rule flush; ip rule add pref 32766 lookup main",
+    "the shared interface's name": "ip link set wlan0 name wlp3s0",
+    "the uplink's name": "ip link set lte0 name wwp7",
+    "the shared interface": "ip link del wlan0",
+}
+
+
+@pytest.mark.parametrize("changed", FLUSHES)
+def test_nothing_is_forwarded_once_others_change_what_bounds_it(there, changed):
+    """A stranger on the link had everything forwarded, without limit and for good."""
+    there.stranger.ip("route", "add", "default", "via", HELPER)
+    shared = Shared(there)
+    assert strangers(there) == 0
+    with there.helper.entered():
+        shared.forwarding.check()
+    there.helper.run("sh", "-c", FLUSHES[changed])
+    assert strangers(there) == 0  # even until that is noticed
+    with there.helper.entered(), pytest.raises(SteeringError, match="changed"):
+        shared.forwarding.check()
+    assert "forwarding = 1" not in there.state(there.helper)
+    assert there.reach(str(GATEWAY), own=shared.own, limit_s=1.0) is None
+    shared.undo()
+    assert "CEDOSHARE" not in there.state(there.helper)
+
+
+@pytest.mark.parametrize("renamed", ["wlan0", "lte0"])
+@pytest.mark.parametrize("end", ["undone", "restored"])
+def test_what_a_renamed_interface_forwards_is_undone(there, renamed, end):
+    """It forwarded on for good, and `restore` found nothing left."""
+    there.stranger.ip("route", "add", "default", "via", HELPER)
+    before = there.state(there.helper)
+    shared = Shared(there)
+    there.helper.ip("link", "set", renamed, "name", "other7")
+    if end == "undone":
+        shared.undo()
+    else:
+        shared.die()
+        with there.helper.entered():
+            assert not restore_sharing(there.directory / "far", SharingRole.HELP).left
+    assert there.helper.sysctl("net.ipv4.conf.other7.forwarding") == "0"
+    assert strangers(there) == 0
+    there.helper.ip("link", "set", "other7", "name", renamed)
+    assert sorted(there.state(there.helper).splitlines()) == sorted(before.splitlines())
+
+
+def test_what_cannot_be_ended_stays_bounded(there, monkeypatch):
+    """The filter went though the interfaces forwarded on."""
+
+    def refused(_kernel, interface, _on):
+        raise OSError(errno.EROFS, "the file system is read-only", interface)
+
+    there.stranger.ip("route", "add", "default", "via", HELPER)
+    shared = Shared(there)
+    shared.die()
+    folder = there.directory / "far"
+    with there.helper.entered():
+        with monkeypatch.context() as broken:
+            broken.setattr(SharingKernel, "forward", refused)
+            assert len(restore_sharing(folder, SharingRole.HELP).left) == 2
+        assert strangers(there) == 0
+        assert not restore_sharing(folder, SharingRole.HELP).left
+
+
+def test_a_flushed_requestor_s_connections_end_at_a_router(there):
+    """Nothing was there to undo, so the address translation went on for them."""
+    there.helper.sysctl("net.ipv4.ip_forward", 1)
+    there.helper.ip("route", "add", "169.254.0.0/16", "dev", "wlan0")  # as zeroconf has it
+    there.helper.run(
+        "iptables", "-t", "nat", "-A", "POSTROUTING", "-o", "docker0", "-j", "MASQUERADE"
+    )
+    shared = Shared(there)
+    with answered(there, shared, 1) as living:
+        for program in ("iptables", "ip6tables"):
+            there.helper.run("sh", "-c", f"{program} -F; {program} -X")
+            for act in ("-D POSTROUTING -j", "-F", "-X"):
+                there.helper.run(program, "-t", "nat", *act.split(), "CEDOSHARE_NAT")
+        there.helper.run("ip6tables", "-t", "nat", "-X")
+        with there.helper.entered():
+            undo_sharing(shared.kernel, SharingRole.HELP, shared._journals[1].read())
+        living.sendall(b"who\n")
+        with pytest.raises(TimeoutError):
+            living.recv(100)
+    shared.undo()
 
 
 def test_a_journals_folder_is_no_link(there):

@@ -27,7 +27,7 @@ from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
 from cedos.commands.sharing import sides
 from cedos.commands.sharing.sides import _UplinkFacts
-from cedos.errors import DaemonUnreachableError
+from cedos.errors import DaemonUnreachableError, SteeringError
 from cedos.host.steer.kernel.iptables import Counted
 from cedos.host.steer.sharing.kernel import SharingRole
 from cedos.kernel.rtnetlink import Link
@@ -55,6 +55,11 @@ class _Kernel:
         self.open = {}
         self.bytes = 1000
         self.refusals = 0
+        self.changed = False
+
+    def check(self):
+        if self.changed:
+            raise SteeringError("another program has changed the packet filter")
 
     def hardware_address(self, _requestor):
         time.sleep(0.01)
@@ -138,6 +143,17 @@ async def test_a_requestor_that_left_is_not_forwarded_for_once_the_kernel_takes_
     leave(LeaveReason.DONE)
     await until(lambda: not helping._calls._tasks)
     assert helping._forwarding.open == {}
+
+
+async def test_helping_ends_once_others_change_what_bounds_it(helping):
+    """It went on, with nothing that kept strangers' packets from being forwarded."""
+    confirmed(helping)
+    await until(lambda: SOURCE in helping._forwarding.open)
+    helping._forwarding.changed = True
+    with pytest.raises(SteeringError, match="the packet filter"):
+        await asyncio.wait_for(helping.run(), 10)
+    assert helping._forwarding.open == {}
+    assert isinstance(unpack(helping._socket.sent[-1]).message, LeaveMessage)
 
 
 async def test_a_second_signal_waits_for_the_kernel_s_part(tmp_path, monkeypatch):
