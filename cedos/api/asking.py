@@ -66,7 +66,8 @@ class DaemonChooser:
     async def learn(self) -> None:
         """Ask for the networks with their kinds and whether they are metered, unless just asked."""
         now = asyncio.get_running_loop().time()
-        if now - self._named_s > ASK_S and now - self._absent_s > _NO_DAEMON_S:
+        named = self._named_s >= max(now - ASK_S, self._changed_s)
+        if not named and now - self._absent_s > _NO_DAEMON_S:
             await asyncio.to_thread(self._learn, now)
 
     def network(self, interface: str) -> KnownNetwork | None:

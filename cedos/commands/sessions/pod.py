@@ -114,8 +114,9 @@ async def _bring(
                 complain(str(error))
 
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS))
-    networks = LeadingNetworks(DaemonChooser(directories().socket))
-    ruled = RuledNetworks(directories().socket, lambda: None, networks.egresses)
+    chooser = DaemonChooser(directories().socket)
+    networks = LeadingNetworks(chooser)
+    ruled = RuledNetworks(directories().socket, chooser.forget, networks.egresses)
     await ruled.follow()
     networks.forbids = ruled.refusal
     fetching = EpisodeFetching(library, networks, tell, complain)

@@ -87,6 +87,12 @@ async def test_what_was_known_before_networks_changed_is_asked_anew():
     await asked.choose(BULK)
     await asked.choose(BULK)
     assert (len(client.asked), client.named) == (2, 2)
+    await asked.learn()
+    assert client.named == 2, "it has just been told"
+    asked.forget()
+    await asyncio.sleep(0.001)
+    await asked.learn()
+    assert client.named == 3
 
 
 async def test_alike_questions_of_many_sessions_are_one():
