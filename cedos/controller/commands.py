@@ -204,13 +204,6 @@ class CountUse:
 
 
 @dataclass(frozen=True, slots=True)
-class SendProbe:
-    """Look a name up over a network."""
-
-    network: str
-
-
-@dataclass(frozen=True, slots=True)
 class WatchSilence:
     """Ping these networks more often: an answer is overdue."""
 
@@ -388,7 +381,6 @@ Command = (
     | ReleaseAnswer
     | ReleasePath
     | RescueFlow
-    | SendProbe
     | SetDefault
     | SetDestinations
     | SetFirstTimeouts

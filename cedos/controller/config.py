@@ -44,7 +44,6 @@ class ControllerConfig:
         close_stuck: `never`, `lost` or `after`: when to close plain connections on a dead network.
         closes_after_s: the silence in s before that; None: only where the network is gone.
         close_stuck_ports: the remote ports of connections that may be closed.
-        look_up_interval_s: the shortest interval between look-ups that test a network; None: none.
         pacing: the controller of budgets, `pacer` or `odyssey`.
         phone: the use of metered networks.
         dry_run: commands are printed only.
@@ -59,7 +58,6 @@ class ControllerConfig:
     close_stuck: str = "never"
     closes_after_s: float | None = None
     close_stuck_ports: frozenset[int] = frozenset()
-    look_up_interval_s: float | None = None
     pacing: str = "pacer"
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME
     dry_run: bool = False

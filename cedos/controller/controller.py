@@ -45,7 +45,6 @@ from cedos.controller.lookups import Lookups
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.networks.portals import Portals
 from cedos.controller.outbox import Outbox, next_beat_s
-from cedos.controller.probing import Probing
 from cedos.controller.rule import RuleRequest
 from cedos.limits import TokenBucket
 from cedos.model import (
@@ -59,7 +58,6 @@ from cedos.model import (
 )
 from cedos.selector.decision.features import RATES
 from cedos.selector.decision.liveness import dead_networks
-from cedos.selector.probing.rules import Moment
 
 # The time between two looks at the flows while a transfer runs.
 CLOSE_S: Final = 0.2
@@ -130,7 +128,6 @@ class Controller:
         self.hard = HardBudgets(outbox, prices)
         self.prefetching = Prefetching(self.budgets, decider)
         self._opportunities = Opportunities(self.budgets, decider, self.prefetching)
-        self.probing = Probing(outbox, config.look_up_interval_s, config.choices.power, self._seen)
         self.reliability = Reliability(records)
         model = config.choices.model
         self._learning = model if isinstance(model, Learning) else None
@@ -172,7 +169,6 @@ class Controller:
             self.lookups.next_timer_s(),
             self.hard.next_timer_s(),
             self.transfers.next_timer_s(),
-            self.probing.next_timer_s(),
             self.portals.next_timer_s(),
             self.hints.next_timer_s(),
             self.ruled.next_timer_s(),
@@ -251,8 +247,6 @@ class Controller:
                 self.portals.on_bytes(network, received_bytes, now_s)
             case on.PingEnded(network, rtt_s, asked_s, at_s):
                 self.networks.on_ping(network, rtt_s, asked_s, at_s)
-            case on.PingsPossible(networks):
-                self.probing.pingable = networks
             case on.Witnessed():
                 self._on_witness(event, now_s)
             case on.ProvidersRead():
@@ -347,7 +341,6 @@ class Controller:
         self.rescuer.on_timer(now_s)
         self.lookups.on_timer(now_s)
         self.hard.on_timer(now_s)
-        self.probing.on_timer(now_s)
         if self.portals.on_timer(now_s):
             self._portals_changed(now_s)
         self.hints.on_timer(now_s)
@@ -427,21 +420,8 @@ class Controller:
             self.ruled.reconsider(self._context(now_s))  # before any flow's turn: see `keep`
             self._outbox.wake(urgent=True)
 
-    def _seen(self, now_s: float) -> Moment:
-        """Return what a rule of probing sees: the strategies of a download like most."""
-        default = self.default.decision
-        return Moment(
-            now_s,
-            pending=False,
-            indicators=self._context(now_s).networks,
-            evaluations=default.evaluations if default is not None else (),
-            prices=self.decider.objective.prices,
-            heard_at_s=self.networks.heard_at_s,
-        )
-
     def _usable_changed(self, now_s: float) -> None:
         self._outbox.give(give.WatchNetworks(tuple(self.decider.usable)))
-        self.probing.networks_changed(self.decider.usable, now_s)
         self.portals.networks_changed(self.decider.usable, now_s)
         if self.config.rescue:
             self.rescuer.networks_changed(self.decider.usable, self._context(now_s))
@@ -453,7 +433,6 @@ class Controller:
     # -- flows --------------------------------------------------------------------------------
 
     def _on_open(self, event: FlowOpened, now_s: float) -> None:
-        self.probing.on_transfer_begun()
         flow = self.flows.on_open(event)
         self.networks.on_open(event)
         if event.key.protocol == "tcp":

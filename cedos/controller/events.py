@@ -289,13 +289,6 @@ class CountersRead:
 
 
 @dataclass(frozen=True, slots=True)
-class PingsPossible:
-    """The networks with a host to ping that may answer."""
-
-    networks: frozenset[str]
-
-
-@dataclass(frozen=True, slots=True)
 class PingEnded:
     """A ping was answered, or not in time (None)."""
 
@@ -658,7 +651,6 @@ Event = (
     | NetworksChanged
     | PageChecked
     | PingEnded
-    | PingsPossible
     | PhoneUseChanged
     | PortalDoubted
     | PrefetchingChanged

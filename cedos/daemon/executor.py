@@ -134,7 +134,7 @@ class HostExecutor:
                 self.flows.look()
             case do.AskNetwork(name):
                 observer.ping(name)
-            case do.AskName() | do.CheckPage() | do.SendProbe() | do.ShakeHands():
+            case do.AskName() | do.CheckPage() | do.ShakeHands():
                 observer.ask(command)
             case do.WatchNetworks(networks):
                 observer.watch(networks)

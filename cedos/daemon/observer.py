@@ -13,7 +13,7 @@ import structlog
 
 from cedos.config import Config
 from cedos.config.sections import ProbesConfig
-from cedos.controller.commands import AskName, CheckPage, SendProbe, ShakeHands
+from cedos.controller.commands import AskName, CheckPage, ShakeHands
 from cedos.controller.events import (
     Attached,
     CountersRead,
@@ -22,7 +22,6 @@ from cedos.controller.events import (
     IndicatorsRead,
     PageChecked,
     PingEnded,
-    PingsPossible,
     PortalDoubted,
     PortalFinding,
     PortalVerdict,
@@ -49,7 +48,7 @@ from cedos.selector.energy import PowerModel
 
 _log = structlog.get_logger(__name__)
 
-Question = AskName | CheckPage | SendProbe | ShakeHands
+Question = AskName | CheckPage | ShakeHands
 
 _READ_S = 1.0
 # Providers are read this long after each full second, when the new row of their series exists.
@@ -132,7 +131,6 @@ class Observer:
             power=PowerModel(radios_of(config)),
         )
         self.screen.on_change(self.prober.user_present)
-        self._pingable: frozenset[str] = frozenset()
         # The questions to networks that are under way, by kind, network and number.
         self._asking: dict[tuple[type, str, int], asyncio.Task[None]] = {}
 
@@ -192,19 +190,11 @@ class Observer:
                     if target is not None and target not in network.gateways:
                         answer = await shake_hands(network, target, timeout_s)
                 self._post(HandshakeEnded(name, number, answer))
-            case SendProbe() if network is not None:
-                await self.prober.look_up(network)
             case AskName() if network is not None and network.up:
                 if self._probes.enabled and self._probes.dns:
                     await self._ask_for_a_name(network)
             case _:
                 pass  # the network is gone
-
-    def _tell_pingable(self) -> None:
-        pingable = frozenset(each.name for each in self._networks if self.prober.pings(each))
-        if pingable != self._pingable:
-            self._pingable = pingable
-            self._post(PingsPossible(pingable))
 
     async def run(self) -> None:
         async with AsyncExitStack() as stack:
@@ -224,7 +214,6 @@ class Observer:
             reads = [self._read(each) if each.up else self.count(each) for each in self._networks]
             self._count_helpers()
             await asyncio.gather(*reads)
-            self._tell_pingable()
             self._post(ProvidersRead())
             await asyncio.sleep(self._until_next(time.monotonic()))
 
@@ -305,12 +294,6 @@ class Observer:
                 asked_s = result.at_s - result.spent.seconds
                 rtt_s = result.indicators.get("rtt_s")
                 self._post(PingEnded(result.network, rtt_s, asked_s, result.at_s))
-                continue
-            found = {
-                name: Indicator(value, result.at_s, active=True)
-                for name, value in result.indicators.items()
-            }
-            self._post(IndicatorsRead(result.network, found))
 
     async def _ask_for_a_name(self, network: Network) -> None:
         asked_s = time.monotonic()

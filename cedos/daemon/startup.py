@@ -110,7 +110,7 @@ def controller_config(
     config: Config, choices: Choices, first_number: int, *, dry_run: bool
 ) -> ControllerConfig:
     """Return the controller's part of the configuration."""
-    steering, decision, probes = config.steering, config.decision, config.probes
+    steering, decision = config.steering, config.decision
     return ControllerConfig(
         choices=choices,
         interval_s=decision.reevaluate_interval_s,
@@ -120,7 +120,6 @@ def controller_config(
         close_stuck=steering.close_stuck,
         closes_after_s=steering.closes_after_s,
         close_stuck_ports=frozenset(steering.close_stuck_ports),
-        look_up_interval_s=probes.interval_s if probes.enabled and probes.dns else None,
         pacing=config.pacing.controller,
         phone=decision.phone,
         dry_run=dry_run,

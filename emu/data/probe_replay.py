@@ -8,9 +8,9 @@ runs.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import inf, log10, sqrt
+from math import log10, sqrt
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from cedos.errors import DataSetError
 from cedos.model import Evaluation, Indicator, NetworkKind
-from cedos.selector.probing.rules import Moment, passive
-from cedos.selector.probing.value import probe_cost
+from cedos.selector.probing.cost import probe_cost
+from emu.data.probe_rules import Moment, ProbeRule, passive
 
 # The columns of the file, described in `traces/README.md`. All but the first four are numbers.
 COLUMNS = (
@@ -49,31 +49,6 @@ _RSSI_LOG_MBPS = tuple(log10(rate) for rate in (0.3, 2.5, 3.7, 7.0, 14.0, 38.0))
 _RSSI_STEP_DB = 3.1
 # Signal and rate within one drive: rank correlation, and the share that is left after one second.
 _RSRP_CORRELATION, _RSRP_KEPT, _RSRP_DBM, _RSRP_SIGMA_DB = 0.43, 0.93, -98.0, 8.0
-
-
-class ProbeRule(Protocol):
-    """Decides when a network is probed, and keeps a record of the probes."""
-
-    def weigh(self, network: str, moment: Moment) -> bool:
-        """Return whether the network is to be probed now."""
-
-    def probed(self, network: str, moment: Moment) -> None:
-        """Record that a probe of the network was sent at this moment."""
-
-
-class FixedRate:
-    """Probes every network every `interval_s`, the baseline of adaptive probing."""
-
-    def __init__(self, interval_s: float) -> None:
-        self._interval_s = interval_s
-        self._probed_at_s: dict[str, float] = {}
-
-    def weigh(self, network: str, moment: Moment) -> bool:
-        last_s = self._probed_at_s.get(network, -inf)
-        return moment.now_s - last_s >= self._interval_s
-
-    def probed(self, network: str, moment: Moment) -> None:
-        self._probed_at_s[network] = moment.now_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +179,6 @@ def replay(
         asked.known.append(known)
         moment = Moment(
             float(second),
-            pending=False,
             indicators=indicators,
             evaluations=evaluate(known) if evaluate else (),
             transfers_per_s=transfers_per_s,

@@ -1,1 +1,1 @@
-"""Active probes: when one is worth sending, and what it costs."""
+"""What a probe costs, and when a transfer is tried over an idle network."""

@@ -21,21 +21,12 @@ from numpy.typing import NDArray
 
 from cedos.errors import DataSetError
 from cedos.model import Evaluation, NetworkKind, Strategy, StrategyKind
-from cedos.selector.probing.rules import PassiveChange
-from cedos.selector.probing.value import Price, ProbeValue, probe_cost
+from cedos.selector.probing.cost import probe_cost
 from emu import ROOT
 from emu.data.datasets import DataSet
 from emu.data.evaluate import examples_of
-from emu.data.probe_replay import (
-    DNS_BYTES,
-    PING_BYTES,
-    Asked,
-    FixedRate,
-    ProbeRule,
-    Walk,
-    load,
-    replay,
-)
+from emu.data.probe_replay import DNS_BYTES, PING_BYTES, Asked, Walk, load, replay
+from emu.data.probe_rules import FixedRate, PassiveChange, ProbeRule, ProbeValue
 from emu.statistics import Bootstrap, mean
 from predictors.completion import CompletionModel
 from predictors.training.examples import Examples, Settings, dealt
@@ -116,7 +107,7 @@ def run(
     rules: dict[str, tuple[Sequence[float], Callable[[float], ProbeRule]]] = {
         "fixed": (intervals_s, FixedRate),
         "change": (thresholds, PassiveChange),
-        "value": (prices_s, lambda price_s: ProbeValue(Price(price_s))),
+        "value": (prices_s, ProbeValue),
     }
     bootstrap = Bootstrap(groups)
 

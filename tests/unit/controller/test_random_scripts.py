@@ -74,7 +74,7 @@ class Step:
 
 KINDS = (
     *("network", "open", "close", "join", "steerable", "size", "sizes", "look", "mark"),
-    *("ping", "lost", "heard", "indicators", "counters", "attach", "pingable", "providers"),
+    *("ping", "lost", "heard", "indicators", "counters", "attach", "providers"),
     *("rule", "unrule", "bar", "spend", "unbudget", "hint", "unhint", "defaults", "reply"),
     *("portal", "sleep", "refuse", "rates", "late", "choose", "made", "transfer", "ended"),
     *("battery", "phone", "prefetch", "hosts", "lookup", "answered"),
@@ -119,7 +119,6 @@ class World(Script):
             close_stuck="after",
             closes_after_s=1.0,
             close_stuck_ports=frozenset({80}),
-            look_up_interval_s=2.0,
             short_queues=True,
         )
         self.tell(on.ClockRead(2e9))
@@ -224,8 +223,6 @@ class World(Script):
                 return [on.CountersRead(network, step.amount, step.amount // 10)]
             case "attach":
                 return [on.Attached(network, f"02:00:00:00:00:0{step.amount % 3}", "home")]
-            case "pingable":
-                return [on.PingsPossible(frozenset({network} if step.yes else ()))]
             case "providers":
                 return [on.ProvidersRead()]
             case "portal":
@@ -423,8 +420,6 @@ class World(Script):
                 yield on.PingEnded(network, 0.02, now_s - 0.1, now_s)
             case give.AskName(network):
                 yield on.Witnessed(network, yes, Witness.NAME, now_s, now_s - 0.5)
-            case give.SendProbe(network):
-                yield on.IndicatorsRead(network, {"dns_s": Indicator(0.02, now_s, active=True)})
             case give.AskResolver(key, number, attempt):
                 refused = (None, True, False)[self.step.amount % 3]
                 yield on.ResolverReplied(key, number, attempt, refused)

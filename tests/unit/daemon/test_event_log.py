@@ -29,7 +29,7 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
 from emu.replay import began, controller_of, open_log, records, replay
 
-CONFIG = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1), look_up_interval_s=2.0)
+CONFIG = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
 KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
 ASKED = replace(KEY, remote=ip_address("10.0.0.1"), remote_port=53, protocol="udp")
 MOVED = TableTransfer(
@@ -55,7 +55,6 @@ EVENTS = (
     on.LookupAsked(ASKED, 7, "hidden.example.org", "wlan0", public=False),
     on.TimerFired(),
     on.BatteryRead(0.9, True),
-    on.PingsPossible(frozenset({"wlan0"})),
     on.TransferReported(MOVED, 4.0, {"wlan0": 1000}, 1.0),
     on.Witnessed("lte0", True, on.Witness.PAGE, 11.0),
     on.PageChecked(
@@ -121,7 +120,7 @@ def test_a_log_replays_to_the_same_commands_wherever_it_begins(tmp_path, begins,
     assert (found.events, found.different) == (len(EVENTS) - begins, [])
     assert sum(found.commands.values()) == len(given)
     told = ("SetRuled", "AnswerLookup", "BarNetworks", "WatchNetworks", "TurnsChanged")
-    for each in (*told, "KeepTransfers", "SendProbe") if not begins else ():
+    for each in (*told, "KeepTransfers") if not begins else ():
         assert found.commands[each] >= 1, each
     written = str(list(records(tmp_path / "log")))
     assert all(text in written for text in SECRETS if not begins) or not names

@@ -11,19 +11,16 @@ from kit.controller import Script
 from cedos.config import Config, ProbesConfig, ProvidersConfig
 from cedos.config.sections import EnergyConfig
 from cedos.controller import events as on
-from cedos.controller.commands import AskName, CheckPage, SendProbe, ShakeHands
-from cedos.controller.config import Choices
+from cedos.controller.commands import AskName, CheckPage, ShakeHands
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
 from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.observer import Observer
-from cedos.daemon.startup import controller_config
 from cedos.host.monitor.probing.probes import ProbeKind, ProbeOutcome, Spent
 from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
 from cedos.kernel.rtnetlink import Counters
 from cedos.model import Direction, Network, NetworkKind, NextHop
-from cedos.selector.objective import MaxS
 
 GATEWAY = ip_address("10.0.0.1")
 WLAN = Network(
@@ -237,21 +234,11 @@ def test_the_ledgers_joules_are_those_of_the_configured_radios():
     assert abs(joules - papers) > 0.5, "the two phones differ"
 
 
-@pytest.mark.parametrize(
-    ("keys", "interval_s"), [({}, 2.0), ({"dns": False}, None), ({"enabled": False}, None)]
-)
-def test_the_controller_is_told_what_can_be_probed(keys, interval_s):
-    choices = Choices(MaxS(), None, 3000, 0.1, 0.1)
-    config = Config(probes=ProbesConfig(**keys))
-    found = controller_config(config, choices, 1, dry_run=False)
-    assert found.look_up_interval_s == interval_s
-
-
 async def test_a_network_that_answers_nothing_holds_up_no_other():
     asked = []
 
     class Deaf:
-        async def look_up(self, network):
+        async def knows_names(self, network):
             asked.append(network.name)
             if network.name == "wlan0":
                 await asyncio.Event().wait()
@@ -260,9 +247,9 @@ async def test_a_network_that_answers_nothing_holds_up_no_other():
     observer._networks = (WLAN, LTE)
     observer.prober = Deaf()
     for _ in range(2):  # the second is none while the first one lasts
-        observer.ask(SendProbe("wlan0"))
-    observer.ask(SendProbe("lte0"))
-    observer.ask(SendProbe("gone0"))
+        observer.ask(AskName("wlan0"))
+    observer.ask(AskName("lte0"))
+    observer.ask(AskName("gone0"))
     await asyncio.sleep(0.01)
     assert asked == ["wlan0", "lte0"]
     for task in observer._asking.values():
@@ -277,8 +264,6 @@ async def test_helpers_are_counted_and_neither_asked_nor_named(monkeypatch):
     helper = replace(WLAN, name="helper-1", kind=NetworkKind.HELPER)
     observer.networks_changed([WLAN, LTE], [helper])
     observer._count_helpers()
-    observer._tell_pingable()
-    assert watched.events == [on.PingsPossible(frozenset({"wlan0", "lte0"}))]
     observer.networks_changed([WLAN, LTE], [])
     observer._count_helpers()
     # Once as it is there, and once when it goes.

@@ -1,4 +1,4 @@
-"""Time the look-up of a name over a network (Delphi, Table 2: DNS lookup time)."""
+"""Look a name up over a network."""
 
 import asyncio
 import os
@@ -25,11 +25,10 @@ async def run(
     port: int = 53,
     timeout_s: float = 2.0,
 ) -> ProbeOutcome:
-    """Time the lookup of a name's IPv4 address (`resolver`: None for the network's first).
+    """Ask for a name's IPv4 address (`resolver`: None for the network's first).
 
-    A fresh name times the whole resolution, a common one the way to the cache. Gives `dns_s` (that
-    there is no such name is an answer, too), or the problem: no answer in time, or none that is
-    honest. ValueError: no valid name.
+    That there is no such name is an answer, too. A problem: no answer in time, or none that is honest.
+    ValueError: no valid name.
     """
     resolver = resolver or next(iter(network.resolvers), None)
     if resolver is None:
@@ -60,6 +59,4 @@ async def run(
         problem = f"{network.interface}: {os.strerror(error.errno) if error.errno else error}"
     took_s = time.monotonic() - started_s
     spent = Spent(up, down, took_s)
-    return (
-        ProbeOutcome({}, spent, str(problem)) if problem else ProbeOutcome({"dns_s": took_s}, spent)
-    )
+    return ProbeOutcome({}, spent, str(problem or ""))

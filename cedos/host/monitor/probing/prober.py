@@ -8,7 +8,7 @@ import contextlib
 import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from cedos.errors import PrivilegeError
@@ -24,7 +24,7 @@ from cedos.host.monitor.probing.probes import (
 )
 from cedos.model import Address, Network
 from cedos.selector.energy import DELPHI, PowerModel
-from cedos.selector.probing.value import probe_cost
+from cedos.selector.probing.cost import probe_cost
 
 
 @dataclass(slots=True)
@@ -173,7 +173,7 @@ class Prober:
         schedule: ProbeSchedule | None = None,  # when to ping
         ping_timeout_s: float = 1.0,  # after this time a ping counts as lost
         timeout_s: float = 2.0,  # how long a look-up may take
-        dns_name: str = "example.com",  # the public name that look-ups ask for
+        dns_name: str = "example.com",  # look-ups ask for names below this public one
         power: PowerModel = DELPHI,  # of the radios
         open_pinger: OpenPinger = PingSocket,  # `PingSocket`, or a test's
     ) -> None:
@@ -249,10 +249,6 @@ class Prober:
         """Return the results of all probes since the prober was started; for one consumer."""
         return self._mailbox.iterate()
 
-    def pings(self, network: Network) -> bool:
-        """Return whether there is a host to ping over the network that may answer."""
-        return not self.problem and self._target(network) is not None
-
     def ask(self, network: Network) -> None:
         """Ping now, unless a ping may still be answered; the result goes to `results`."""
         if network.name not in self.asked_at_s():
@@ -264,11 +260,6 @@ class Prober:
         if started is not None:
             return await started
         return self.finished(network, _lost(self.problem or "there is no host to ping"))
-
-    async def look_up(self, network: Network) -> ProbeResult:
-        """Ask the resolver now; return `dns_s` or the problem. `results` and `costs` get the same."""
-        outcome = await dns_probe.run(network, self._dns_name, timeout_s=self._timeout_s)
-        return self.finished(network, outcome, ProbeKind.DNS)
 
     async def knows_names(self, network: Network) -> bool | None:
         """Return whether the network's resolver answers for a name that it cannot have cached.
@@ -284,8 +275,7 @@ class Prober:
             )
         except ValueError:  # the name would be too long
             return None
-        # Its time is no indicator: programs mostly ask for names that the resolver has cached.
-        self.finished(network, replace(outcome, indicators={}), ProbeKind.DNS)
+        self.finished(network, outcome, ProbeKind.DNS)
         if not outcome.problem:
             return True
         return False if network.resolvers and outcome.problem == dns_probe.NO_ANSWER else None

@@ -82,7 +82,7 @@ async def test_ping_goes_through_the_networks_interface(bench, version, unprivil
 
 
 @pytest.mark.parametrize("version", [4, 6])
-async def test_dns_time_through_the_right_interface(bench, version):
+async def test_a_look_up_goes_through_the_right_interface(bench, version):
     with bench.near.entered():
         loop = asyncio.get_running_loop()
         family = socket.AF_INET if version == 4 else socket.AF_INET6
@@ -109,7 +109,7 @@ async def test_dns_time_through_the_right_interface(bench, version):
                     assert nobody.problem == f"{network.name} has no resolver to ask"
                     outcome = await dns_probe.run(network, "example.org", resolver=TARGETS[version])
                     assert outcome.problem == ""
-                    assert 0 < outcome.indicators["dns_s"] < 2
+                    assert 0 < outcome.spent.seconds < 2
                     assert outcome.spent.bytes == 3 * ((28 if version == 4 else 48) + 29)
                     own = [a.ip for a in network.addresses]
                     assert ip_address(askers[-1]) in own
@@ -118,7 +118,6 @@ async def test_dns_time_through_the_right_interface(bench, version):
                     links.networks()[0], "example.org", resolver=TARGETS[version], timeout_s=0.2
                 )
                 assert silent.problem == "no answer in time"
-                assert silent.indicators == {}
 
 
 async def test_the_schedule_pings_and_sees_the_far_end_drop(bench):

@@ -7,10 +7,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cedos.selector.probing.rules import PassiveChange
 from emu.data import datasets
 from emu.data.datasets import TIMES, from_columns
-from emu.data.probe_replay import COLUMNS, FixedRate, load, replay
+from emu.data.probe_replay import COLUMNS, load, replay
+from emu.data.probe_rules import FixedRate, PassiveChange
 from emu.experiments.delphi import floor, prediction
 
 SECONDS = 30

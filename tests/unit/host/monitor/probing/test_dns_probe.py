@@ -82,11 +82,10 @@ async def test_answers_to_others_leave_turns_to_other_tasks():
 
 
 @pytest.mark.parametrize("how", ANSWERS)
-async def test_only_an_honest_answer_is_timed(how):
+async def test_only_an_honest_answer_counts(how):
     answer, wrong = ANSWERS[how]
     silent = wrong is not None and not isinstance(wrong, DnsFault)
     outcome = await looked_up(answer, 0.3 if silent else 10.0)
     assert outcome.problem == (wrong or "")
-    assert set(outcome.indicators) == (set() if wrong else {"dns_s"})
     assert outcome.spent.bytes_up == 28 + 29
     assert (outcome.spent.bytes_down > 0) == (how != "nothing")

@@ -1,17 +1,13 @@
 """Rules of probing: the fixed rate, Delphi's passive change, and the value of an answer."""
 
 import math
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.model import Evaluation, Indicator, NetworkKind, Strategy, StrategyKind
-from cedos.selector.energy import DELPHI
-from cedos.selector.probing.rules import Moment, PassiveChange
-from cedos.selector.probing.value import Price, ProbeValue, expected_saving, probe_cost
-from emu.data.probe_replay import FixedRate
+from cedos.model import Evaluation, Indicator, Strategy, StrategyKind
+from emu.data.probe_rules import FixedRate, Moment, PassiveChange, ProbeValue, expected_saving
 
 
 def seen(**values):
@@ -19,7 +15,7 @@ def seen(**values):
 
 
 def moment(now_s=0.0, **radio):
-    return Moment(now_s, pending=False, indicators={"wlan0": seen(**radio)})
+    return Moment(now_s, indicators={"wlan0": seen(**radio)})
 
 
 def evaluation(network, cost):
@@ -31,14 +27,13 @@ def choice(now_s, wifi, cellular, per_s=1.0):
     costs = {"lte0": cellular} | ({} if wifi is None else {"wlan0": wifi})
     return Moment(
         now_s,
-        pending=False,
         indicators={},
         evaluations=tuple(evaluation(name, cost) for name, cost in costs.items()),
         transfers_per_s=per_s,
     )
 
 
-RULES = [FixedRate(2.0), PassiveChange(0.2), ProbeValue(Price(0.01))]
+RULES = [FixedRate(2.0), PassiveChange(0.2), ProbeValue(0.01)]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
@@ -76,7 +71,7 @@ def test_an_indicator_that_came_or_went_is_a_change():
 
 
 def test_worth_grows_with_age_until_a_probe_pays():
-    rule = ProbeValue(Price(0.05))
+    rule = ProbeValue(0.05)
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
     worths = [rule.worth("wlan0", choice(age, 0.2, 0.3)) for age in (0.0, 1.0, 5.0, 20.0, 60.0)]
     assert worths == sorted(worths)
@@ -87,7 +82,7 @@ def test_worth_grows_with_age_until_a_probe_pays():
 
 
 def test_a_dead_network_is_tried_again_and_a_lone_one_never():
-    rule = ProbeValue(Price(0.05))
+    rule = ProbeValue(0.05)
     rule.probed("wlan0", choice(0.0, None, 0.3))
     assert not rule.weigh("wlan0", choice(0.01, None, 0.3))
     assert rule.weigh("wlan0", choice(20.0, None, 0.3))
@@ -95,11 +90,10 @@ def test_a_dead_network_is_tried_again_and_a_lone_one_never():
 
 
 def test_nothing_to_send_means_no_probe():
-    rule = ProbeValue(Price(1e-9))
+    rule = ProbeValue(1e-9)
     rule.probed("wlan0", choice(0.0, 0.2, 0.3))
     idle = choice(60.0, 0.2, 0.3, per_s=0.0)
     assert not rule.weigh("wlan0", idle)
-    assert rule.weigh("wlan0", replace(idle, pending=True))
 
 
 @given(st.floats(0, 10), st.floats(1e-3, 10))
@@ -111,7 +105,7 @@ def test_the_expected_saving_is_the_integral(gap, sigma):
 
 
 def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was():
-    known, new = ProbeValue(Price(0.05)), ProbeValue(Price(0.05))
+    known, new = ProbeValue(0.05), ProbeValue(0.05)
     known.probed(
         "wlan0", choice(0.0, 0.1, 0.5)
     )  # so it was believed until this probe found otherwise
@@ -122,67 +116,3 @@ def test_a_network_met_in_a_bad_second_is_expected_back_as_it_was():
     assert known.weigh("wlan0", choice(13.0, 5.0, 0.5))
     gone = known.worth("wlan0", choice(13.0, None, 0.5))
     assert gone > new.worth("wlan0", choice(13.0, None, 0.5))
-
-
-def moment_of(heard_s, costs, at_s=100.0):
-    evaluations = tuple(
-        Evaluation(Strategy(StrategyKind.SINGLE, (name,)), cost, cost, cost, 0.0, 0.0, cost)
-        for name, cost in costs.items()
-    )
-    heard = {} if heard_s is None else {"wlan0": at_s - heard_s}
-    return Moment(at_s, False, {}, evaluations, 1.0, heard_at_s=heard)
-
-
-def test_what_programs_hear_makes_a_light_probe_unnecessary():
-    rule = ProbeValue(Price(1e-3), light=True)
-    costs = {"wlan0": 0.2, "lte0": 0.3}
-    rule.probed("wlan0", moment_of(None, costs, 0.0))
-    worth = [rule.worth("wlan0", moment_of(heard_s, costs)) for heard_s in (0.0, 1.0, 10.0, None)]
-    assert worth == sorted(worth)
-    assert worth[0] == 0.0 < worth[1]
-
-
-def test_a_light_probe_cannot_make_a_slow_network_quick():
-    """It tells that a network lives: of one that is worse than the others that changes no choice."""
-    costs = {"wlan0": 0.05, "lte0": 0.15}
-    light, full = (ProbeValue(Price(1e-3), light=each) for each in (True, False))
-    for rule in (light, full):
-        rule.probed("lte0", moment_of(None, costs, 0.0))
-        rule.probed("wlan0", moment_of(None, costs, 0.0))
-    assert light.worth("lte0", moment_of(None, costs)) == 0.0
-    assert full.worth("lte0", moment_of(None, costs)) > 0.0
-    assert light.worth("wlan0", moment_of(None, {"lte0": 0.15})) > 0.0, "a dead one may be back"
-    assert light.worth("lte0", moment_of(None, {"wlan0": 0.05})) == 0.0, "of no use then either"
-
-
-WIFI, CELLULAR = NetworkKind.WIFI, NetworkKind.CELLULAR
-
-
-# Delphi, Table 3: bytes up and down (our split of the total), seconds, joules without tail.
-TABLE3 = {
-    "dns": {WIFI: (70, 201, 0.64, 0.331), CELLULAR: (70, 201, 0.63, 1.378)},
-    "10 pings": {WIFI: (500, 500, 9.02, 4.730), CELLULAR: (500, 500, 9.01, 19.697)},
-    "udp": {WIFI: (200_000, 1000, 0.65, 0.366), CELLULAR: (200_000, 1000, 0.58, 1.613)},
-}
-
-
-@pytest.mark.parametrize("probe", TABLE3)
-@pytest.mark.parametrize("kind", [WIFI, CELLULAR])
-def test_delphis_table_3_is_reproduced(probe, kind):
-    bytes_up, bytes_down, seconds, measured_j = TABLE3[probe][kind]
-    cost = probe_cost(kind, bytes_up=bytes_up, bytes_down=bytes_down, seconds=seconds)
-    assert cost.active_j == pytest.approx(measured_j, rel=0.09)
-
-
-def test_the_tail_is_paid_once_and_by_radios_that_have_one():
-    probe = {"bytes_up": 36, "bytes_down": 36, "seconds": 0.05}
-    tail_j = DELPHI.radios[CELLULAR].tail_j
-    assert probe_cost(CELLULAR, **probe).tail_j == tail_j
-    assert probe_cost(CELLULAR, **probe, idle_s=0.0).tail_j == 0
-    assert 0 < probe_cost(CELLULAR, **probe, idle_s=2.0).tail_j < tail_j
-    assert probe_cost(WIFI, **probe).tail_j == 0
-    assert probe_cost(CELLULAR, **probe).energy_j > tail_j
-
-
-def test_what_was_not_sent_costs_nothing():
-    assert probe_cost(CELLULAR, bytes_up=0, bytes_down=0, seconds=2.0).energy_j == 0
