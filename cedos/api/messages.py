@@ -253,9 +253,10 @@ class PhoneRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     """The summary for `cedos status`.
 
-    `problems` has a sentence for each problem, `budget_problems` those about budgets. `flows` and
-    `carried` (connections through a gateway) have the largest; `other_flows` and `other_carried`
-    count the others. `closed` has sentences about stuck connections that the daemon closed lately.
+    `problems` has a sentence for each problem, `budget_problems` and `rule_problems` those about
+    these. `flows` and `carried` (connections through a gateway) have the largest; `other_flows` and
+    `other_carried` count the others. `closed` has sentences about stuck connections that the daemon
+    closed lately.
     `reasons` has the reasons of the decisions that the flows and connections follow, by number.
     """
 
@@ -270,6 +271,7 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     problems: list[str]
     other_flows: int = 0
     budget_problems: list[str] = []
+    rule_problems: list[str] = []
     decisions: int = 0
     probes: list[ProbesMessage] = []
     config_file: str | None = None

@@ -48,8 +48,10 @@ def command(context: click.Context, as_json: bool) -> None:
     """
     if context.invoked_subcommand is not None:
         return
-    rules = _client().rules()
+    client = _client()
+    rules = client.rules()
     render.tell(rules, lines(rules), as_json=as_json)
+    _warn(client)
 
 
 @command.command(
@@ -103,6 +105,12 @@ def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ..
         )
     if rule.prefix is None and not rule.addresses:
         echo(f"{host} leads to no address now. The rule holds once it does.", err=True)
+    _warn(client)
+
+
+def _warn(client: ControlClient) -> None:
+    for problem in client.status().rule_problems:
+        echo(f"Warning: {problem}", err=True)
 
 
 def _network(word: str) -> str:
@@ -121,8 +129,10 @@ def _network(word: str) -> str:
 @click.argument("number", type=click.IntRange(1))
 def remove(number: int) -> None:
     """Remove a rule by its number."""
-    _client().remove_rule(number)
+    client = _client()
+    client.remove_rule(number)
     echo(f"rule {number} is gone")
+    _warn(client)
 
 
 def lines(rules: Sequence[RuleMessage]) -> Iterator[str]:

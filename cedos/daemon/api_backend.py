@@ -79,6 +79,7 @@ class ApiBackend:
     carried: ToldConnections
     recorder: Recording
     problems: Callable[[], Sequence[str]]  # what is degraded, in words
+    rule_problems: Callable[[], list[str]]  # those about rules
     open_sockets: Callable[[], Awaitable[OpenSockets]]  # flows without one are over, and not shown
     neighbours: Callable[[], Mapping[str, str]]
     odometers: Usage
@@ -108,6 +109,7 @@ class ApiBackend:
             problems=[*self.problems(), *self.carried.problems(time.monotonic())],
             closed=self._known.stuck.messages(time.monotonic()),
             budget_problems=[*self.budgets.problems, *self._known.hard.problems],
+            rule_problems=self.rule_problems(),
             decisions=self._known.decider.decisions,
             probes=[
                 ProbesMessage(network=network, kind=kind, **asdict(total))

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path
 from typing import Final, TypeVar
 
 import structlog
@@ -21,13 +20,13 @@ from cedos.controller.events import (
     FirstPacketSeen,
     FirstTimeoutsSet,
 )
-from cedos.daemon import state_file
 from cedos.daemon.budgets.host_budgets import HostBudgets
 from cedos.daemon.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver
 from cedos.daemon.flows import FlowEvents
 from cedos.daemon.observer import Observer
 from cedos.daemon.sleep_inhibitor import StayAwake
+from cedos.daemon.state_file import RulesFile
 from cedos.daemon.transfers import Transfers
 from cedos.errors import CedosError
 from cedos.host.lookups.answers import AnswerWatch
@@ -38,9 +37,6 @@ from cedos.model import NetworkLife
 
 _log = structlog.get_logger(__name__)
 
-RULES_FILE: Final = "rules.json"
-RULES: Final = "the rules"
-_UNKEPT: Final = "{} cannot be written: your rules hold until the daemon ends, not longer"
 # The most tries to lead places of which the kernel refuses some.
 _MOST_TRIES: Final = 64
 _Argument = TypeVar("_Argument")
@@ -50,7 +46,7 @@ _Argument = TypeVar("_Argument")
 class HostExecutor:
     """The executor of commands on this host."""
 
-    state: Path
+    rules: RulesFile
     driver: ControllerDriver
     steering: Steering
     observer: Observer
@@ -61,7 +57,6 @@ class HostExecutor:
     budgets: HostBudgets
     transfers: Transfers
     awake: StayAwake
-    problem: str | None = None
     # Commands of one kind that wait for each other: not walls, whose order the packet filter keeps.
     _turns: defaultdict[type, asyncio.Lock] = field(
         default_factory=lambda: defaultdict(asyncio.Lock)
@@ -155,8 +150,7 @@ class HostExecutor:
             case do.ForgetHint(number):
                 self.flows.profiler.unhint(number)
             case do.KeepRules(rules):
-                kept = state_file.write(self.state / RULES_FILE, rules, RULES)
-                self.problem = None if kept else _UNKEPT.format(self.state / RULES_FILE)
+                self.rules.take(rules)
             case do.TellVerdict():
                 _tell(command)
             # -- look-ups

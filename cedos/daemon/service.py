@@ -23,7 +23,7 @@ from cedos.daemon.budgets.prefetching import PrefetchingPrograms
 from cedos.daemon.decision_log import DecisionLog
 from cedos.daemon.driver import ControllerDriver, aligned_sleep
 from cedos.daemon.event_log import EventLog, Recording
-from cedos.daemon.executor import RULES, RULES_FILE, HostExecutor
+from cedos.daemon.executor import HostExecutor
 from cedos.daemon.flows import FlowEvents, PacketHandler
 from cedos.daemon.observer import Observer
 from cedos.daemon.sleep_inhibitor import StayAwake
@@ -195,9 +195,10 @@ class Daemon:
         self._learning = chosen.model if isinstance(chosen.model, Learning) else None
         self._log = DecisionLog(history)
         settings = startup.controller_config(config, chosen, self._log.next_number, dry_run=dry_run)
+        self._rules = state_file.RulesFile(state)
         self._controller = Controller(
             settings,
-            state_file.read(state / RULES_FILE, RULES),
+            self._rules.read(),
             state_file.read(state / FILE, WHAT),
             state_file.read(state / LEARNED_FILE, LEARNED),
             reversed(history.flows(startup.JUDGED_FLOWS)) if history is not None else (),
@@ -254,7 +255,7 @@ class Daemon:
             history=history,
         )
         self._executor = HostExecutor(
-            state,
+            self._rules,
             driver,
             steering,
             self._observer,
@@ -282,6 +283,7 @@ class Daemon:
             carried=self._carried,
             recorder=recording,
             problems=self.problems,
+            rule_problems=lambda: self._rules.problems,
             open_sockets=open_sockets,
             neighbours=partial(neighbours, directories().runtime),
             odometers=usage,
@@ -297,7 +299,6 @@ class Daemon:
             conntrack.crowded(),
             self._history.problem if self._history else None,
             self._bus.problem if self._bus else None,
-            self._executor.problem,
         )
         return [
             *self._complaints,
@@ -311,6 +312,7 @@ class Daemon:
             *(self._lookups.problems if self._lookups is not None else ()),
             *self._controller.lookups.problems,
             *self._controller.answers.problems,
+            *self._rules.problems,
             *(problem for problem in optional if problem),
         ]
 
@@ -343,6 +345,7 @@ class Daemon:
             tasks.create_task(self._events.follow_connections(), name="connections")
             tasks.create_task(self._events.follow_looks(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
+            tasks.create_task(self._rules.run(), name="rules")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
             if self._answers is not None:
@@ -371,6 +374,7 @@ class Daemon:
                 break  # a program looks names up without end
             await asyncio.sleep(0.001)
         await self._executor.settle()
+        await self._rules.written()
 
     async def _end_with(self, privileged: PrivilegedProcess) -> None:
         await privileged.ended()
@@ -383,6 +387,7 @@ class Daemon:
         self._driver.close()
         self._executor.close()
         self._keep_learned()
+        self._rules.write()
 
     def _keep_learned(self) -> None:
         state_file.write(self._state / _SIZES_FILE, self._sizes.state(), startup.SIZES)

@@ -1,14 +1,24 @@
 """Small things in the state directory that survive a restart, as JSON files."""
 
+import asyncio
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import structlog
 
+from cedos.controller.decisions.user_rules import ALIASES, UserRules
+from cedos.controller.outbox import Outbox
 from cedos.kernel import own_file
 
 _log = structlog.get_logger(__name__)
+
+_RULES: Final = "the rules"
+# The pause before what could not be written is tried again.
+_AGAIN_S: Final = 10.0
 
 
 def read(path: Path, what: str) -> Any:
@@ -33,11 +43,71 @@ def unusable(path: Path, what: str, error: Exception) -> None:
     _log.warning(f"{what} cannot be used", file=str(path), why=str(error), kept_as=str(aside))
 
 
-def write(path: Path, state: Any, what: str) -> bool:
+def write(path: Path, state: Any, what: str, *, synced: bool = False) -> bool:
     """Write a file, whole or not at all; return whether it was: an error is logged."""
     try:
-        own_file.write(path, msgspec.json.encode(state))
+        own_file.write(path, msgspec.json.encode(state), synced=synced)
     except OSError as error:
         _log.warning(f"{what} cannot be kept", file=str(path), why=str(error))
         return False
     return True
+
+
+class RulesFile:
+    """The file of the user's rules, which is written off the event loop."""
+
+    def __init__(self, state: Path) -> None:
+        self._path = state / "rules.json"
+        self._newest: Mapping[str, object] = {}
+        self._written: Mapping[str, object] = self._newest
+        self._failed = False
+        self._news, self._turn, self._writing = asyncio.Event(), asyncio.Lock(), threading.Lock()
+
+    @property
+    def problems(self) -> list[str]:
+        """Return what is not kept, and which files could not be used and are still there."""
+        path = self._path
+        unkept = f"{path} cannot be written: your rules hold until the daemon ends, not longer"
+        return [unkept] * self._failed + [
+            f"rules are not in force: {aside} could not be used; add them anew with `cedos rule add`,"
+            " and remove that file"
+            for aside in sorted(path.parent.glob(f"{path.name}.aside-*"))
+        ]
+
+    def read(self) -> Mapping[str, object]:
+        """Return the rules that were kept. A file of which some cannot be used is put aside."""
+        kept = read(self._path, _RULES)
+        usable: Mapping[str, object] = UserRules(Outbox(), kept).state()
+        if kept is not None and (not isinstance(kept, dict) or {*kept} - {*usable, ALIASES}):
+            unusable(self._path, _RULES, ValueError("some are no rules"))
+            self.take(usable)
+            self.write()
+        return usable
+
+    def take(self, rules: Mapping[str, object]) -> None:
+        """Have these rules written by `run`."""
+        self._newest = rules
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write what is taken; and, while that fails, try it again."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S if self._failed else None):
+                    await self._news.wait()
+            self._news.clear()
+            await self.written()
+
+    async def written(self) -> None:
+        """Return when what was taken until now is written, or was tried."""
+        async with self._turn:
+            if self._newest is not self._written:
+                await asyncio.to_thread(self.write)
+
+    def write(self) -> None:
+        """Write the newest rules, unless that is done; any thread may."""
+        with self._writing:
+            newest = self._newest
+            if newest is not self._written:
+                self._failed = not write(self._path, newest, _RULES, synced=True)
+                self._written = self._written if self._failed else newest

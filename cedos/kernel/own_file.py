@@ -267,8 +267,11 @@ def open_to_others(file: int, beside: Path) -> None:
         os.fchmod(file, stat.S_IMODE(usual))
 
 
-def write(path: Path, content: bytes) -> None:
-    """Replace the file, for its owner alone. Errors: OSError, it is as it was."""
+def write(path: Path, content: bytes, *, synced: bool = False) -> None:
+    """Replace the file, for its owner alone. Errors: OSError, it is as it was.
+
+    `synced`: wait for the disk, so that the file is whole whenever the power fails.
+    """
     new = path.with_name(f"{path.stem}.{os.getpid()}.new")  # of no other program that writes it now
     # Remove any file that a torn write, or another user, left under that name; never write to it.
     new.unlink(missing_ok=True)
@@ -276,6 +279,9 @@ def write(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(file, "wb") as opened:
             opened.write(content)
+            if synced:
+                opened.flush()
+                os.fsync(opened.fileno())
         new.replace(path)
     except OSError:
         new.unlink(missing_ok=True)

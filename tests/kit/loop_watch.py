@@ -27,6 +27,7 @@ ALLOWED = {
     "kernel/own_file.py:write": "the state's own folder, in which we name the files",
     "kernel/interface_kind.py:_dhclient_files": "root's folder of leases",
     "storage/budget_file.py:kept_aside": "the state's own folder",
+    "daemon/state_file.py:problems": "the same",
     "session/io/idle_sessions.py:_name": "at the start and the end: 76 bytes of the host's own file",
     "session/keys.py:_write_new": "at the start: the host's own key",
     "session/keys.py:lock_for_change": "commands alone, which serve no client meanwhile",

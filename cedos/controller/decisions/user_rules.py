@@ -60,7 +60,7 @@ _LEAST_APART_S: Final = 0.02
 # The latest stay, and those of the ruled name itself.
 MOST_ALIASES: Final = 256
 # In a kept file they stand beside the rules: an earlier program leaves them out.
-_ALIASES: Final = "aliases"
+ALIASES: Final = "aliases"
 
 
 class UserRules:
@@ -89,7 +89,7 @@ class UserRules:
             with suppress(ValueError, msgspec.ValidationError):
                 if int(number) > 0 and len(self._rules) < MOST:  # (none of a portal's)
                     self._rules[int(number)] = msgspec.convert(rule, RuleRequest)
-        every = kept.get(_ALIASES) if isinstance(kept, dict) else None
+        every = kept.get(ALIASES) if isinstance(kept, dict) else None
         aliases = every if isinstance(every, dict) else {}
         for number, rule in self._rules.items():
             with suppress(msgspec.ValidationError):
@@ -379,7 +379,7 @@ class UserRules:
             if number > 0
         }
         aliases = {str(number): {**known} for number, known in self._aliases.items() if known}
-        return {**rules, **({_ALIASES: aliases} if aliases else {})}
+        return {**rules, **({ALIASES: aliases} if aliases else {})}
 
     def keep(self) -> None:
         """Keep what was learnt since the last time."""

@@ -127,7 +127,9 @@ def test_a_disk_that_takes_nothing(tethered, install, tmp_path):
         assert done.returncode != 0
         assert "Traceback" not in done.stderr
         assert "No space left on device" in done.stderr
-        assert cedos.run("rule", "add", "--host", "192.0.2.1", "--never", "lte0").returncode == 0
+        done = cedos.run("rule", "add", "--host", "192.0.2.1", "--never", "lte0")
+        assert done.returncode == 0
+        assert "your rules hold until the daemon ends" in done.stderr
         problems = cedos.client.status().problems
         assert any("your rules hold until the daemon ends" in each for each in problems)
         # Steering goes on as far as it can be undone: what cannot be written down is not begun.
@@ -143,6 +145,7 @@ def test_a_disk_that_takes_nothing(tethered, install, tmp_path):
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=60)
         assert process.returncode == 0, log[-3000:]
+        assert "192.0.2.1" in (state / "rules.json").read_text()
     assert "Traceback" not in log
     assert rules(laptop) == before
 

@@ -17,6 +17,7 @@ class Played:
         self.asked = []
         self.removed = []
         self.known = []
+        self.problems = []
 
     def rules(self):
         return self.known
@@ -27,6 +28,9 @@ class Played:
 
     def remove_rule(self, number):
         self.removed.append(number)
+
+    def status(self):
+        return type("Status", (), {"rule_problems": self.problems})
 
     def networks(self):
         return [type("Network", (), {"name": name}) for name in ("wlan0", "lte0")]
@@ -58,6 +62,17 @@ def test_a_rule_is_added(daemon):
     assert done.stderr == ""
     run("add", "--host", "198.51.100.0/24", "--port", "22", "--only", "wlan0")
     assert daemon.asked[-1] == RuleRequest(host="198.51.100.0/24", port=22, only=("wlan0",))
+
+
+@pytest.mark.parametrize(
+    "arguments", [("add", "--host", "192.0.2.1", "--never", "lte0"), ("remove", "1"), ()]
+)
+def test_who_changes_rules_hears_that_they_are_not_kept(daemon, arguments):
+    """The rule was gone after the next start, and the command had said nothing."""
+    daemon.problems = ["rules.json cannot be written"]
+    done = run(*arguments)
+    assert done.exit_code == 0
+    assert done.stderr.endswith("Warning: rules.json cannot be written\n")
 
 
 def test_what_may_be_a_slip_is_said(daemon, monkeypatch):

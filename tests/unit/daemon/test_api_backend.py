@@ -52,6 +52,7 @@ def backend_of(script, open_sockets, **known):
         open_sockets=sockets,
         settle=settle,
         carried=carried,
+        rule_problems=list,
         neighbours=lambda: {"169.254.1.5": "bob"},
         **parts,
     )
