@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol, TypeVar
 import structlog
 
 from cedos.errors import SessionAsleepError, SessionError, TransferError
-from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.gateway.origin import Origins, asking_user
 from cedos.proxy.gateway.packet_relay import Associations
 from cedos.proxy.http import LONGEST_HEAD, RefusedError, forwarded
 from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
@@ -308,6 +308,7 @@ class GatewaySession:
 
     async def _open(self, stream: ProxiedStream, asked: OpenStream) -> None:
         """Serve a stream until it is over. If anything fails, drop it: its program must not wait."""
+        asking_user.set(asked.user)
         try:
             await self._turn()
             self._terms.admit(self._client)

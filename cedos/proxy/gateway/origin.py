@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Container, Hashable, Iterable, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from http import HTTPStatus
 from ipaddress import IPv4Address, IPv4Network, IPv6Network, ip_address, ip_network
 from itertools import chain, zip_longest
@@ -24,7 +25,9 @@ from cedos.proxy.http import RefusedError
 
 _STAGGER_S: Final = 0.25
 _MOST_LOOKUPS: Final = 64
-_MOST_LOOKUPS_EACH: Final = 16
+_MOST_LOOKUPS_EACH: Final = 32
+# Who asks, of an asker's users (`OpenStream.user`): each leaves as many look-ups to one more.
+asking_user: Final[ContextVar[int]] = ContextVar("asking_user", default=0)
 # The most addresses of a name that are considered. A DNS answer has room for thousands.
 MOST_ADDRESSES: Final = 32
 # The most attempts of one asker at once, the first one of each connection not counted.
@@ -126,8 +129,10 @@ class Origins:
         self._destinations = destinations
         self._timeout_s = timeout_s
         self._running: Counter[Hashable] = Counter()  # look-ups, by asker
+        self._of_user: Counter[tuple[Hashable, int]] = Counter()
         self._freed = asyncio.Event()  # set, and replaced, when a look-up ends
-        self._shares: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+        self._shares: WeakValueDictionary[tuple[Hashable, int], asyncio.Semaphore]
+        self._shares = WeakValueDictionary()
         self._looking_up: set[asyncio.Task[list[Any]]] = set()
         self._second_attempts: Counter[Hashable] = Counter()
 
@@ -173,23 +178,30 @@ class Origins:
 
         The C library's look-up cannot be cancelled: its thread stays for half a minute. So a look-up
         counts against the limits until its answer comes, even if its caller waits no longer.
-        No asker takes more than half of what is free, so that there is room for one more.
+        No asker takes more than half of what is free, nor an asker's user of what the asker has, so
+        that there is room for one more.
         """
-        share = self._share(asker)
+        user, most = (asker, asking_user.get()), _MOST_LOOKUPS_EACH
+        share = self._shares.setdefault(user, asyncio.Semaphore(most // 2))
         await share.acquire()
         try:
-            while self._running[asker] >= _MOST_LOOKUPS - self._running.total():
+            while (
+                self._running[asker] >= _MOST_LOOKUPS - self._running.total()
+                or self._of_user[user] >= most - self._running[asker]
+            ):
                 await self._freed.wait()
         except BaseException:
             share.release()
             raise
         self._running[asker] += 1
+        self._of_user[user] += 1
         answering = asyncio.get_running_loop().create_task(_getaddrinfo(host))
 
         def ended(done: asyncio.Task[list[Any]]) -> None:
             self._looking_up.discard(done)
             share.release()
             self._running -= Counter((asker,))
+            self._of_user -= Counter((user,))
             self._freed.set()
             self._freed = asyncio.Event()
             if not done.cancelled():
@@ -198,10 +210,6 @@ class Origins:
         self._looking_up.add(answering)
         answering.add_done_callback(ended)
         return await asyncio.shield(answering)
-
-    def _share(self, asker: Hashable) -> asyncio.Semaphore:
-        most = _MOST_LOOKUPS if asker is None else _MOST_LOOKUPS_EACH
-        return self._shares.setdefault(asker, asyncio.Semaphore(most))
 
     def _permitted(self, addresses: list[str], port: int) -> list[str]:
         """Return the permitted addresses in the resolver's order, IPv4 and IPv6 in turn."""

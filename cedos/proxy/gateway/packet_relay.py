@@ -22,7 +22,7 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from cedos.proxy.gateway.origin import Origins
+from cedos.proxy.gateway.origin import Origins, asking_user
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import Obstacle, ProgramPacket
@@ -331,7 +331,7 @@ class Associations:
             )
         # Connect both ends: packets of the client go to the relay, answers come back to the client.
         relay = PacketRelay(
-            partial(self._permitted, client),
+            partial(self._permitted, client, association.user),
             association.send,
             association.tell_undelivered,
             self._remembered.share(client),
@@ -343,7 +343,8 @@ class Associations:
         association.accept()
         self._check_later()
 
-    async def _permitted(self, client: bytes, host: str, port: int) -> list[str]:
+    async def _permitted(self, client: bytes, user: int, host: str, port: int) -> list[str]:
+        asking_user.set(user)
         await current().turns.turn(client.hex())
         if self._name_of(client) is None:
             raise RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "not invited any more")

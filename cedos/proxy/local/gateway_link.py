@@ -179,7 +179,7 @@ class GatewayLink:
 
         def ask(streams: Multiplexer) -> ProxiedStream:
             share = self._share(streams, user)
-            stream = streams.open(host, port, fetch=fetch, unread=share)
+            stream = streams.open(host, port, fetch=fetch, unread=share, user=user)
             if self._carried is not None:
                 self._carried(streams.connection, stream, self._decided)
             if begun is not None:
@@ -199,7 +199,7 @@ class GatewayLink:
         """Open a user's association, from which the gateway sends datagrams. The rest: as `open`."""
 
         def ask(streams: Multiplexer) -> ProxiedAssociation:
-            association = streams.associate(self._share(streams, user))
+            association = streams.associate(self._share(streams, user), user)
             if begun is not None:
                 begun(association)
             if self._carried is not None and association.server:

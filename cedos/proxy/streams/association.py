@@ -37,13 +37,14 @@ class ProxiedAssociation:
         undelivered: to be set: called with each report that a packet was not delivered.
         ended: to be set: called once the association is closed, whatever closed it.
         lossy: True: data that is sent may be lost.
+        user: the number of the user who opened it (`OpenStream`).
         server, port: the first packet's destination; "" and 0 before.
         sent_bytes, received_bytes: of packets' data.
         after: the number of the message behind which the next one goes.
     """
 
-    def __init__(self, number: int, session: AssociationSession) -> None:
-        self.number = number
+    def __init__(self, number: int, session: AssociationSession, user: int = 0) -> None:
+        self.number, self.user = number, user
         self.lossy = True
         self.after: tuple[int, ...] = ()
         self.server, self.port = "", 0
@@ -64,7 +65,7 @@ class ProxiedAssociation:
     # What a program's end calls
 
     def ask(self) -> None:
-        self._say(OpenAssociation(self.number))
+        self._say(OpenAssociation(self.number, self.user))
 
     async def accepted(self) -> None:
         """Wait for the gateway's answer. RefusedError; StreamBrokenError."""

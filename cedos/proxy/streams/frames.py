@@ -16,7 +16,9 @@ from msgspec import Struct
 LONGEST_HOST: Final = 253
 LONGEST_DETAILS: Final = 1024
 _HEAD: Final = struct.Struct("!BI")
-_OPEN: Final = struct.Struct("!BIHB")
+_OPEN: Final = struct.Struct("!BIBHB")
+_ASSOCIATE: Final = struct.Struct("!BIB")
+USERS: Final = 1 << 8
 _REFUSED: Final = struct.Struct("!BIHB")
 _OFFSET: Final = struct.Struct("!BIQ")
 _RESET: Final = struct.Struct("!BI")
@@ -28,17 +30,20 @@ OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH = range(1, 1
 class OpenStream(Struct, frozen=True, gc=False):
     """A request for a connection to `host` (a name, or an address without brackets).
 
-    `fetch`: one GET follows, which the gateway may answer itself.
+    `fetch`: one GET follows, which the gateway may answer itself. `user`: a number below `USERS`, by
+    which the gateway tells the users of a host from one another.
     """
 
     stream: int
     host: str
     port: int
     fetch: bool = False
+    user: int = 0
 
     def pack(self) -> bytes:
         host = self.host.encode()
-        return _OPEN.pack(FETCH if self.fetch else OPEN, self.stream, self.port, len(host)) + host
+        kind = FETCH if self.fetch else OPEN
+        return _OPEN.pack(kind, self.stream, self.user, self.port, len(host)) + host
 
 
 class StreamAccepted(Struct, frozen=True, gc=False):
@@ -113,9 +118,10 @@ class OpenAssociation(Struct, frozen=True, gc=False):
     """A request for an association (docs/stream-protocol.md, "Datagrams")."""
 
     stream: int
+    user: int = 0  # as that of `OpenStream`
 
     def pack(self) -> bytes:
-        return _HEAD.pack(ASSOCIATE, self.stream)
+        return _ASSOCIATE.pack(ASSOCIATE, self.stream, self.user)
 
 
 Frame = (
@@ -150,12 +156,12 @@ def _parsed(kind: int, stream: int, data: bytes) -> Frame:
     exact = _HEAD.size
     frame: Frame
     if kind in (OPEN, FETCH):
-        _, _, port, length = _OPEN.unpack_from(data)
+        _, _, user, port, length = _OPEN.unpack_from(data)
         exact = _OPEN.size + length
         host = data[_OPEN.size : exact].decode("ascii")
         if not port or not 0 < len(host) <= LONGEST_HOST:
             raise ValueError("a connection is asked for without a host or a port")
-        frame = OpenStream(stream, host, port, kind == FETCH)
+        frame = OpenStream(stream, host, port, kind == FETCH, user)
     elif kind == REFUSED:
         _, _, status, length = _REFUSED.unpack_from(data)
         begins = _REFUSED.size + length
@@ -170,7 +176,8 @@ def _parsed(kind: int, stream: int, data: bytes) -> Frame:
         exact = _OFFSET.size
         frame = StreamEnd(stream, number) if kind == END else StreamWindow(stream, number)
     elif kind == ASSOCIATE:
-        frame = OpenAssociation(stream)
+        exact = _ASSOCIATE.size
+        frame = OpenAssociation(stream, _ASSOCIATE.unpack_from(data)[2])
     elif kind in (ACCEPTED, RESET):
         frame = StreamAccepted(stream) if kind == ACCEPTED else StreamReset(stream)
     else:

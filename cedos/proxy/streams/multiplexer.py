@@ -16,6 +16,7 @@ from cedos.model import Direction, Label
 from cedos.proxy.streams.association import KEPT_S, EarlyPackets, ProxiedAssociation
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (
+    USERS,
     Frame,
     GatewayAnswer,
     GatewayQuestion,
@@ -121,20 +122,27 @@ class Multiplexer:
         return self._streams
 
     def open(
-        self, host: str, port: int, *, fetch: bool = False, unread: Share | None = None
+        self,
+        host: str,
+        port: int,
+        *,
+        fetch: bool = False,
+        unread: Share | None = None,
+        user: int = 0,
     ) -> ProxiedStream:
         """Open a stream; it may be written to before the gateway has answered.
 
-        `unread` bounds its unread bytes, with others. StreamBrokenError: the session has ended.
+        `unread` bounds its unread bytes, with others; `user`: for whom it is, of this host.
+        StreamBrokenError: the session has ended.
         """
         stream = self._made(self._number(), unread)
         self._shares[stream.number] = unread
-        stream.ask(host, port, fetch=fetch)
+        stream.ask(host, port, fetch=fetch, user=user % USERS)
         return stream
 
-    def associate(self, share: Share | None = None) -> ProxiedAssociation:
-        """Open an association; packets may be sent at once. StreamBrokenError."""
-        association = self._made_association(self._number())
+    def associate(self, share: Share | None = None, user: int = 0) -> ProxiedAssociation:
+        """Open a user's association; packets may be sent at once. StreamBrokenError."""
+        association = self._made_association(self._number(), user % USERS)
         self._shares[association.number] = share
         association.ask()
         return association
@@ -356,7 +364,7 @@ class Multiplexer:
         elif isinstance(frame, OpenAssociation):
             self._may_open(frame.stream, self._associated)
             if self._associated is not None:
-                association = self._made_association(frame.stream)
+                association = self._made_association(frame.stream, frame.user)
                 self._associated(association)
                 for packet in self._early.take(frame.stream, self._loop.time()):
                     association.took_packet(packet)
@@ -430,6 +438,6 @@ class Multiplexer:
         self._streams[number] = stream
         return stream
 
-    def _made_association(self, number: int) -> ProxiedAssociation:
-        association = self._associations[number] = ProxiedAssociation(number, self)
+    def _made_association(self, number: int, user: int) -> ProxiedAssociation:
+        association = self._associations[number] = ProxiedAssociation(number, self, user)
         return association

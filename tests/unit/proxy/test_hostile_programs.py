@@ -507,6 +507,70 @@ async def test_names_that_no_resolver_answers_leave_look_ups_to_one_asker_more(a
         assert await asyncio.gather(*floods) == [["1.1.1.1"]] * len(floods)
 
 
+@pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_names_that_no_resolver_answers_keep_only_their_user_waiting_at_a_gateway(
+    ends, monkeypatch
+):
+    """A user's 20 connections to dead names had all look-ups of the host: another's failed for ever."""
+    answer = threading.Event()
+
+    def resolve(host, *_, **__):
+        if host.startswith("stalls"):
+            answer.wait(20)
+        return [(2, 1, 6, "", ("127.0.0.1", 0))]
+
+    monkeypatch.setattr(origin.socket, "getaddrinfo", resolve)
+    await ends.start(patience_s=30)
+    port = await ends.origin(echo)
+
+    def asks(name):
+        return b"CONNECT %s:%d HTTP/1.1\r\n\r\n" % (name, port)
+
+    flood = [await ends.ask(asks(b"stalls%d.test" % number)) for number in range(60)]
+    packets = ends.proxy.packets(1, lambda *_: None)
+    for number in range(40):
+        packets.send(f"stalls-too{number}.test", port, b"x")
+    await until(lambda: ends.gateway._associations._origins._running.total() >= 16)
+    await asyncio.sleep(0.3)
+    try:
+        reader, writer = await ends.ask(asks(b"answers.test"), user=2)
+        writer.write_eof()
+        assert (await asyncio.wait_for(reader.read(), 4)).endswith(b"end")
+        writer.close()
+    finally:
+        answer.set()
+        await packets.end()
+        for _, each in flood:
+            each.transport.abort()
+
+
+@pytest.mark.parametrize("kind", ["connection", "request", "packet"])
+async def test_a_gateway_looks_up_names_for_the_user_who_asks(ends, monkeypatch, kind):
+    users = []
+
+    async def looks_up(*_):
+        users.append(origin.asking_user.get())
+        return []
+
+    class Requests:
+        fetch = looks_up
+
+    monkeypatch.setattr(Origins, "look_up", looks_up)
+    ends.requests = Requests()
+    await ends.start()
+    if kind == "packet":
+        association = await ends.link.associate(user=263)
+        association.send("a.test", 9, b"x")
+    else:
+        request = b"GET / HTTP/1.1\r\nHost: a.test\r\n\r\n"
+        with suppress(RefusedError):
+            await ends.link.open(
+                "a.test", 80, lambda one: one.write(request), fetch=kind == "request", user=263
+            )
+    await until(lambda: users)
+    assert set(users) == {7}
+
+
 async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(monkeypatch):
     """Every ten seconds one client had sixteen threads more, and the unit allows 128 in all."""
     answer = threading.Event()

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.proxy.streams.frames import (
+    USERS,
     GatewayAnswer,
     GatewayQuestion,
     Obstacle,
@@ -25,10 +26,13 @@ from cedos.proxy.streams.frames import (
 )
 
 STREAMS = st.integers(1, 2**32 - 1)
+USER_NUMBERS = st.integers(0, USERS - 1)
 OFFSETS = st.integers(0, 2**64 - 1)
 TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
 FRAMES = st.one_of(
-    st.builds(OpenStream, STREAMS, TEXT.filter(bool), st.integers(1, 65_535), st.booleans()),
+    st.builds(
+        OpenStream, STREAMS, TEXT.filter(bool), st.integers(1, 65_535), st.booleans(), USER_NUMBERS
+    ),
     st.builds(StreamAccepted, STREAMS),
     st.builds(
         StreamRefused,
@@ -41,7 +45,7 @@ FRAMES = st.one_of(
     st.builds(StreamEnd, STREAMS, OFFSETS),
     st.builds(StreamReset, STREAMS),
     st.builds(StreamWindow, STREAMS, OFFSETS),
-    st.builds(OpenAssociation, STREAMS),
+    st.builds(OpenAssociation, STREAMS, USER_NUMBERS),
 )
 
 
