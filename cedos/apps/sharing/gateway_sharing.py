@@ -2,8 +2,9 @@
 
 A session names the source address of each of its paths that leads by a helper (`PathSays`), and the
 requestor declares over a session which contract that address belongs to. So a path is the pair of the
-session's key and the address. The gateway counts what it received over the path, and what the other end's
-kernel acknowledged there, both with the session's own overhead.
+session's key and the address. The gateway counts what the requestor's session proves, with its overhead:
+the records received over the path, and what it answers to have received there. A kernel's word counts for
+nothing: the helper's may acknowledge for the requestor.
 """
 
 import asyncio
@@ -48,6 +49,7 @@ from cedos.kernel import own_file, tcp_info
 from cedos.limits import TokenBucket
 from cedos.selector.sharing import NOWHERE, BandwidthMap, MapRecord
 from cedos.session.io.path import SessionPath
+from cedos.session.protocol.in_flight import PathFlight
 from cedos.session.protocol.schedulers.interface import PathFacts
 from cedos.session.sockets.connection import Connection
 
@@ -113,7 +115,7 @@ class HelperRates:
 
 @dataclass(slots=True)
 class _Followed:
-    path: SessionPath
+    flight: PathFlight
     session: bytes
     host: bytes
     declared: tuple[bytes, bytes] | None = None
@@ -254,28 +256,32 @@ class GatewaySharing:
         self._hosts.clear()
         self._held.clear()
         self._tried.clear()
-        for session, source, path in self._paths(self._connections()):
+        for connection, flight, path in self._paths(self._connections()):
             here.add(path.path_id)
-            self._count(session, source, path)
+            self._count(connection.peer_key, flight)
             self._learn(path.path_id, path.facts)
+            path.ask_arrived()
+            connection.flow.pump_soon()
         for number in self._followed.keys() - here:
             self._finish(number)
 
-    def _paths(self, connections: Iterable[Connection]) -> Iterator[tuple[bytes, int, SessionPath]]:
-        """Yield the paths by helpers: the session's key, the source address as a number, the path."""
+    def _paths(
+        self, connections: Iterable[Connection]
+    ) -> Iterator[tuple[Connection, PathFlight, SessionPath]]:
+        """Yield the paths by helpers, with their sessions."""
         for connection in connections:
-            for flight in connection.flow.core.paths:
-                path = connection.flow.paths.get(flight.path_id)
-                if path is not None and flight.peer is not None and flight.peer.source:
-                    yield connection.peer_key, flight.peer.source, path
+            for number, flight in connection.flow.core.in_flight.paths.items():
+                path = connection.flow.paths.get(number)
+                if path is not None and _source(flight):
+                    yield connection, flight, path
 
     def _waiting_bytes(self, session: bytes) -> dict[int, int]:
         """Return by source address what a host's paths were given and its kernel has not received."""
         found: dict[int, int] = {}
         theirs = (each for each in self._connections() if each.peer_key == session)
-        for _, source, path in self._paths(theirs):
+        for _, flight, path in self._paths(theirs):
             with suppress(OSError):
-                waits = tcp_info.unacknowledged_bytes(path.connection)
+                waits, source = tcp_info.unacknowledged_bytes(path.connection), _source(flight)
                 found[source] = found.get(source, 0) + waits
         return found
 
@@ -292,24 +298,25 @@ class GatewaySharing:
         else:
             self._unwritten = []
 
-    def _count(self, session: bytes, source: int, path: SessionPath) -> None:
-        followed = self._followed.get(path.path_id)
+    def _count(self, session: bytes, flight: PathFlight) -> None:
+        number = flight.state.path_id
+        followed = self._followed.get(number)
         if followed is None:
             if session not in self._hosts:
                 self._hosts[session] = self._store.host_of_session(session)
             host = self._hosts[session]
             if host is None:
                 return
-            followed = self._followed[path.path_id] = _Followed(path, session, host)
-            self._accounts.on_path(path.path_id, host)
-        contract = self._declared.get((session, source))
+            followed = self._followed[number] = _Followed(flight, session, host)
+            self._accounts.on_path(number, host)
+        contract = self._declared.get((session, _source(flight)))
         few = max(self._helped[session], self._tried[session]) < _MOST_HELPED_EACH
         if contract is not None and contract != followed.declared and few:
             followed.declared = contract
             # A wrong contract costs four signatures, and a source may have many paths.
             self._tried[session] += 1
             try:
-                agreed = self._accounts.on_declared(path.path_id, *contract, self._now_s())
+                agreed = self._accounts.on_declared(number, *contract, self._now_s())
                 self._helped[session] += followed.helper is None
                 followed.helper = agreed.helper
             except UntrustedError as error:
@@ -318,8 +325,8 @@ class GatewaySharing:
             self._holds(followed.host) and self._holds(followed.helper)
         ):
             # What it carries from now on counts for no client.
-            self._accounts.on_closed(path.path_id)
-        self._accounts.on_counts(path.path_id, path.received_bytes, path.acknowledged_bytes())
+            self._accounts.on_closed(number)
+        self._accounts.on_counts(number, flight.heard_bytes, flight.arrived_bytes)
 
     def _holds(self, host: bytes) -> bool:
         """Tell whether a host has a certificate that holds now."""
@@ -343,12 +350,15 @@ class GatewaySharing:
 
     def _finish(self, number: int) -> None:
         followed = self._followed.pop(number)
-        path = followed.path
         if followed.helper is not None:
             self._helped[followed.session] -= 1
             if not self._helped[followed.session]:
                 del self._helped[followed.session]
-        with suppress(OSError):
-            # On a closed path the kernel does not say what was acknowledged: the last count stands.
-            self._accounts.on_counts(number, path.received_bytes, 0)
+        flight = followed.flight
+        self._accounts.on_counts(number, flight.heard_bytes, flight.arrived_bytes)
         self._accounts.on_closed(number)
+
+
+def _source(flight: PathFlight) -> int:
+    """Return the address from which a path leads by a helper, as a number; 0: it does not."""
+    return 0 if flight.state.peer is None else flight.state.peer.source

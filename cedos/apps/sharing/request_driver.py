@@ -22,6 +22,7 @@ from cedos.apps.sharing.protocol.commands import (
     SuspendPath,
     TakeAddress,
 )
+from cedos.apps.sharing.protocol.receipts import Receipt
 from cedos.apps.sharing.protocol.requestor import RequestorMachine, RequestorWish
 from cedos.apps.sharing.questions import (
     AskRates,
@@ -218,6 +219,12 @@ class RequestDriver(SideDriver[RequestorMachine]):
                             self._machine.on_history(helper, rate_bps, self._now_s())
                     self._obey()
             await asyncio.sleep(_LOOK_S)
+
+    def _on_receipt(self, data: bytes) -> Receipt:
+        receipt = super()._on_receipt(data)
+        self._machine.on_receipt(receipt.contract, receipt.total_bytes, self._now_s())
+        self._obey()
+        return receipt
 
     def _on_answer(self) -> None:
         self._machine.on_answer(self._now_s())

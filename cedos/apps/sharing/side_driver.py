@@ -27,7 +27,12 @@ from cedos.apps.sharing.protocol.commands import (
 )
 from cedos.apps.sharing.protocol.helper import HelperMachine
 from cedos.apps.sharing.protocol.messages import GROUP_IPV4, GROUP_IPV6, PORT, unpack
-from cedos.apps.sharing.protocol.receipts import read_receipt
+from cedos.apps.sharing.protocol.receipts import (
+    Contract,
+    Receipt,
+    read_contract,
+    read_receipt,
+)
 from cedos.apps.sharing.protocol.requestor import RequestorMachine
 from cedos.apps.sharing.questions import (
     Asked,
@@ -189,6 +194,7 @@ class SideDriver(ABC, Generic[Machine]):
         self._machine: Machine = machine
         self._now_s = SharingClock().now_s
         self._counts = OwnCounts(side.identity.gateway, overhead=overhead)
+        self._refused = 0  # the last serial of a receipt that was not accepted
         self._calls = KernelCalls()
         self._socket = LinkSocket(side.interface, self._receive, listens=listens)
         self._timer: asyncio.TimerHandle | None = None
@@ -302,18 +308,29 @@ class SideDriver(ABC, Generic[Machine]):
             self._machine.on_revocations(facts.revocations, self._now_s())
         except UntrustedError as error:
             _log.warning("revocations are not accepted", why=str(error))
-        after = side.store.highest_serial(side.identity.gateway)
+        after = max(side.store.highest_serial(side.identity.gateway), self._refused)
         given = await asked(self._hear, AskReceipts(after), GivenReceipts)
         for each in given.receipts:
             try:
                 self._on_receipt(each)
             except UntrustedError as error:
+                # The next ones are asked for all the same.
+                with suppress(UntrustedError):
+                    self._refused = read_receipt(each, side.identity.gateway).serial
                 _log.warning("a receipt is not accepted", why=str(error))
 
-    def _on_receipt(self, data: bytes) -> None:
-        receipt = read_receipt(data, self._side.identity.gateway)
+    def _on_receipt(self, data: bytes) -> Receipt:
+        """Store a receipt that is by its contract. UntrustedError: it is not."""
+        receipt = self._counts.on_receipt(data, self._kept_contract)
         self._side.store.add([(receipt, data)])
-        self._counts.on_receipt(data)
+        return receipt
+
+    def _kept_contract(self, number: bytes) -> Contract | None:
+        """Return a contract that a process before this one has stored."""
+        kept = self._side.store.contract(number)
+        if kept is None:
+            return None
+        return read_contract(*kept, self._side.trust, unpack(kept[0]).message.sent_us / 1e6)
 
 
 class KernelCalls:

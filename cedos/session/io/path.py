@@ -359,6 +359,11 @@ class SessionPath:
         given = self._written_bytes - sum(map(len, self._pending))
         return max(given - self._host.unacknowledged_bytes(self.connection), 0)
 
+    def ask_arrived(self) -> None:
+        """Ask the peer to prove that what was sent until now has arrived (`PathFlight.arrived_bytes`)."""
+        if self.core is not None and not self.closed:
+            self.core.ask_arrived(self.path_id, self._written_bytes)
+
     def send_one(self, plain: bytes) -> None:
         """Send a record with one small message; the path must not be blocked."""
         data = self.channel.send_one(plain)

@@ -25,8 +25,8 @@ class PathFlight:
     """A path: its state for schedulers, its pieces in flight, and its control frames."""
 
     __slots__ = (
-        "allowed_here", "allowed_there", "asked", "control", "dialled", "fell", "flight", "heard_at_s",
-        "heard_bytes", "held_until_s", "owes_statement", "state",
+        "allowed_here", "allowed_there", "arrived_bytes", "asked", "asked_bytes", "control", "dialled",
+        "fell", "flight", "heard_at_s", "heard_bytes", "held_until_s", "owes_statement", "state",
     )  # fmt: skip
 
     def __init__(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
@@ -39,7 +39,9 @@ class PathFlight:
         self.allowed_here = self.allowed_there = self.state.allowed
         self.dialled = dialled  # whether this end dialled it
         self.heard_at_s = now
-        self.heard_bytes = 0
+        self.heard_bytes = 0  # of the peer's records
+        # So many bytes sent over the path a Ping has asked about, and a Pong has said to have arrived.
+        self.asked_bytes = self.arrived_bytes = 0
         # The network flaps, so the path is not relied on until a record arrives after this instant;
         # None: it is relied on.
         self.held_until_s: float | None = None

@@ -19,6 +19,7 @@ from typing import Any, Final
 from cedos.errors import SessionError
 from cedos.session.protocol import frames as f
 from cedos.session.protocol import packing
+from cedos.session.protocol.crypto import TAG_BYTES
 from cedos.session.protocol.datagrams import (
     LARGEST_BYTES,
     LONGEST_S,
@@ -28,6 +29,7 @@ from cedos.session.protocol.datagrams import (
 from cedos.session.protocol.delivery import Run
 from cedos.session.protocol.fast_path import FastPath
 from cedos.session.protocol.frames import Chunk, Order
+from cedos.session.protocol.handshake.messages import HEADER_BYTES
 from cedos.session.protocol.in_flight import InFlight, PathFlight
 from cedos.session.protocol.life import (
     MOST_DUE,
@@ -71,6 +73,9 @@ _WORTH_SHARE: Final = 16
 
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
+_RECORD_COST: Final = HEADER_BYTES + TAG_BYTES
+# Of fewer bytes the peer is not asked whether they have arrived.
+_ASKED_BYTES: Final = 1_024
 # Paths count as equally recent if the peer's last records arrived within this time of each other.
 _HEARD_S: Final = 0.050
 _DEFAULTS: Final = SessionLimits()
@@ -238,6 +243,16 @@ class Session:
             self._count_stuck()
         return changed
 
+    def ask_arrived(self, path_id: int, sent_bytes: int) -> None:
+        """Ask the peer by a Ping whether the bytes sent over a path until now have arrived.
+
+        The Pong proves it: a path's records come in order, or not at all. Nothing is asked before it.
+        """
+        path = self._path(path_id)
+        if path.arrived_bytes >= path.asked_bytes and sent_bytes >= path.asked_bytes + _ASKED_BYTES:
+            path.asked_bytes = sent_bytes
+            path.control.append(packing.ping(sent_bytes))
+
     def allow(self, path_id: int, ranks: int, now: float) -> bool:
         """Set which labels (a mask of ranks) may use a path, both ways; return whether that is new.
 
@@ -391,7 +406,7 @@ class Session:
         ProtocolError: the peer broke the protocol; the caller has to call `abort`.
         """
         path = self._path(path_id)
-        path.on_record(len(record), now)
+        path.on_record(len(record) + _RECORD_COST, now)
         if self.control.state is SessionState.FAILED:
             return
         # Data frames first: nearly all frames are. Others have a handler by type.
@@ -710,6 +725,8 @@ class Session:
                 other.control.append(packing.ping(0))
 
     def _on_pong(self, path: PathFlight, pong: f.Pong, now: float) -> None:
+        if pong.token == path.asked_bytes:
+            path.arrived_bytes = pong.token
         self.prober.on_pong(path, pong, now)
 
     def _on_sync(self, path: PathFlight, sync: f.Sync, _now: float) -> None:

@@ -1,10 +1,10 @@
 """The accounts: the gateway's counts become receipts, a host's own counts stand beside them. Pure.
 
-The gateway believes only what it counts itself: payload that it accepted from a path, and payload of its
-own that the requestor acknowledged there. Neither end can claim more. A path belongs to the contract that
-the requestor declares for it over its session, with the signed Join and Confirm; without that it belongs
-to no helper. A requestor that keeps a helper secret pays nothing, and the helper, whose own count then
-exceeds its receipts, leaves (`OwnCounts.unpaid`).
+The gateway believes only what it counts itself: records that it accepted from a path, and bytes of its
+own that the requestor proved to have received there. No one can claim more. A path belongs to the
+contract that the requestor declares for it over its session, with the signed Join and Confirm; without
+that it belongs to no helper. A requestor that keeps a helper secret pays nothing, and the helper, whose
+own count then exceeds its receipts, leaves (`OwnCounts.unpaid`).
 
 A period ends every `PERIOD_S`. Bytes that no receipt names are lost where the gateway is killed: those of
 one period at most.
@@ -126,7 +126,7 @@ class GatewayAccounts:
         return contract
 
     def on_counts(self, path: Hashable, up_bytes: int, down_bytes: int) -> None:
-        """Take a path's totals: payload accepted from it, payload acknowledged on it."""
+        """Take a path's totals: bytes accepted from it, bytes that arrived over it."""
         counted = self._paths.get(path)
         if counted is None:
             return
@@ -281,24 +281,29 @@ class OwnCounts:
         if not found.counts or now_s - found.counts[-1][0] >= 1.0:
             found.counts.append((now_s, found.own_bytes))
 
-    def on_receipt(self, data: bytes) -> Receipt:
+    def on_receipt(self, data: bytes, kept: Callable[[bytes], Contract | None]) -> Receipt:
         """Take a receipt, in any order: the highest total of a contract counts, so replays do no harm.
+
+        Args:
+            data: the receipt.
+            kept: returns a contract that was made before these counts began, by its number.
 
         Raises:
             UntrustedError: it is forged, of a contract unknown here, or at another price.
         """
         receipt = read_receipt(data, self._gateway)
         found = self._counts.get(receipt.contract)
-        if found is None:
+        contract = kept(receipt.contract) if found is None else found.contract
+        if contract is None:
             raise UntrustedError("a receipt of a contract that this host did not make")
-        contract = found.contract
         if (receipt.requestor, receipt.helper) != (contract.requestor, contract.helper):
             raise UntrustedError("a receipt that names others than its contract")
         before_bytes = receipt.total_bytes - receipt.carried_bytes
         due = by_volume(contract, before_bytes, receipt.total_bytes)
         if receipt.amount != due or receipt.currency != contract.currency:
             raise UntrustedError("a receipt at another price than its contract's")
-        found.receipted_bytes = max(found.receipted_bytes, receipt.total_bytes)
+        if found is not None:
+            found.receipted_bytes = max(found.receipted_bytes, receipt.total_bytes)
         return receipt
 
     def differences(self) -> list[CountDifference]:

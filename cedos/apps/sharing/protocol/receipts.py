@@ -96,7 +96,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
         serial: the gateway's number of the receipt, never used twice.
         contract: number of the contract.
         up_bytes: payload that the gateway accepted from the helper's paths in the period.
-        down_bytes: payload that the requestor acknowledged over them.
+        down_bytes: payload that the requestor proved to have received over them.
         total_bytes: both, since the contract began, at the end of the period.
         amount: what the requestor owes the helper for the period, millionths of `currency`.
     """

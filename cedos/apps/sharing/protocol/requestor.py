@@ -17,6 +17,7 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 | SILENT | Hello-ACK, or data carried | ACTIVE; ResumePath |
 | SILENT | timer | Hello again, and SuspendPath; after the last one none; RemovePath |
 | ACTIVE, SILENT | data waits, and too little of it arrives | none; Leave, RemovePath |
+| ACTIVE, SILENT | receipts name more than it carried | none; Leave, RemovePath |
 | ACTIVE, SILENT | no answer of the gateway, and another helper; once | none; Leave, RemovePath |
 | ACTIVE, SILENT | Leave of the helper, which forwards for a while yet | LEAVING; SuspendPath |
 | LEAVING | nothing more comes, or the while is over | none; Leave, RemovePath |
@@ -25,7 +26,7 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 A helper that failed or refused, or for the second time left before it had carried a byte, is not chosen
 again for 5 s, and for twice as long each further time: the link or the gateway may have failed. Nor are
 others of the same client of the gateway, which has one place. A helper that drops data yet answers each
-Hello is left by the last but two rows, which do not ask the helper.
+Hello is left by the three rows before Leave, which do not ask the helper.
 """
 
 import math
@@ -35,6 +36,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from cedos.apps.sharing.protocol.accounting import RECORD_BYTES
 from cedos.apps.sharing.protocol.certificates import (
     AvoidedClients,
     Certificate,
@@ -85,6 +87,8 @@ _FAULTS: Final = {
     LeaveReason.CARRIES_NOTHING, LeaveReason.REFUSED, LeaveReason.SILENT, LeaveReason.UNTRUSTED,
 }  # fmt: skip
 _CARRIED_SHARE: Final = 0.1
+# Receipts may exceed the own count, which lacks what came after the last look at a connection.
+_AHEAD_SHARE: Final = 0.1
 _REPORTS_APART_S: Final = 0.05
 
 
@@ -188,6 +192,7 @@ class _Helper:
     doubted: bool = False  # the gateway has not answered since long
     heard_s: float = 0.0
     carried_bytes: int = 0
+    receipted_bytes: int = 0
     carried_when_told_bytes: int = 0
     waiting_bytes: int = 0
     leaves: LeaveReason = LeaveReason.DONE
@@ -196,7 +201,8 @@ class _Helper:
 
     @property
     def amount(self) -> int:
-        return by_volume(self.contract, 0, self.carried_bytes) if self.contract else 0
+        counted_bytes = max(self.carried_bytes, self.receipted_bytes)
+        return by_volume(self.contract, 0, counted_bytes) if self.contract else 0
 
     @property
     def left_bytes(self) -> int:
@@ -240,6 +246,8 @@ class RequestorMachine:
         self._invite_s = self._choose_s = math.inf
         self._invited_s = -math.inf
         self._spent_before = 0
+        # Contracts that ended, for receipts that come later: what was counted of each.
+        self._ended: OrderedDict[bytes, tuple[Contract, int]] = OrderedDict()
 
     # Events.
 
@@ -324,6 +332,23 @@ class RequestorMachine:
         self._check_budget(now_s)
         self.handle_timer(now_s)
 
+    def on_receipt(self, contract: bytes, total_bytes: int, now_s: float) -> None:
+        """Take a receipt's total of a contract; where it is more than this host's own count, it counts.
+
+        A helper whose receipts run ahead of that count is left.
+        """
+        for helper, found in list(self._helpers.items()):
+            if found.contract is not None and found.contract.number == contract:
+                found.receipted_bytes = max(found.receipted_bytes, total_bytes)
+                if total_bytes > (1 + _AHEAD_SHARE) * found.carried_bytes + RECORD_BYTES:
+                    self._leave(helper, LeaveReason.UNTRUSTED, now_s)
+        if contract in self._ended:
+            made, counted_bytes = self._ended[contract]
+            if total_bytes > counted_bytes:
+                self._spent_before += by_volume(made, counted_bytes, total_bytes)
+                self._ended[contract] = made, total_bytes
+        self._check_budget(now_s)
+
     def on_answer(self, now_s: float) -> None:
         """Take it that the gateway has answered a question, by whatever way."""
         self._answered_s, self._replaced = now_s, False
@@ -406,7 +431,7 @@ class RequestorMachine:
 
     @property
     def spent(self) -> int:
-        """Millionths of the currency owed to all helpers, by this host's own count."""
+        """Millionths of the currency owed to all helpers, by this host's own count or receipts."""
         return self._spent_before + sum(each.amount for each in self._helpers.values())
 
     @property
@@ -698,6 +723,11 @@ class RequestorMachine:
         if found is None:
             return
         self._spent_before += found.amount
+        if found.contract is not None:
+            counted_bytes = max(found.carried_bytes, found.receipted_bytes)
+            self._ended[found.contract.number] = found.contract, counted_bytes
+            if len(self._ended) > _MOST_RATES:
+                self._ended.popitem(last=False)
         if found.state is not HelperState.OFFERED:
             self._commands.append(RemovePath(helper, reason, by_helper))
         if reason in _FAULTS:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 import time
 from hashlib import sha256
@@ -25,9 +26,24 @@ from cedos.apps.sharing.questions import (
 from cedos.apps.sharing.store import SharingStore
 from cedos.errors import SharingError
 from cedos.selector.sharing import NetworkType
+from cedos.session import connect, listen
+from cedos.session.protocol.crypto import KeyPair
 
 ANN, BOB = key_of("ann").public, key_of("bob").public
 NO_FACTS = SimpleNamespace(rate_bps=None)
+
+
+def core_with(sources):
+    """A session's core with these paths, each from an address as the client says."""
+    flights = {
+        number: SimpleNamespace(
+            state=SimpleNamespace(path_id=number, peer=SimpleNamespace(source=source)),
+            heard_bytes=1,
+            arrived_bytes=1,
+        )
+        for number, source in sources.items()
+    }
+    return SimpleNamespace(in_flight=SimpleNamespace(paths=flights))
 
 
 class Session:
@@ -82,11 +98,9 @@ def test_a_host_is_told_what_waits_for_its_own_paths_alone(tmp_path):
 
         def connection(key, *sources):
             made = Session(key)
-            flights = [
-                SimpleNamespace(path_id=each, peer=SimpleNamespace(source=each)) for each in sources
-            ]
             made.flow = SimpleNamespace(
-                core=SimpleNamespace(paths=flights), paths={each: path() for each in sources}
+                core=core_with({each: each for each in sources}),
+                paths={each: path() for each in sources},
             )
             return made
 
@@ -177,16 +191,13 @@ async def test_a_failure_to_count_does_not_end_the_gateway(tmp_path, monkeypatch
 
 def client_with(paths, source):
     """A client's session with so many paths, each from an address as it says."""
-    flights = [
-        SimpleNamespace(path_id=each, peer=SimpleNamespace(source=source(each)), facts=NO_FACTS)
-        for each in range(1, paths + 1)
-    ]
+    numbers = range(1, paths + 1)
     path = {
-        each.path_id: SimpleNamespace(path_id=each.path_id, received_bytes=1) for each in flights
+        each: SimpleNamespace(path_id=each, facts=NO_FACTS, ask_arrived=lambda: None)
+        for each in numbers
     }
-    for each in path.values():
-        each.acknowledged_bytes, each.facts = (lambda: 1), NO_FACTS
-    flow = SimpleNamespace(core=SimpleNamespace(paths=flights), paths=path)
+    core = core_with({each: source(each) for each in numbers})
+    flow = SimpleNamespace(core=core, paths=path, pump_soon=lambda: None)
     return SimpleNamespace(peer_key=b"ann" * 10, flow=flow)
 
 
@@ -239,7 +250,7 @@ def test_certificates_of_a_client_that_is_revoked_count_for_nothing(tmp_path):
         question = DeclarePath(path_id.to_bytes(4, "big"), *contract())
         gateway.answer(session, pack_question(question))
         gateway.count()
-        session.flow.paths[path_id].received_bytes += n_bytes
+        session.flow.core.in_flight.paths[path_id].heard_bytes += n_bytes
         gateway.count()
         now[0] += PERIOD_S
         gateway.write_receipts()
@@ -265,6 +276,75 @@ def test_certificates_of_a_client_that_is_revoked_count_for_nothing(tmp_path):
     now[0] += 1.0
     assert withdrawn() == ["ann"]
     assert carried(2, 1_000_000) == before
+    store.close()
+
+
+class Swallower:
+    """A helper that takes what the gateway sends, acknowledges it, and passes nothing on."""
+
+    def __init__(self, address):
+        self._address, self.takes, self.took_bytes = address, False, 0
+
+    async def __call__(self, reader, writer):
+        there, onward = await asyncio.open_connection(*self._address)
+
+        async def back():
+            while data := await there.read(1 << 16):
+                self.took_bytes += self.takes * len(data)
+                if not self.takes:
+                    writer.write(data)
+
+        async def forth():
+            while data := await reader.read(1 << 16):
+                onward.write(data)
+
+        self.onward = onward
+        with contextlib.suppress(ConnectionError):
+            await asyncio.gather(back(), forth())
+        for each in (writer, onward):
+            each.transport.abort()
+
+
+async def test_only_what_the_requestor_proves_is_billed(tmp_path, monkeypatch):
+    """A helper acknowledged for the requestor, and its junk counted: 17 times the budget was owed."""
+    now, key = [START_S], KeyPair(os.urandom(32))
+    store = SharingStore(tmp_path / "s.db")
+    monkeypatch.setattr(store, "host_of_session", lambda _session: ANN)
+    async with await listen(("127.0.0.1", 0), key=key) as listener:
+        helper = Swallower(listener.address)
+        server = await asyncio.start_server(helper, "127.0.0.1", 0)
+        near = await connect(
+            server.sockets[0].getsockname()[:2], server_key=key.public, key=KeyPair(bytes(32))
+        )
+        far = await listener.accept()
+        await far.write(bytes(1 << 20))
+        await near.read_exactly(1 << 20)
+        (path,) = far.flow.paths
+        far.flow.core.in_flight.paths[path].state.peer.source = 1
+        gateway = GatewaySharing(GATEWAY, store, lambda: [far], Everyone, lambda: now[0])
+        monkeypatch.setattr(gateway, "_holds", lambda _host: True)
+        question = DeclarePath((1).to_bytes(4, "big"), *contract())
+        gateway.answer(far, pack_question(question))
+
+        async def billed_bytes():
+            for _ in range(5):
+                gateway.count()
+                await asyncio.sleep(0.1)
+            now[0] += PERIOD_S
+            gateway.write_receipts()
+            return sum(each.carried_bytes for each in store.receipts())
+
+        honest = await billed_bytes()
+        assert 1 << 20 < honest < (1 << 20) + 10_000
+        helper.takes = True
+        await far.write_source(lambda _, count: bytes(count), 8 << 20)
+        helper.onward.write(bytes([0, 3, 255]) + bytes(100_000))  # the beginning of a long record
+        assert await billed_bytes() < honest + 100
+        assert helper.took_bytes > 1 << 19
+        for each in (near, far):
+            each.abort("the test is over")
+            await each.drained()
+        server.close()
     store.close()
 
 

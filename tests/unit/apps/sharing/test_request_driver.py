@@ -4,13 +4,23 @@ import asyncio
 import errno
 from ipaddress import IPv4Address
 
-from kit.neighbours import GATEWAY, START_S, helper, identity, trust
+from kit.neighbours import GATEWAY, START_S, Link, helper, identity, key_of, requestor, trust
 from kit.waiting import until
 
 from cedos.apps.sharing import side_driver
 from cedos.apps.sharing.protocol.certificates import CertificateAuthority
+from cedos.apps.sharing.protocol.commands import AddPath
+from cedos.apps.sharing.protocol.receipts import Contract, Receipt, sign_receipt
 from cedos.apps.sharing.protocol.requestor import RequestorWish
-from cedos.apps.sharing.questions import GatewayFacts, SharingRefused, pack_answer
+from cedos.apps.sharing.questions import (
+    AskFacts,
+    AskReceipts,
+    GatewayFacts,
+    GivenReceipts,
+    SharingRefused,
+    pack_answer,
+    read_question,
+)
 from cedos.apps.sharing.request_driver import RequestDriver, idle_beside
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
@@ -76,6 +86,49 @@ async def test_a_helper_whose_path_cannot_be_made_is_left(tmp_path, monkeypatch)
     made._obey()
     await until(lambda: made._paths.removed is not None)
     assert made._machine.helpers() == []
+    await made._calls.close()
+
+
+async def test_a_receipt_is_stored_if_it_is_by_its_contract(tmp_path, monkeypatch):
+    """Of another price, or about others, it counted in `cedos share receipts` all the same."""
+    monkeypatch.setattr(side_driver, "LinkSocket", _Link)
+    ann, bob, price = key_of("ann").public, key_of("bob").public, 500_000
+    given, asked = [], []
+
+    async def ask(question):
+        asked.append(read_question(question))
+        if isinstance(asked[-1], AskFacts):
+            made = CertificateAuthority(GATEWAY).revocations((), START_S + len(asked))
+            return pack_answer(GatewayFacts(GATEWAY.public, made))
+        return pack_answer(GivenReceipts(tuple(given)))
+
+    store = SharingStore(tmp_path / "sharing")
+    side = Side(identity("ann"), trust(), "wlan0", ask, store, tmp_path / "status")
+    made = RequestDriver(side, RequestorWish(1_000_000), _Paths(), lambda: "")
+    made._now_s = lambda: START_S
+    made._counts.on_contract(Contract(b"n" * 32, ann, bob, price, "EUR", 0))
+    # One of before this process began.
+    link = Link(requestor(), {"bob": helper("bob", 1)})
+    link.asker.start(link.now)
+    link.run(0.01)
+    old = next(it for it in link.asked if isinstance(it, AddPath))
+    store.add_contract(old.contract.number, old.join, old.confirm)
+
+    def receipt(serial, number, amount, requestor=ann):
+        told = Receipt(
+            GATEWAY.public, serial, requestor, bob, number, 1, 2, 0, 10**6, 10**6, amount, "EUR"
+        )
+        given.append(sign_receipt(told, GATEWAY))
+
+    receipt(1, b"n" * 32, 500)
+    receipt(2, b"n" * 32, 10**9)
+    receipt(3, old.contract.number, 500)
+    receipt(4, old.contract.number, 10**9)
+    receipt(5, b"x" * 32, 10**9, key_of("dan").public)
+    await made._ask_gateway()
+    assert [each.serial for each in store.receipts()] == [3, 1]
+    await made._ask_gateway()
+    assert asked[-1] == AskReceipts(5), "refused ones hold up no others"
     await made._calls.close()
 
 

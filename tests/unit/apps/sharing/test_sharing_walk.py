@@ -89,7 +89,7 @@ class Flows:
 
     async def snapshot(self):
         return [
-            SimpleNamespace(key=key, bytes_down=path.acknowledged, bytes_up=path.received_bytes,
+            SimpleNamespace(key=key, bytes_down=path.arrived_bytes, bytes_up=path.heard_bytes,
                             unacknowledged=path.waiting)
             for key, path in Flows.world.connections.items()
         ]  # fmt: skip
@@ -167,10 +167,11 @@ class Connection:
     def __init__(self, number, source):
         self.path_id, self.facts = number, SimpleNamespace(rate_bps=None)
         self.connection = SimpleNamespace(fileno=lambda: -1)
-        self.source, self.received_bytes, self.acknowledged, self.waiting = source, 0, 0, 0
+        peer = SimpleNamespace(source=int(source))
+        self.state = SimpleNamespace(path_id=number, peer=peer)
+        self.heard_bytes = self.arrived_bytes = self.waiting = 0
 
-    def acknowledged_bytes(self):
-        return self.acknowledged
+    def ask_arrived(self): ...
 
 
 class World:
@@ -182,7 +183,8 @@ class World:
         self.numbers = iter(range(10**9))
         self.loss, self.answers, self.prices = 0.0, True, dict.fromkeys(HELPERS, 500_000)
         self.session = sha256(identity("ann").key.public).digest()
-        self.flow = SimpleNamespace(core=SimpleNamespace(paths=[]), paths={})
+        core = SimpleNamespace(in_flight=SimpleNamespace(paths={}))
+        self.flow = SimpleNamespace(core=core, paths={}, pump_soon=lambda: None)
         self.gateway_store = SharingStore(directory / "gateway")
         for name in EVERYONE:
             self.gateway_store.add_certificate(identity(name).certificate)
@@ -409,9 +411,9 @@ class World:
                     continue
                 path, count = self.connections[key], self.random.randrange(60_000)
                 if self.random.random() < 0.3:
-                    path.received_bytes += count
+                    path.heard_bytes += count
                 else:
-                    path.acknowledged += count
+                    path.arrived_bytes += count
                 self.truth[own] += count
                 if helper is not None:
                     helper.bytes[own] += count
@@ -419,14 +421,12 @@ class World:
     def dial(self, own):
         path = Connection(next(self.numbers), own)
         self.connections[Key(own, path.path_id)] = path
-        flight = SimpleNamespace(path_id=path.path_id, peer=SimpleNamespace(source=int(own)))
-        self.flow.core.paths.append(flight)
-        self.flow.paths[path.path_id] = path
+        self.flow.core.in_flight.paths[path.path_id] = self.flow.paths[path.path_id] = path
 
     def close(self, key):
         path = self.connections.pop(key)
         del self.flow.paths[path.path_id]
-        self.flow.core.paths[:] = [it for it in self.flow.core.paths if it.path_id != path.path_id]
+        del self.flow.core.in_flight.paths[path.path_id]
 
     async def step(self):
         random = self.random

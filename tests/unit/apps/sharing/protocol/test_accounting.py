@@ -190,9 +190,9 @@ def test_forged_and_foreign_receipts_are_refused():
     }
     for why, data in wrong.items():
         with pytest.raises(UntrustedError, match=why):
-            counts.on_receipt(data)
+            counts.on_receipt(data, lambda _: None)
     assert counts.differences()[0].receipted_bytes == 0
-    counts.on_receipt(good)
+    counts.on_receipt(good, lambda _: None)
     assert counts.differences()[0].receipted_bytes == 3 * MB
 
 
@@ -210,7 +210,7 @@ def test_a_helper_notices_within_three_periods_that_it_is_not_paid():
             told = receipt_of(
                 signed, total=second * MB, up_bytes=0, down_bytes=10 * MB, amount=5000
             )
-            paid.on_receipt(sign_receipt(told, GATEWAY))
+            paid.on_receipt(sign_receipt(told, GATEWAY), lambda _: None)
         assert not paid.unpaid(number, now_s)
         if unpaid.unpaid(number, now_s) and noticed is None:
             noticed = second
@@ -246,7 +246,7 @@ def test_headers_of_small_packets_are_no_claim():
     counts.on_carried(number, payload + 52 * packets, START_S + 1, packets=packets)
     counts.on_carried(number, payload + 52 * packets, START_S + 60, packets=packets)
     told = receipt_of(signed, total=payload, up_bytes=payload, down_bytes=0, amount=1800)
-    counts.on_receipt(sign_receipt(told, GATEWAY))
+    counts.on_receipt(sign_receipt(told, GATEWAY), lambda _: None)
     assert counts.differences()[0].bytes_more == 0
     assert not counts.unpaid(number, START_S + 60)
 
@@ -423,8 +423,8 @@ def test_the_gateways_sums_are_exact_after_10000_random_events(seed):
             counts.on_contract(signed.contract)
             counts.on_carried(number, bytes_[number], world.now_s)
     for data in told:
-        helpers.on_receipt(data)
-        requestors.on_receipt(data)
+        helpers.on_receipt(data, lambda _: None)
+        requestors.on_receipt(data, lambda _: None)
     for counts in (helpers, requestors):
         for found in counts.differences():
             number = found.contract.number

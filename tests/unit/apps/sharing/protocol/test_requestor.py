@@ -391,6 +391,43 @@ def test_the_budget_ends_it():
     assert len(kinds(link, InviteMessage)) == 1
 
 
+def contract(link, helper):
+    return next(
+        it.contract.number for it in link.asked if isinstance(it, AddPath) and it.helper == helper
+    )
+
+
+def test_receipts_count_for_the_budget_where_they_name_more():
+    """The own count lacks what a connection carried between its last look and its end."""
+    link = three(budget=8_000)
+    link.run(1.1)
+    link.asker.on_traffic(CYD, 20_000_000, 0, link.now)
+    link.asker.on_traffic(DAN, 19_000_000, 0, link.now)
+    link.asker.on_receipt(contract(link, DAN), 15_000_000, link.now)
+    assert link.asker.spent == 7_900
+    link.asker.on_receipt(contract(link, DAN), 20_000_000, link.now)
+    link.settle()
+    assert link.asker.spent_up
+    assert sorted(of(link, RemovePath)) == sorted([CYD, DAN])
+    link.asker.on_receipt(contract(link, DAN), 21_000_000, link.now)
+    link.asker.on_receipt(contract(link, DAN), 21_000_000, link.now)
+    assert link.asker.spent == 8_100, "one that was left counts on"
+
+
+def test_a_helper_whose_receipts_run_ahead_is_left_and_avoided():
+    """A helper acknowledged for this host, and was owed 17 times the budget."""
+    link = three()
+    link.run(1.1)
+    for name in (CYD, DAN):
+        link.asker.on_traffic(name, 1_000_000, 0, link.now)
+    link.asker.on_receipt(contract(link, CYD), 1_160_000, link.now)
+    link.asker.on_receipt(contract(link, DAN), 1_170_000, link.now)
+    link.settle()
+    assert of(link, RemovePath) == [DAN]
+    link.run(4)
+    assert of(link, AddPath).count(DAN) == 1
+
+
 def test_stopping_tells_the_helpers():
     link = three()
     link.run(1.1)
