@@ -28,12 +28,40 @@ _RETRY_S: Final = 0.010
 # The wait before the first attempt over a new link. The far end may not hear at once, and the
 # kernel repeats its question for the hardware address only after a second.
 _SETTLE_S: Final = 0.020
-# So many bytes may be sent in vain, by connections that were lost before the server had anything of them.
-# Then a pause precedes each connection. A connection that carries nothing sends less than the least.
+# So many bytes may be sent in vain, over connections that were lost before the session heard of their
+# arrival. Then a pause precedes each connection. One that carries nothing sends less than the least.
 _IN_VAIN_BYTES: Final = 4 << 20
 _LEAST_IN_VAIN_BYTES: Final = 1 << 14
 _FIRST_IN_VAIN_S: Final = 0.5
 _LONGEST_IN_VAIN_S: Final = 30.0
+
+
+class SentInVain:
+    """What lost connections sent beyond what a session has heard to have arrived.
+
+    An attacker on the way who resets connections, and takes what they send, could have the session send
+    all its data again over each new connection.
+    """
+
+    def __init__(self) -> None:
+        self._bytes, self._arrived_bytes, self._pause_s = 0, 0, _FIRST_IN_VAIN_S
+
+    def on_lost(self, in_vain_bytes: int, arrived_bytes: int) -> float:
+        """Take what a lost connection sent in vain; return for how long to pause, in seconds.
+
+        `arrived_bytes`: what arrived over all of the session's connections, since it began.
+        """
+        arrived = arrived_bytes - self._arrived_bytes
+        self._bytes, self._arrived_bytes = max(self._bytes - arrived, 0), arrived_bytes
+        if not self._bytes:
+            self._pause_s = _FIRST_IN_VAIN_S
+        if in_vain_bytes < _LEAST_IN_VAIN_BYTES:
+            return 0.0
+        self._bytes += in_vain_bytes
+        if self._bytes <= _IN_VAIN_BYTES:
+            return 0.0
+        pause_s, self._pause_s = self._pause_s, min(2.0 * self._pause_s, _LONGEST_IN_VAIN_S)
+        return pause_s
 
 
 @dataclass(slots=True)
@@ -75,7 +103,7 @@ class ConnectAttempts:
         self.endpoints: list[Endpoint] = []
         self.probing = False
         self.not_before_s = 0.0
-        self._in_vain_bytes, self._in_vain_s = 0, _FIRST_IN_VAIN_S
+        self._in_vain = SentInVain()
         self._tries: list[Connected] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -121,21 +149,10 @@ class ConnectAttempts:
         if self._idle:
             self._count = 0
 
-    def on_lost(self, in_vain_bytes: int | None) -> None:
-        """Take what a lost connection sent in vain; None: something had arrived at either end.
-
-        An attacker on the way who resets connections, and holds back what the server says, could have the
-        session send all its data again over each new connection.
-        """
-        if in_vain_bytes is None:
-            self._in_vain_bytes, self._in_vain_s = 0, _FIRST_IN_VAIN_S
-            return
-        if in_vain_bytes < _LEAST_IN_VAIN_BYTES:
-            return
-        self._in_vain_bytes += in_vain_bytes
-        if self._in_vain_bytes > _IN_VAIN_BYTES:
-            self.not_before_s = max(self.not_before_s, self._driver.now() + self._in_vain_s)
-            self._in_vain_s = min(2.0 * self._in_vain_s, _LONGEST_IN_VAIN_S)
+    def on_lost(self, in_vain_bytes: int, arrived_bytes: int) -> None:
+        """Pause if lost connections have sent much in vain (`SentInVain`)."""
+        if pause_s := self._in_vain.on_lost(in_vain_bytes, arrived_bytes):
+            self.not_before_s = max(self.not_before_s, self._driver.now() + pause_s)
 
     def retry_now(self) -> None:
         """Try again at once: something has changed.

@@ -167,12 +167,11 @@ class Dialler:
         for other in [p for p in self._in_handshake.values() if p.egress == path.egress]:
             other.close("not needed any more", reset=True)
 
-    def path_lost(self, path: SessionPath) -> None:
+    def path_lost(self, path: SessionPath, in_vain_bytes: int, arrived_bytes: int) -> None:
         attempts = self._attempts.get(path.egress)
         if attempts is not None:
             attempts.reset()
-            in_vain = path.known == self._positions()
-            attempts.on_lost(path.acknowledged_bytes() if in_vain else None)
+            attempts.on_lost(in_vain_bytes, arrived_bytes)
         if not self._closed:
             self.check()
 

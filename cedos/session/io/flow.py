@@ -12,13 +12,14 @@ from typing import Final, Protocol
 from cedos.errors import SessionError
 from cedos.model import Direction
 from cedos.session.io.advice import Advice, Adviser, TransferProgress
+from cedos.session.io.connect_attempts import SentInVain
 from cedos.session.io.dialler import DialledServer, Dialler
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.io.stall_detector import StallDetector
 from cedos.session.protocol.handshake.credentials import Credentials
 from cedos.session.protocol.handshake.outcome import Failure
-from cedos.session.protocol.schedulers.interface import LABELS, quickest, widest
+from cedos.session.protocol.schedulers.interface import ALL_RANKS, LABELS, quickest, widest
 from cedos.session.protocol.schedulers.plain import permissions
 from cedos.session.protocol.session import BROKEN_PROTOCOL, Session
 
@@ -97,6 +98,8 @@ class SessionFlow:
         self._advice: Advice | None = None
         # The bytes of closed paths by network.
         self._received: dict[str, int] = {}
+        # At the accepting end: no data goes over new paths before this, as too much was sent in vain.
+        self._in_vain, self._rests_until_s = SentInVain(), 0.0
         self._delivered: dict[str, int] = {}
         if dialling is not None:
             self.dialler = Dialler(
@@ -158,6 +161,9 @@ class SessionFlow:
         if len(self.paths) == 1:
             self._observer.presence(True)
         self.core.path_up(path.path_id, path.facts, now, path.known)
+        if self.dialler is None and now < self._rests_until_s:
+            self.core.allow(path.path_id, 0, now)
+            self.driver.loop.call_at(self._rests_until_s, self._has_rested, path)
         # A path over the same network was silent, or this one would not have been dialled. It ends when
         # this one is there: else the dialler would find none, and replace this one, too, without end.
         for old in before:
@@ -217,6 +223,9 @@ class SessionFlow:
         self.lost_paths += 1
         if self._ended:
             return
+        # What arrived at the other end's kernel, as this end's was told, and not at the session.
+        sent_bytes = min(self.core.in_flight_bytes(path.path_id), path.acknowledged_bytes())
+        arrived_bytes = self.core.sender.arrived_bytes
         self.core.path_lost(path.path_id, self.driver.now())
         if not self.paths:
             self._observer.presence(False)
@@ -228,9 +237,16 @@ class SessionFlow:
             return
         self._permit()
         if self.dialler is not None:
-            self.dialler.path_lost(path)
+            self.dialler.path_lost(path, sent_bytes, arrived_bytes)
+        elif pause_s := self._in_vain.on_lost(sent_bytes, arrived_bytes):
+            self._rests_until_s = self.driver.now() + pause_s
         self._changed()
         self.pump_soon()
+
+    def _has_rested(self, path: SessionPath) -> None:
+        if not path.closed and not self._ended:
+            self.core.allow(path.path_id, ALL_RANKS, self.driver.now())
+            self.pump()
 
     def _permit(self) -> None:
         """Let labels onto the paths of now, as the daemon advises; onto all that stay without advice."""

@@ -199,7 +199,7 @@ class ReplayAccount:
         self._absent = True
         self._stuck_bytes = 0
         self.limit_bytes = limit_bytes
-        self._earned_bytes = INITIAL_STREAM_BYTES
+        self.earned_bytes = INITIAL_STREAM_BYTES
         self._memory = memory
         self._least_bytes = min(limit_bytes, memory.quantum_bytes)
         self._owner = owner
@@ -219,7 +219,7 @@ class ReplayAccount:
         """Return the room for the stream; 0 where it is too little to begin with."""
         most = self.most_bytes(rank)
         if not self._absent:
-            most = min(most, self._earned_bytes + self._stuck_bytes)
+            most = min(most, self.earned_bytes + self._stuck_bytes)
         room = most - self.held_bytes
         return room if room >= self._least_bytes else 0
 
@@ -254,7 +254,7 @@ class ReplayAccount:
     def give(self, size: int) -> None:
         if size:
             self.held_bytes -= size
-            self._earned_bytes += size
+            self.earned_bytes += size
             self._memory.give(size, last=not self.held_bytes)
 
     def give_all(self) -> None:

@@ -247,6 +247,11 @@ class Sender:
         """Return how many bytes of the stream are acknowledged; its end counts as none."""
         return min(self.stream.acked.floor, self.stream.written)
 
+    @property
+    def arrived_bytes(self) -> int:
+        """Return how much has arrived, since the session was in memory: once or twice what was sent."""
+        return self.stream.acked.floor + self.replay.earned_bytes
+
     def everything_acknowledged(self) -> bool:
         return self.irobs.floor == self.next_irob and self.stream.acked.floor == self.stream.stop
 

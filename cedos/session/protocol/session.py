@@ -174,6 +174,10 @@ class Session:
         path.control.append(path_says(path))
         self._tell_thunks(now)
 
+    def in_flight_bytes(self, path_id: int) -> int:
+        """Return the bytes of data sent over a path whose arrival the peer has not confirmed."""
+        return self._path(path_id).state.in_flight_bytes
+
     def path_lost(self, path_id: int, now: float) -> None:
         path = self._path(path_id)
         silent_at_s = path.state.facts.stalled_at_s

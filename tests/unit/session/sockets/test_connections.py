@@ -502,6 +502,61 @@ async def test_what_is_taken_on_the_way_is_not_sent_without_end(monkeypatch):
         server.close()
 
 
+class Swallower:
+    """An attacker on the way who takes what the server sends, but for the handshake, and resets."""
+
+    def __init__(self, address):
+        self._address = address
+        self.took_bytes, self.takes = 0, False
+
+    async def __call__(self, reader, writer):
+        there, onward = await asyncio.open_connection(*self._address)
+
+        async def forth():
+            while data := await reader.read(1 << 16):
+                onward.write(data)
+
+        forward, passed_bytes = asyncio.create_task(forth()), 0
+        with suppress(TimeoutError, ConnectionError):
+            while True:
+                async with asyncio.timeout(0.1 if self.takes else None):
+                    if not (data := await there.read(1 << 16)):
+                        break
+                if self.takes and passed_bytes > 500:
+                    self.took_bytes += len(data)
+                    continue
+                passed_bytes += len(data)
+                writer.write(data)
+        forward.cancel()
+        for each in (writer, onward):
+            each.transport.abort()
+
+
+async def test_what_is_taken_of_a_download_is_not_sent_without_end(monkeypatch):
+    """The end that is dialled had 29 MB a second sent: only what the other end sent was counted."""
+    monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
+    key = KeyPair(os.urandom(32))
+    async with await session.listen(("127.0.0.1", 0), key=key) as listener:
+        thief = Swallower(listener.address)
+        server = await asyncio.start_server(thief, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()[:2]
+        near = await session.connect(address, server_key=key.public, key=KeyPair(os.urandom(32)))
+        far = await listener.accept()
+        await near.write(b"first")
+        assert await far.read_exactly(5) == b"first"
+        thief.takes = True
+        near.flow.paths[next(iter(near.flow.paths))].close("lost", reset=True)
+        await far.write_source(lambda _, count: bytes(count), 4 << 20)
+        await asyncio.sleep(4.0)
+        assert 1 << 20 < thief.took_bytes < 24 << 20
+        thief.takes = False
+        assert await near.read_exactly(4 << 20) == bytes(4 << 20)
+        for each in (near, far):
+            each.abort("the test is over")
+            await each.drained()
+        server.close()
+
+
 async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on(joined):
     near, far = await joined(chooser=Daemon())
     await near.write(b"x")
