@@ -20,11 +20,18 @@ GROUPS: Final = (METERED, *NetworkKind)
 _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?\.)*(?![0-9]+\Z)[a-z0-9_-]{1,63}"
 )
+_BROADCAST: Final = ip_address("255.255.255.255")
 _Network = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 def is_host_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
+
+
+def _is_one_hosts(address: str) -> bool:
+    """Return whether an address is one host's: no name takes other programs' broadcasts."""
+    found = ip_address(address)
+    return not found.is_multicast and found != _BROADCAST
 
 
 # (Each answer to a look-up is held against all rules.)
@@ -62,8 +69,9 @@ class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ValueError(
                 f'host must be a name, an address or a prefix such as 198.51.100.0/24, not "{self.host}"'
             )
-        for each in self.addresses:
-            ip_address(each)
+        own = tuple(each for each in self.addresses if _is_one_hosts(each))
+        if own != self.addresses:
+            msgspec.structs.force_setattr(self, "addresses", own)
 
     @property
     def prefix(self) -> IPv4Network | IPv6Network | None:

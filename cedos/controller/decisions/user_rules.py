@@ -254,8 +254,8 @@ class UserRules:
         own = tuple(self._names.of(rule.host))[-(most // 2) :]
         before = (*(each for each in older if each not in rule.addresses), *rule.addresses)
         known = youngest(before, news, most, own)
-        self._rules[number] = msgspec.structs.replace(rule, addresses=known)
-        return set(known) != set(rule.addresses)
+        self._rules[number] = now = msgspec.structs.replace(rule, addresses=known)
+        return set(now.addresses) != set(rule.addresses)
 
     def named(self, name: str, port: int | None = None, *, any_port: bool = True) -> int | None:
         """Return the number of the closest rule for a name; with `any_port` ports do not matter."""

@@ -399,6 +399,21 @@ def test_what_cannot_be_a_rule_is_refused(wrong):
         msgspec.convert(wrong, RuleRequest)
 
 
+def test_no_answer_puts_what_many_hosts_hear_under_a_rule():
+    """All programs' mDNS and broadcasts went to the rule's network, or were refused."""
+    many = ("255.255.255.255", "224.0.0.251", "ff02::fb")
+    rule = RuleRequest(host="updates.example", only=("lte0",), addresses=("192.0.2.1", *many))
+    rules = UserRules(Outbox(), {"1": msgspec.to_builtins(rule)})
+    rules.set(2, msgspec.structs.replace(rule, host="b.example"))
+    found = tuple(map(ip_address, ("192.0.2.2", *many)))
+    for name in ("updates.example", "b.example"):
+        reply = on.DnsReply(7, 0, False, name, 1, found)
+        rules.on_answer(reply)
+        assert not rules.covers(reply), "such an answer reaches no program"
+        rules.hosts_read({name: found})
+    assert {place for (place, _), _ in rules.places()} == {"192.0.2.1/32", "192.0.2.2/32"}
+
+
 def test_names_below_a_ruled_host_do_not_push_out_its_own_address():
     rules = rules_of(RuleRequest(host="cloud.example", never=("lte0",)))
     rules.on_answer(told("cloud.example", "203.0.113.1"))
