@@ -108,6 +108,7 @@ class Endpoints:
                     scheduler=SCHEDULER,
                     chooser=chooser,
                     limits=limits,
+                    looked_up=of_sessions().follow,
                 )
             except SessionRefusedError:
                 raise

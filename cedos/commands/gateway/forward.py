@@ -275,7 +275,12 @@ async def _run(
             return allowed and not ruled_networks.refusal(egress, gateway.address, address)
 
         made_link = GatewayLink(
-            gateway, DaemonChooser(directories().socket), usable, carried=carried.watch, sizes=sizes
+            gateway,
+            DaemonChooser(directories().socket),
+            usable,
+            carried=carried.watch,
+            sizes=sizes,
+            looked_up=ruled_networks.follow,
         )
         tellers.append(
             CarriedTeller(directories().socket, carried, gateway.host, lambda: made_link.problem)

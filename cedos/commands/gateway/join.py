@@ -106,6 +106,7 @@ async def _try(joined: JoinedGateway) -> tuple[float, str]:
             timeout_s=_PATIENCE_S,
             networks=usable,
             limits=LIMITS,
+            looked_up=ruled.follow,
         )
     except SessionError as error:
         why = f" ({', '.join(refused)})" if refused else ""

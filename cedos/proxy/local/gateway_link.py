@@ -1,7 +1,7 @@
 """The session with the gateway: made when it is needed, kept while it is used, made again after it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from itertools import count
@@ -95,8 +95,10 @@ class GatewayLink:
         carried: WatchStream | None = None,
         # The sizes of servers' earlier bursts, for all sessions of this proxy.
         sizes: SizeHistory | None = None,
+        # Is awaited after each look-up of the gateway's name.
+        looked_up: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        self.joined = joined
+        self.joined, self._looked_up = joined, looked_up
         self._carried, self._sizes = carried, sizes
         self._chooser = chooser
         self._networks = networks
@@ -410,6 +412,7 @@ class GatewayLink:
                 chooser=self._chooser,
                 thrifty=True,
                 limits=LIMITS,
+                looked_up=self._looked_up,
             )
         except (SessionError, OSError) as error:
             # If the gateway refused or has another key, only a person can mend that: it is a problem.

@@ -49,6 +49,7 @@ async def connect(
     chooser: Chooser | None = None,
     thrifty: bool = False,
     limits: SessionLimits | None = None,
+    looked_up: Callable[[], Awaitable[None]] | None = None,
 ) -> Connection:
     """Open a session with a server, over every network that leads there.
 
@@ -69,6 +70,7 @@ async def connect(
             pass its daemon (`cedos.api.asking`).
         thrifty: with a chooser: labels without a decision use metered networks only without others.
         limits: what the session may take of this process.
+        looked_up: is awaited after each look-up of names, before `networks` is asked of the addresses.
 
     Raises:
         SessionError: no connection in time, the server refuses, or it has another key.
@@ -88,7 +90,7 @@ async def connect(
     connection: Connection | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            found = await _resolve(wanted, forever=timeout_s is None)
+            found = await _resolve(wanted, looked_up, forever=timeout_s is None)
             if chooser is not None:
                 await chooser.learn()
             driver = drivers.current()
@@ -98,7 +100,7 @@ async def connect(
                 me,
                 SetUpOptions(int(seconds), driver.hardware_aes, clear),
                 networks or (lambda *_: True),
-                _lookup(wanted),
+                _lookup(wanted, looked_up),
                 (lambda _interface: None) if chooser is None else chooser.network,
             )
             adviser = None if chooser is None else Adviser(DecidedScheduler(made), chooser, thrifty)
@@ -221,13 +223,20 @@ def _shown(wanted: Sequence[Endpoint]) -> str:
     return ", ".join(f"{host} port {port}" for host, port in wanted)
 
 
-def _lookup(wanted: Sequence[Endpoint]) -> Callable[[], Awaitable[Sequence[Endpoint]]] | None:
+def _lookup(
+    wanted: Sequence[Endpoint], looked_up: Callable[[], Awaitable[None]] | None
+) -> Callable[[], Awaitable[Sequence[Endpoint]]] | None:
     if all(is_address(host) for host, _ in wanted):
         return None
-    return partial(_resolve, wanted, forever=True)
+    return partial(_resolve, wanted, looked_up, forever=True)
 
 
-async def _resolve(wanted: Sequence[Endpoint], *, forever: bool) -> list[Endpoint]:
+async def _resolve(
+    wanted: Sequence[Endpoint],
+    looked_up: Callable[[], Awaitable[None]] | None,
+    *,
+    forever: bool,
+) -> list[Endpoint]:
     """Return the addresses behind the names; try until there is one."""
     while True:
         found: list[Endpoint] = []
@@ -246,6 +255,8 @@ async def _resolve(wanted: Sequence[Endpoint], *, forever: bool) -> list[Endpoin
             except OSError as error:
                 unknown = error
         if found:
+            if looked_up is not None:
+                await looked_up()
             return list(dict.fromkeys(found))
         if (
             isinstance(unknown, socket.gaierror)

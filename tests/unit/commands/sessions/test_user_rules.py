@@ -15,7 +15,7 @@ from cedos.commands.console import user_rules
 from cedos.commands.console.transfers import Endpoints
 from cedos.commands.console.user_rules import RuledHosts, RuledNetworks
 from cedos.controller.rule import RuleRequest
-from cedos.errors import DaemonUnreachableError, NoDaemonError
+from cedos.errors import DaemonUnreachableError, NoDaemonError, SessionError
 from cedos.host.monitor import resolvers
 from cedos.model import NetworkKind
 from cedos.session.io.links import Egress
@@ -551,6 +551,26 @@ async def test_a_session_leaves_what_a_new_rule_forbids(daemon):
     await until(connection.paths)
     connection.abort()
     await connection.drained()
+    await listener.close()
+
+
+async def test_an_address_that_a_rule_has_by_the_look_up_itself_is_under_it(daemon, monkeypatch):
+    """The rules were read before the look-up: 2.6 MB went over the forbidden network."""
+    daemon.has()
+    me, its = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
+    listener = await listen(("127.0.0.1", 0), key=its)
+
+    async def look_up(_host, port, **_how):
+        daemon.has(RuleRequest(host="cdn.example", never=("lo",), addresses=("127.0.0.1",)))
+        return [(0, 0, 0, "", ("127.0.0.1", port))]
+
+    await user_rules.of_sessions().follow()
+    await asyncio.sleep(0.3)  # what follows from the beginning is over
+    monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
+    server = KnownServer("www.shop.example", listener.address[1], its.public)
+    ends = Endpoints(me, server, None, None, (), 1.0, 60.0)
+    with pytest.raises(SessionError, match="your rule 1 for cdn"):
+        await ends.dialling()()
     await listener.close()
 
 
