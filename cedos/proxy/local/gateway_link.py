@@ -47,6 +47,9 @@ _CHECK_S: Final = 0.1
 # After this time without an answer to a look-up, another resolver is asked.
 _ANSWER_S: Final = 3.0
 
+# In this time a gateway has said what became of a connection or a request, also to a silent origin.
+_ORIGIN_S: Final = 90.0
+
 _NAME_PATIENCE_S: Final = 0.5
 _NUMBERS: Final = 1 << 32
 
@@ -315,12 +318,14 @@ class GatewayLink:
     ) -> None:
         """Wait for the origin's answer, as long as the gateway is not silent."""
         waiting = self._loop.create_task(opened.accepted())
-        silent_s = 0.0
+        silent_s, until_s = 0.0, self._loop.time() + _ORIGIN_S
         try:
             while not (await asyncio.wait({waiting}, timeout=_CHECK_S))[0]:
                 silent_s = 0.0 if _speaks(streams) else silent_s + _CHECK_S
                 if silent_s >= self._patience_s:
                     raise self._note_away("nothing is heard of it")
+                if self._loop.time() > until_s:
+                    raise GatewayUnreachableError("it does not say whether the origin answers")
             waiting.result()
         finally:
             waiting.cancel()

@@ -680,6 +680,17 @@ async def test_a_gateway_with_another_key_is_not_the_one(ends):
 
 
 @pytest.mark.usefixtures("nothing_is_near")
+async def test_a_gateway_that_answers_no_request_keeps_no_program_for_ever(ends, monkeypatch):
+    """Its session stood, and no path of it was silent: programs waited, also with another way."""
+    monkeypatch.setattr(gateway_link, "_ORIGIN_S", 0.5, raising=False)
+    monkeypatch.setattr(GatewaySession, "_opened", lambda *_: None)
+    await ends.start(fail=Fail.OPEN)
+    assert await _through_or_direct(ends, await ends.origin(echo)) == b"aend"
+    ends.proxy._fail = Fail.CLOSED
+    assert b"does not say" in await ends.why(http_connect(80))
+
+
+@pytest.mark.usefixtures("nothing_is_near")
 async def test_behind_a_captive_portal_it_goes_direct_and_comes_back(ends, monkeypatch):
     """The portal answers in the gateway's place: in HTTP, to whatever was said."""
     monkeypatch.setattr(gateway_link, "AGAIN_S", 0.5)
