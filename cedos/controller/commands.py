@@ -47,6 +47,16 @@ class SetRuled:
 
 
 @dataclass(frozen=True, slots=True)
+class ForbidPlaces:
+    """Let programs begin nothing at places over networks (names); None: forget a place.
+
+    It holds where packets leave, whatever leads them there.
+    """
+
+    places: Mapping[Place, tuple[str, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
 class SetMark:
     """Send new connections that carry a mark over a network; None: like all others."""
 
@@ -364,6 +374,7 @@ Command = (
     | EndRescue
     | FollowHint
     | FollowNetworks
+    | ForbidPlaces
     | ForgetFlow
     | ForgetHint
     | HoldAnswers

@@ -91,6 +91,8 @@ class HostExecutor:
             case do.SetRuled(wanted):
                 if self._lead(command, wanted, steering.set_ruled):
                     post(CommandDone(command))
+            case do.ForbidPlaces(places):
+                steering.forbid(places)
             case do.SetMark(mark, network):
                 steering.set_mark(mark, network)
             case do.MoveConnection(token, strategy):

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import threading
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from cedos.host.profiler.capture import open_capture
 from cedos.host.steer.journal_records import RETRANSMISSION, TCP_RTO_MAX
 from cedos.host.steer.kernel import first_timeout, ipset
 from cedos.host.steer.kernel.egress_wall import EgressWall
+from cedos.host.steer.kernel.rule_filter import element
 from cedos.kernel import conntrack, generic_netlink, privileges, sock_diag
 from cedos.kernel.bpf import AttachType, ProgramType, instruction, load, root_cgroup
 from cedos.kernel.mptcp import FAMILY_NAME, GET_ADDRESS, IPPROTO_MPTCP, mptcp_info, parse_endpoint
@@ -356,13 +358,14 @@ def retransmission(files: Files, daemon_runs: bool) -> Finding:
 
 _CLONE_NEWNET: Final = 0x40000000
 _NO_WALL: Final = (
-    "a flush of the packet filter opens networks that a hard budget blocks, for tenths of a second"
+    "a flush of the packet filter opens networks that a hard budget blocks, for tenths of a second;"
+    " sockets that are bound to an interface pass rules"
 )
 
 
 def second_wall() -> Finding:
     """Test the second wall in a temporary network namespace."""
-    topic = "hard budgets (clsact)"
+    topic = "budgets, rules (clsact)"
     errors: list[Exception] = []
     trying = threading.Thread(target=_try_wall, args=(errors,))
     trying.start()
@@ -385,6 +388,7 @@ def _try_wall(errors: list[Exception]) -> None:
         try:
             if not wall.put_up(["lo"]):
                 raise HostError("the filter does not stand")
+            wall.forbid(socket.if_nametoindex("lo"), {element(ip_network("192.0.2.1"), None): True})
         finally:
             wall.close()
     except (OSError, HostError) as error:

@@ -40,6 +40,7 @@ class ProgramType(IntEnum):
     """BPF_PROG_TYPE_*."""
 
     SOCKET_FILTER = 1
+    SCHED_CLS = 3
     SOCK_OPS = 13
     CGROUP_SOCK_ADDR = 18
 

@@ -120,6 +120,7 @@ class MemoryKernel:
         self.barred: tuple[str, ...] = ()
         self.walled: set[str] = set()
         self.no_wall = False
+        self.forbidden: dict[int, dict[bytes, bool]] = {}  # of users' rules, by interface
         self.log: list[str] = []  # all changes in words, in their order
         self.refuses = 0  # the error number with which every further change is refused; 0: none is
         self.rescue = MemoryRescue(self._changed)
@@ -321,6 +322,19 @@ class MemoryKernel:
         missing = set(interfaces) - self.walled
         self.walled |= missing
         return bool(missing)
+
+    def forbid(self, index: int, changes: Sequence[tuple[bytes, bool | None]]) -> None:
+        if self.no_wall:
+            raise HostError("this kernel has no filters at interfaces")
+        at = self.forbidden.setdefault(index, {})
+        for key, forbidden in changes:
+            if forbidden is None:
+                at.pop(key, None)
+            else:
+                at[key] = forbidden
+
+    def put_back_rules(self) -> bool:
+        return False
 
     def remove_wall(self, but: Sequence[str]) -> bool:
         there = self.walled - {*but}

@@ -14,6 +14,7 @@ import msgspec
 
 from cedos.controller.commands import (
     NOWHERE,
+    ForbidPlaces,
     KeepRules,
     MoveConnection,
     Place,
@@ -456,6 +457,8 @@ class RuledDestinations:
         # Where places are led as was commanded, and how many commands about each are not done yet.
         self.led: LedConnections[Place] = LedConnections()
         self._due: dict[Place, int] = {}
+        # The networks that are forbidden at places, as was commanded.
+        self._forbidden: dict[Place, tuple[str, ...]] = {}
         # The addresses as they were when they were led last; whether the kernel has refused some of that.
         self._led_from: Mapping[str, Sequence[int]] = {}
         self._refused = False
@@ -552,7 +555,7 @@ class RuledDestinations:
     def reconsider(self, context: Context) -> None:
         self.rules.keep()
         before, self._ruled = self._ruled, {}
-        if not self.rules.rules and not self.led.withdrawn:
+        if not self.rules.rules and not self.led.withdrawn and not self._forbidden:
             self._follow()
             return
         unknown = self._decider.unknown()
@@ -613,22 +616,54 @@ class RuledDestinations:
             place: self._ruled[which].network or NOWHERE
             for place, which in self.rules.by_place().items()
         }
-        wanted = self._to_resolvers(wanted) | self._shared_subnets(wanted) | wanted
+        ways, subnets = self._ways_to_resolvers(), self._shared_subnets(wanted)
+        self._forbid(ways, subnets)
+        wanted = self._to_resolvers(wanted, ways) | subnets | wanted
         if news := self.led.change(self.led.withdrawn | wanted):
             for place in news:
                 self._due[place] = self._due.get(place, 0) + 1
             self._outbox.give(SetRuled(news))
 
+    def _forbid(self, ways: Mapping[Address, Sequence[str]], subnets: Collection[Place]) -> None:
+        """Forbid the networks that rules do, but for the ways to resolvers and to shared subnets.
+
+        An interface on which a network or helper is allowed is open. Portals' rules forbid nothing.
+        """
+        rules, networks = self.rules.rules, self._decider.networks
+        there = (*networks, *self._decider.helpers)
+        closed: dict[tuple[int, ...], tuple[str, ...]] = {}
+        forbidden: dict[Place, tuple[str, ...]] = {}
+        for place, (numbers, _) in self.rules.by_place().items():
+            if numbers[0] < 0:
+                continue
+            if numbers not in closed:
+                own = [rules[number] for number in numbers]
+                open_ = {n.interface for n in there if all(allows(rule, n) for rule in own)}
+                closed[numbers] = tuple(n.name for n in networks if n.interface not in open_)
+            forbidden[place] = closed[numbers]
+        for resolver, names in ways.items():
+            if self._ruled_by_name(resolver):
+                others = tuple(n.name for n in networks if n.name not in names)
+                forbidden[place_of(resolver, _DNS)] = others
+        for place in subnets:
+            own = [n.name for n in networks if any(str(a.network) == place[0] for a in n.addresses)]
+            forbidden.setdefault(place, tuple(n.name for n in networks if n.name not in own))
+        before, self._forbidden = self._forbidden, forbidden
+        news: dict[Place, tuple[str, ...] | None] = dict.fromkeys(before.keys() - forbidden.keys())
+        news |= {place: each for place, each in forbidden.items() if before.get(place) != each}
+        if news:
+            self._outbox.give(ForbidPlaces(news))
+
+    def _ruled_by_name(self, resolver: Address) -> bool:
+        number = self.rules.of(resolver, _DNS)
+        return number is not None and self.rules.rules[number].prefix is None
+
     def _follow(self) -> None:
         self._behind = self._refused = False
         self._led_from = self.rules.by_address
 
-    def _to_resolvers(self, wanted: Mapping[Place, str | None]) -> dict[Place, str | None]:
-        """Lead questions to the resolvers of networks to these, though a ruled name leads there, too.
-
-        Else who has a name below a ruled one, or answers for it, ends all look-ups over a network. What
-        a rule for a prefix says of such questions holds: no answer takes that away.
-        """
+    def _ways_to_resolvers(self) -> dict[Address, list[str]]:
+        """Return the resolvers and routers of networks, each with those that lead questions there."""
         rules = self.rules.rules
         ways: dict[Address, list[str]] = {}
         for network in sorted(self._decider.usable, key=lambda each: each.metered):
@@ -636,13 +671,22 @@ class RuledDestinations:
                 number = self.rules.of(resolver, _DNS, named=False)
                 if number is None or number < 0 or allows(rules[number], network):
                     ways.setdefault(resolver, []).append(network.name)
-        found: dict[Place, str | None] = {}
-        for resolver, networks in ways.items():
-            number = self.rules.of(resolver, _DNS)
-            by_name = number is not None and rules[number].prefix is None
-            if by_name and wanted.get(place_of(resolver, None)) not in networks:
-                found[place_of(resolver, _DNS)] = networks[0]
-        return found
+        return ways
+
+    def _to_resolvers(
+        self, wanted: Mapping[Place, str | None], ways: Mapping[Address, Sequence[str]]
+    ) -> dict[Place, str | None]:
+        """Lead questions to the resolvers of networks to these, though a ruled name leads there, too.
+
+        Else who has a name below a ruled one, or answers for it, ends all look-ups over a network. What
+        a rule for a prefix says of such questions holds: no answer takes that away.
+        """
+        return {
+            place_of(resolver, _DNS): networks[0]
+            for resolver, networks in ways.items()
+            if self._ruled_by_name(resolver)
+            and wanted.get(place_of(resolver, None)) not in networks
+        }
 
     def _shared_subnets(self, wanted: Mapping[Place, str | None]) -> dict[Place, str | None]:
         """Lead private subnets that several networks have to one of these, beside rules for more.

@@ -33,6 +33,7 @@ from cedos.host.steer.journal_records import (
     of_here,
     read_records,
 )
+from cedos.host.steer.kernel import rule_filter
 from cedos.host.steer.kernel.filter_rules import INTERFACE, QUEUE
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
 from cedos.host.steer.kernel.linux import LinuxKernel
@@ -212,6 +213,12 @@ class PrivilegedPart:
     def raise_wall(self, interfaces: tuple[str, ...]) -> bool:
         self._known(FILTER)
         return self._kernel.raise_wall(_checked_interfaces(interfaces))
+
+    def forbid(self, index: int, changes: tuple[tuple[bytes, bool | None], ...]) -> None:
+        self._known(FILTER)
+        if any(len(key) != rule_filter.KEY_BYTES for key, _ in changes):
+            raise PermissionError(errno.EPERM, "no elements of rules")
+        self._kernel.forbid(index, changes)
 
     def remove_wall(self, but: tuple[str, ...]) -> bool:
         return self._kernel.remove_wall(_checked_interfaces(but))

@@ -78,7 +78,7 @@ def past_announced(
     rules: set[Rule] = set()
     for version in (4, 6):
         places = {each: name for each, name in ruled.items() if each.prefix.version == version}
-        subnets = _own_subnets(version, networks)
+        subnets = own_subnets(version, networks)
         found = [
             (destination, subnet, network)
             for destination, name in places.items()
@@ -119,7 +119,7 @@ def _past(destination: Destination, prefix: Prefix, step: int) -> Rule:
     )
 
 
-def _own_subnets(version: int, networks: Collection[Network]) -> dict[Prefix, Network]:
+def own_subnets(version: int, networks: Collection[Network]) -> dict[Prefix, Network]:
     """Return the networks' subnets of private addresses, without those that overlap with another's."""
     subnets = [
         (interface.network, network)

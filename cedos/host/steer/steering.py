@@ -42,6 +42,7 @@ from cedos.host.steer.repairs import (
 from cedos.host.steer.rescues import Rescues
 from cedos.host.steer.routing_plan import Destination
 from cedos.host.steer.routing_rules import Routing
+from cedos.host.steer.rule_wall import RuleWall
 from cedos.host.steer.undo import restore, undo_all
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import PROTOCOLS
@@ -134,6 +135,7 @@ class Steering:
         self.rescues = Rescues(
             self._kernel, self._routing, self._connections, self._networks, self._sysctls.note
         )
+        self._rule_wall = RuleWall(self._kernel)
         self.barring = Barring(
             self._kernel, self._filter, self._connections, self._networks, self._sysctls
         )
@@ -241,6 +243,9 @@ class Steering:
         self._connections.close()
         self.rescues.close()
         self.barring.close()
+        if not self._goes_on():
+            with suppress(OSError, HostError):  # what follows undoes it by its marks
+                self._rule_wall.close()
         self._filter.leave()
         if self._settling is not None:
             self._settling.cancel()
@@ -311,6 +316,7 @@ class Steering:
         self._must_be_open()
         self._networks.clear()
         self._networks.update({network.name: network for network in networks})
+        self._at_interfaces(lambda: self._rule_wall.follow(networks))
         with refusals("follow the networks"):
             self._routing.networks_changed(networks)
             self._notes()
@@ -380,6 +386,25 @@ class Steering:
         }
         with refusals(f"lead {len(places)} destinations"):
             self._routing.set_destinations(places)
+
+    def forbid(self, places: Mapping[tuple[str, int | None], Sequence[str] | None]) -> None:
+        """Let programs begin nothing at places over networks (names), whatever leads them there.
+
+        None: forget a place. What the kernel refuses is a problem, and tried again.
+        """
+        self._must_be_open()
+        self._at_interfaces(lambda: self._rule_wall.forbid(places))
+
+    def _at_interfaces(self, act: Callable[[], object]) -> None:
+        try:
+            act()
+        except (OSError, HostError) as error:
+            why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            self._problem(
+                "rules", f"your rules hold by routes alone, which some sockets pass: {why}"
+            )
+        else:
+            self._problem("rules", None)
 
     def set_mark(self, mark: int, network_name: str | None) -> None:
         """Lead new connections whose socket carries a mark to a network; None: like all others again.
@@ -514,7 +539,8 @@ class Steering:
             self._problem("routing", None)
 
     def _look(self) -> None:
-        """Try again once a second what failed."""
+        """Try again once a second what failed; put back what others took out at interfaces."""
+        self._at_interfaces(self._rule_wall.repair)
         if self._unsettled and self._settling is None:
             self._settled()
         elif self._routing.stale:

@@ -146,7 +146,7 @@ def undo_all(kernel: SteeringKernel, journal: JournalReading, *, wall: bool = Tr
     done = attempt("rescued flows", lambda: undo_rescue(kernel))
     done += attempt("the chains CEDOS_* of iptables", lambda: _filter(kernel))
     if wall:
-        done += attempt("the filters of barred interfaces", lambda: _wall(kernel))
+        done += attempt("the filters at interfaces", lambda: _wall(kernel))
     # Leftovers without a journal: it is lost.
     lost = not journal.records and (bool(done) or _stands(kernel))
     doubtful = journal.damaged or bool(journal.foreign) or lost
@@ -257,7 +257,7 @@ def _given(key: str, journal: JournalReading) -> list[list[str]]:
 
 
 def _wall(kernel: SteeringKernel) -> list[str]:
-    return ["deleted: the filters of barred interfaces"] if kernel.remove_wall(()) else []
+    return ["deleted: the filters at interfaces"] if kernel.remove_wall(()) else []
 
 
 def _filter(kernel: SteeringKernel) -> list[str]:

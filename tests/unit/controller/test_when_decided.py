@@ -296,7 +296,7 @@ def test_a_rule_leads_at_once_and_is_kept():
     script = Script()
     rule = RuleRequest(host="192.0.2.1", only=("lte0",))
     kinds = [type(each).__name__ for each in script.tell(on.RuleSet(3, rule), at_s=9.0)]
-    assert kinds == ["KeepRules", "RecordDecision", "SetRuled"]
+    assert kinds == ["KeepRules", "RecordDecision", "ForbidPlaces", "SetRuled"]
 
 
 def test_what_witnesses_say_is_a_reason_to_look_but_an_answer_is_none(script):

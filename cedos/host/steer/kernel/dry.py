@@ -124,6 +124,12 @@ class DryKernel:
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         return False
 
+    def forbid(self, index: int, changes: Sequence[tuple[bytes, bool | None]]) -> None:
+        self._tell(f"interface {index}: rules about {len(changes)} places")
+
+    def put_back_rules(self) -> bool:
+        return False
+
     def remove_wall(self, but: Sequence[str]) -> bool:
         return False
 

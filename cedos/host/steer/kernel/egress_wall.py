@@ -6,26 +6,31 @@ through. Of guests that have an address of their own upon the interface (macvlan
 the first wall by. No program is told why others do not. Incoming packets are not looked at: their bytes
 are paid for already, and without an answer the flow ends. See docs/decisions/second-wall.md.
 
-Ours is told by priority and handle. The handle says, too, whether the interface had a `clsact` before.
+Beside it stands the filter of users' rules (`rule_filter`), which this module puts up, too.
+
+Ours are told by priority and handle. The handle says, too, whether the interface had a `clsact` before.
 """
 
 import errno
+import os
 import struct
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Final
 
 from cedos.errors import HostError
+from cedos.host.steer.kernel import rule_filter
 from cedos.host.steer.kernel.filter_rules import (
     HOST_ICMPV6,
     REPORT_BYTES,
     RESET_BYTES,
     SMALL_ICMPV6,
 )
-from cedos.kernel import rtnetlink
+from cedos.kernel import bpf, rtnetlink
+from cedos.kernel.bpf import BpfMap, MapType, ProgramType
 from cedos.kernel.classic_bpf import NETWORK_HEADER, PROTOCOL, Assembler
 from cedos.kernel.netlink import (
     NETLINK_ROUTE,
@@ -59,11 +64,12 @@ _CLSACT_PARENT, _CLSACT_HANDLE = 0xFFFFFFF1, 0xFFFF0000
 _MESSAGE: Final = struct.Struct("=BxxxiIII")  # family, interface, handle, parent, information
 _KIND, _OPTIONS = 1, 2
 _BPF: Final = "bpf"
-_BPF_LENGTH, _BPF_CODE, _BPF_FLAGS = 4, 5, 8
+_BPF_LENGTH, _BPF_CODE, _BPF_FILE, _BPF_NAME, _BPF_FLAGS = 4, 5, 6, 7, 8
 _DIRECT_ACTION: Final = 1
 _INSTRUCTION_BYTES: Final = 8
 _EVERY_PROTOCOL: Final = 0x0300  # ETH_P_ALL in network byte order
-_PRIORITY: Final = 7300
+# Of the wall, and of users' rules.
+_PRIORITY, _OF_RULES = 7300, 7301
 _CLSACT_IS_OURS, _CLSACT_WAS_THERE = 0xCED05, 0xCED06
 _HANDLES: Final = (_CLSACT_IS_OURS, _CLSACT_WAS_THERE)
 _ETHERNET, _ETHERNET_HEADER_BYTES = 1, 14
@@ -104,13 +110,18 @@ def clsact_request(index: int) -> bytes:
 
 def filter_request(index: int, priority: int, handle: int, code: bytes) -> bytes:
     """Add a filter on what leaves an interface (RTM_NEWTFILTER)."""
-    options = nested(
-        _OPTIONS,
-        attribute(_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION)),
+    return _filter_request(
+        index,
+        priority,
+        handle,
         attribute(_BPF_LENGTH, struct.pack("=H", len(code) // _INSTRUCTION_BYTES)),
         attribute(_BPF_CODE, code),
     )
-    return _filter(index, priority, handle) + options
+
+
+def _filter_request(index: int, priority: int, handle: int, *program: bytes) -> bytes:
+    direct = attribute(_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION))
+    return _filter(index, priority, handle) + nested(_OPTIONS, direct, *program)
 
 
 def named_filter_request(index: int, priority: int, handle: int) -> bytes:
@@ -152,6 +163,40 @@ def takes_out(message: NetlinkMessage) -> bool:
     return gone.kind == CLSACT if message.type == RTM_DELQDISC else gone.parent == EGRESS
 
 
+@dataclass(slots=True)
+class _Rules:
+    """An interface's filter of users' rules: the open table and program, and what is in the table."""
+
+    table: BpfMap
+    program: int
+    elements: set[bytes] = field(default_factory=set)
+
+    @classmethod
+    def new(cls) -> "_Rules":
+        table = BpfMap(
+            rule_filter.KEY_BYTES, rule_filter.VALUE.size, rule_filter.MOST, MapType.LPM_TRIE
+        )
+        try:
+            code = rule_filter.program(table.file)
+            return cls(table, bpf.load(code, ProgramType.SCHED_CLS, name="cedos_rules"))
+        except BaseException:
+            table.close()
+            raise
+
+    def change(self, changes: Mapping[bytes, bool | None]) -> None:
+        for key, forbidden in changes.items():
+            if forbidden is not None:
+                self.table[key] = rule_filter.VALUE.pack(forbidden)
+                self.elements.add(key)
+            elif key in self.elements:
+                del self.table[key]
+                self.elements.discard(key)
+
+    def close(self) -> None:
+        os.close(self.program)
+        self.table.close()
+
+
 class EgressWall:
     """The wall at the interfaces of one namespace. Other threads may call it, too. Errors: OSError.
 
@@ -164,6 +209,36 @@ class EgressWall:
         self._turn = threading.Lock()
         self._made: set[int] = set()
         self._addresses: dict[int, bytes] = {}
+        self._rules: dict[int, _Rules] = {}
+
+    def forbid(self, index: int, changes: Mapping[bytes, bool | None]) -> None:
+        """Say of elements (`rule_filter`) whether they are forbidden at an interface; None: forget them.
+
+        Where nothing is left to say, the filter goes. One that an earlier daemon left is replaced.
+        """
+        with self._turn:
+            new = index not in self._rules
+            if new and not any(each is not None for each in changes.values()):
+                return
+            rules = _Rules.new() if new else self._rules[index]
+            try:
+                rules.change(changes)
+                if new:
+                    self._put_rules(index, rules, anew=True)
+            except BaseException:
+                if new:
+                    rules.close()
+                raise
+            self._rules[index] = rules
+            if not rules.elements:
+                self._rules.pop(index).close()
+                self._take_down(index, self._qdiscs().get(index, ""), (_OF_RULES,))
+
+    def put_back_rules(self) -> bool:
+        """Put back the filters of users' rules that others took out; return whether there was one."""
+        with self._turn:
+            put_back = [self._put_rules(index, rules) for index, rules in self._rules.items()]
+        return any(put_back)
 
     def put_up(self, names: Collection[str]) -> bool:
         """Put up what is missing of it at these interfaces; return whether something was.
@@ -183,14 +258,27 @@ class EgressWall:
         return any(put_up)
 
     def remove(self, but: Collection[str]) -> bool:
-        """Take down the wall of any process but at these interfaces; return whether one stood."""
+        """Take down the wall of any process but at these interfaces; return whether one stood.
+
+        Filters of users' rules go where this object has put up none.
+        """
         with self._turn:
             there = self._qdiscs()
-            others = there.keys() - {link.index for link in self._there(but)}
-            taken_down = [self._take_down(index, there[index]) for index in others]
-        return any(taken_down)
+            kept = {link.index for link in self._there(but)}
+            taken_down = False
+            for index, kind in there.items():
+                stays = {_PRIORITY: index in kept, _OF_RULES: index in self._rules}
+                if gone := [priority for priority, each in stays.items() if not each]:
+                    if _PRIORITY in gone:
+                        self._addresses.pop(index, None)
+                    taken_down |= self._take_down(index, kind, gone)
+        return taken_down
 
     def close(self) -> None:
+        """Close what is open; filters stay."""
+        for rules in self._rules.values():
+            rules.close()
+        self._rules.clear()
         self._requester.close()
 
     def _there(self, names: Collection[str]) -> list[Link]:
@@ -209,12 +297,31 @@ class EgressWall:
         except OSError as error:
             if error.errno in _GONE:
                 return False
-            if error.errno in _MISSING:
-                raise HostError(
-                    "this kernel has no filters at interfaces (CONFIG_NET_SCH_INGRESS,"
-                    f" CONFIG_NET_CLS_BPF): {error.strerror}"
-                ) from error
-            raise
+            raise _without_filters(error) from error
+
+    def _put_rules(self, index: int, rules: _Rules, *, anew: bool = False) -> bool:
+        """Put up the filter of users' rules; `anew`: also in the place of an earlier daemon's.
+
+        Return whether it did. An interface that is gone has none.
+        """
+        try:
+            if self._stands(index, _OF_RULES) and not anew:
+                return False
+            request = partial(self._rules_request, index, rules)
+            return self._put(index, f"interface {index}", request, NLM_F_CREATE)
+        except OSError as error:
+            if error.errno in _GONE:
+                return False
+            raise _without_filters(error) from error
+
+    def _rules_request(self, index: int, rules: _Rules) -> tuple[int, bytes]:
+        return RTM_NEWTFILTER, _filter_request(
+            index,
+            _OF_RULES,
+            self._handle(index),
+            attribute(_BPF_FILE, struct.pack("=I", rules.program)),
+            attribute(_BPF_NAME, b"cedos_rules\0"),
+        )
 
     def _empty_queue(self, link: Link) -> None:
         """Drop what waits to leave: it has passed the wall's place already, and may be megabytes.
@@ -230,49 +337,56 @@ class EgressWall:
             )
 
     def _added(self, link: Link) -> bool:
-        if self._stands(link):
+        if self._stands(link.index, _PRIORITY):
             return False
-        clsact, kind = clsact_request(link.index), self._qdiscs().get(link.index)
+        new = NLM_F_CREATE | NLM_F_EXCL
+        return self._put(link.index, link.name, lambda: self._filter(link), new)
+
+    def _put(
+        self, index: int, name: str, request: Callable[[], tuple[int, bytes]], flags: int
+    ) -> bool:
+        """Add a filter, with what it stands on; return False if it was there."""
+        clsact, kind = clsact_request(index), self._qdiscs().get(index)
         if kind == _INGRESS_ALONE:
             raise HostError(
-                f"{link.name} has the qdisc `{kind}`, in whose place `{CLSACT}` would be needed"
+                f"{name} has the qdisc `{kind}`, in whose place `{CLSACT}` would be needed"
             )
-        new = NLM_F_CREATE | NLM_F_EXCL
         makes = []
         if kind is None:
             # Without the filter none would know it for ours.
-            self._made.add(link.index)
-            makes.append((RTM_NEWQDISC, clsact, new))
-        *unmade, refused = self._requester.ask_together(*makes, (*self._filter(link), new))
+            self._made.add(index)
+            makes.append((RTM_NEWQDISC, clsact, NLM_F_CREATE | NLM_F_EXCL))
+        *unmade, refused = self._requester.ask_together(*makes, (*request(), flags))
         if refused is not None and refused.errno != errno.EEXIST:
             if makes:
-                self._made.discard(link.index)
+                self._made.discard(index)
             if unmade == [None]:
                 self._requester.ask(RTM_DELQDISC, clsact)
             raise next(filter(None, unmade), refused)
         return refused is None
 
-    def _stands(self, link: Link) -> bool:
+    def _stands(self, index: int, priority: int) -> bool:
         """Return whether it is there. A killed daemon's tells, too, who has made what it stands on."""
-        for handle in sorted(_HANDLES, key=self._handle(link).__ne__):
+        for handle in sorted(_HANDLES, key=self._handle(index).__ne__):
             try:
-                asked = named_filter_request(link.index, _PRIORITY, handle)
+                asked = named_filter_request(index, priority, handle)
                 self._requester.ask(RTM_GETTFILTER, asked)
             except OSError as error:
                 if error.errno in _GONE:
                     raise
                 continue
             if handle == _CLSACT_IS_OURS:
-                self._made.add(link.index)
+                self._made.add(index)
             return True
         return False
 
     def _filter(self, link: Link) -> tuple[int, bytes]:
         code = program(link.type, link.hardware_address)
-        return RTM_NEWTFILTER, filter_request(link.index, _PRIORITY, self._handle(link), code)
+        handle = self._handle(link.index)
+        return RTM_NEWTFILTER, filter_request(link.index, _PRIORITY, handle, code)
 
-    def _handle(self, link: Link) -> int:
-        return _CLSACT_IS_OURS if link.index in self._made else _CLSACT_WAS_THERE
+    def _handle(self, index: int) -> int:
+        return _CLSACT_IS_OURS if index in self._made else _CLSACT_WAS_THERE
 
     def _link(self, name: str) -> Link | None:
         try:
@@ -294,20 +408,23 @@ class EgressWall:
         found = filter(None, map(parse, answers))
         return {each.index: each.kind for each in found if each.kind in (CLSACT, _INGRESS_ALONE)}
 
-    def _take_down(self, index: int, kind: str) -> bool:
+    def _take_down(self, index: int, kind: str, priorities: Collection[int]) -> bool:
+        """Take down filters of ours, and what they stood on if nothing else does; False: none stood."""
         leaving = self._filters(index, EGRESS)
-        ours = {each.handle for each in leaving if _is_ours(each)}
-        made = kind == CLSACT and (index in self._made or _CLSACT_IS_OURS in ours)
-        self._made.discard(index)
-        self._addresses.pop(index, None)
-        others = any(each.priority != _PRIORITY for each in leaving)
+        ours = [each for each in leaving if each.priority in priorities and each.handle in _HANDLES]
+        made = index in self._made or any(each.handle == _CLSACT_IS_OURS for each in ours)
+        # (The kernel lists a priority, too, with the handle 0.)
+        others = any(
+            each.priority not in priorities or (each.handle and each not in ours)
+            for each in leaving
+        )
         with suppress(FileNotFoundError):  # another program has been faster
-            if made and not others and not self._filters(index, INGRESS):
-                request = clsact_request(index)
-                self._requester.ask(RTM_DELQDISC, request)
+            if made and kind == CLSACT and not others and not self._filters(index, INGRESS):
+                self._made.discard(index)
+                self._requester.ask(RTM_DELQDISC, clsact_request(index))
                 return True
-            for handle in ours:
-                request = named_filter_request(index, _PRIORITY, handle)
+            for each in ours:
+                request = named_filter_request(index, each.priority, each.handle)
                 self._requester.ask(RTM_DELTFILTER, request)
         return bool(ours)
 
@@ -317,8 +434,13 @@ class EgressWall:
         return list(filter(None, map(parse, answers)))
 
 
-def _is_ours(found: TrafficControl) -> bool:
-    return found.priority == _PRIORITY and found.handle in _HANDLES
+def _without_filters(error: OSError) -> OSError | HostError:
+    if error.errno not in _MISSING:
+        return error
+    return HostError(
+        "this kernel has no filters at interfaces (CONFIG_NET_SCH_INGRESS,"
+        f" CONFIG_NET_CLS_BPF): {error.strerror}"
+    )
 
 
 @cache

@@ -128,9 +128,23 @@ class SteeringKernel(Protocol):
         It takes less than a millisecond. HostError: this kernel cannot have one.
         """
 
+    @privileged(FILTER)
+    def forbid(self, index: int, changes: Sequence[tuple[bytes, bool | None]]) -> None:
+        """Say of elements (`rule_filter`) whether programs may begin nothing there over an interface.
+
+        None: forget one. HostError: this kernel cannot hold programs back there.
+        """
+
+    @privileged(FILTER)
+    def put_back_rules(self) -> bool:
+        """Put back what others took out of that; return whether there was something."""
+
     @privileged(slow=True)
     def remove_wall(self, but: Sequence[str]) -> bool:
-        """Take the second wall away wherever it stands but at these; return whether there was one."""
+        """Take the second wall away wherever it stands but at these; return whether there was one.
+
+        What another process forbade at interfaces goes, too.
+        """
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
         """Call back from the running event loop when something of ours may have gone.

@@ -315,6 +315,12 @@ class LinuxKernel:
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         return self._wall.put_up(interfaces)
 
+    def forbid(self, index: int, changes: Sequence[tuple[bytes, bool | None]]) -> None:
+        self._wall.forbid(index, dict(changes))
+
+    def put_back_rules(self) -> bool:
+        return self._wall.put_back_rules()
+
     def remove_wall(self, but: Sequence[str]) -> bool:
         return self._wall.remove(but)
 

@@ -5,6 +5,7 @@ import json
 import socket
 import sys
 from contextlib import contextmanager
+from ipaddress import ip_network
 
 import pytest
 from kit.steered import steering_of
@@ -12,8 +13,12 @@ from kit.steered import steering_of
 from cedos.errors import HostError
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.egress_wall import EgressWall
+from cedos.host.steer.kernel.rule_filter import element
 from cedos.host.steer.undo import restore
 
+SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}
+FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
+TCP_PORT, UDP_PORT = 8000, 8001
 NEAR = {4: "192.168.44.1", 6: "2001:db8:44::1"}
 """What only lte0 leads to, without a daemon, too."""
 FOREIGN = ("filter add dev lte0 egress prio 9 protocol ip bpf da bytecode", "1,6 0 0 0")
@@ -184,3 +189,121 @@ def test_a_packet_filter_that_nobody_puts_back_opens_nothing(host):
     assert host.state() == before
     with host.client.entered():
         assert not restore(host.directory).done
+
+
+def elements(forbidden):
+    return {element(ip_network(prefix), port): each for (prefix, port), each in forbidden.items()}
+
+
+def datagram_comes(host, version, to, interface="lte0", **how):
+    """Return whether a bound socket's datagram brings an answer."""
+    with host.client.entered():
+        asking = socket.socket(FAMILY[version], socket.SOCK_DGRAM)
+    with asking:
+        asking.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+        for option in how.get("options", ()):
+            asking.setsockopt(*option)
+        asking.settimeout(0.5)
+        asking.sendto(how.get("data", b"who"), (to, UDP_PORT))
+        try:
+            return bool(asking.recv(100))
+        except TimeoutError:
+            return False
+
+
+def answers_come_anywhere(host):
+    for name in ("all", "wlan0", "lte0"):
+        host.client.sysctl(f"net.ipv4.conf.{name}.rp_filter", 0)
+
+
+def sent_packets(host):
+    (shown,) = json.loads(host.client.ip("-j", "-s", "link", "show", "lte0"))
+    return shown["stats64"]["tx"]["packets"]
+
+
+def opens(host, version, to, interface="lte0"):
+    with host.client.entered():
+        connecting = socket.socket(FAMILY[version], socket.SOCK_STREAM)
+    with connecting:
+        connecting.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+        connecting.settimeout(0.5)
+        return connecting.connect_ex((to, TCP_PORT)) == 0
+
+
+def test_programs_begin_nothing_where_a_rule_forbids_an_interface(host):
+    """Sockets that are bound to an interface pass all routing by."""
+    answers_come_anywhere(host)
+    before = host.state()
+    index = host.networks()[1].index
+    four, six = (f"{SERVER[version]}/{length}" for version, length in ((4, 32), (6, 128)))
+    with wall(host) as made:
+        living = host.connect(4, to=NEAR[4])
+        made.forbid(index, {})
+        assert host.state() == before
+        made.forbid(index, elements({(four, None): True, (six, None): True}))
+        for version in (4, 6):
+            assert not opens(host, version, SERVER[version])
+            assert not datagram_comes(host, version, SERVER[version])
+            assert opens(host, version, SERVER[version], "wlan0")
+            assert datagram_comes(host, version, SERVER[version], "wlan0")
+            assert opens(host, version, NEAR[version])
+        # The longest prefix counts; a rule for a port before one for all.
+        made.forbid(index, elements({("0.0.0.0/0", None): True, (four, None): False}))
+        assert opens(host, 4, SERVER[4])
+        assert not opens(host, 4, NEAR[4])
+        living.sendall(b"anything")  # what lives goes on
+        assert living.recv(8) == b"anything"
+        made.forbid(index, elements({(four, None): True, ("0.0.0.0/0", TCP_PORT): False}))
+        assert opens(host, 4, SERVER[4])
+        assert not datagram_comes(host, 4, SERVER[4])
+        # Taken out by another program.
+        assert not made.put_back_rules()
+        controlled(host, "qdisc del dev lte0 clsact")
+        assert datagram_comes(host, 4, SERVER[4])
+        assert made.put_back_rules()
+        assert not datagram_comes(host, 4, SERVER[4])
+        gone = dict.fromkeys([*elements({(four, None): 1, (six, None): 1, ("0.0.0.0/0", None): 1})])
+        made.forbid(index, gone)
+        made.forbid(index, {element(ip_network("0.0.0.0/0"), TCP_PORT): None})
+        assert opens(host, 4, SERVER[4])
+        assert host.state() == before
+
+
+def test_no_packet_hides_its_destination_or_its_port(host):
+    answers_come_anywhere(host)
+    index = host.networks()[1].index
+    with wall(host) as made:
+        made.forbid(index, elements({(f"{SERVER[4]}/32", UDP_PORT): True, ("::/0", None): True}))
+        assert not datagram_comes(host, 4, SERVER[4], data=b"who" + bytes(8000))
+        assert not datagram_comes(host, 6, SERVER[6], data=b"who" + bytes(8000))
+        # Source route by the router; routing header.
+        route = bytes([1, 131, 7, 4]) + socket.inet_aton(SERVER[4])
+        for options, passes in ([], True), ([(socket.IPPROTO_IP, socket.IP_OPTIONS, route)], False):
+            before = sent_packets(host)
+            datagram_comes(host, 4, NEAR[4], options=options)
+            assert (sent_packets(host) > before) is passes
+        made.forbid(index, dict.fromkeys(elements({(f"{SERVER[4]}/32", UDP_PORT): True})))
+        made.forbid(index, elements({("::/0", None): None, ("2001:db8:100::9/128", None): True}))
+        assert datagram_comes(host, 6, SERVER[6], data=b"who" + bytes(8000))
+
+
+def test_both_walls_share_what_they_stand_on_and_a_killed_daemons_goes(host):
+    answers_come_anywhere(host)
+    before = host.state()
+    index = host.networks()[1].index
+    forbidden = elements({(f"{SERVER[4]}/32", None): True})
+    with wall(host) as killed:
+        killed.forbid(index, forbidden)
+        killed.put_up(["lte0"])
+        assert killed.remove([])
+        assert not opens(host, 4, SERVER[4])  # the rules stand
+        killed.put_up(["lte0"])
+    with wall(host) as made:
+        assert not opens(host, 4, SERVER[4])
+        made.forbid(index, elements({(f"{NEAR[4]}/32", None): True}))
+        made.remove([])
+        assert opens(host, 4, SERVER[4])
+        assert not opens(host, 4, NEAR[4])
+    with wall(host) as restoring:
+        assert restoring.remove([])
+    assert host.state() == before

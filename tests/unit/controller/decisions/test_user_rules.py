@@ -759,3 +759,51 @@ def test_a_host_is_explained_by_the_rule_that_applies(script):
         assert rule_of(asked) == said, asked
     refused = ruled.about("eu.mirror.updates.example")
     assert "so connections are refused" in refused.reason
+
+
+def forbidden(commands):
+    (command,) = of_kind(give.ForbidPlaces, commands)
+    return command.places
+
+
+def test_the_networks_that_no_rule_of_an_address_allows_are_forbidden():
+    script = Script(rules={"1": msgspec.to_builtins(NOT_METERED)})
+    first = [
+        each for each in script.given(object) if hasattr(each, "places") or hasattr(each, "wanted")
+    ]
+    assert first[:2] == [give.ForbidPlaces({PLACE: ("lte0",)}), give.SetRuled({PLACE: "wlan0"})]
+    assert not of_kind(give.ForbidPlaces, script.decide(9.0))
+    # One that has become metered; one that is there again.
+    metered = replace(WLAN, metered=True)
+    assert forbidden(script.networks(metered, LTE, at_s=10.0)) == {PLACE: ("wlan0", "lte0")}
+    assert forbidden(script.networks(WLAN, LTE, at_s=11.0)) == {PLACE: ("lte0",)}
+    assert forbidden(script.tell(on.RuleSet(1, None), at_s=12.0)) == {PLACE: None}
+
+
+def test_where_the_names_of_two_rules_lead_to_an_address_both_forbid(script):
+    here = (str(SERVER),)
+    one = RuleRequest(host="bank.example", never=("lte0",), addresses=here)
+    other = RuleRequest(host="cdn.shop.example", only=("lte0",), addresses=here)
+    assert forbidden(script.tell(on.RuleSet(1, one), at_s=9.0)) == {PLACE: ("lte0",)}
+    assert forbidden(script.tell(on.RuleSet(2, other), at_s=9.0)) == {PLACE: ("wlan0", "lte0")}
+
+
+def test_questions_to_a_networks_resolver_are_open_there_though_a_ruled_name_leads_to_it(script):
+    own = replace(WLAN, resolvers=(ip_address("192.0.2.53"),))
+    script.networks(own, LTE, at_s=8.0)
+    rule = RuleRequest(host="a.example", only=("lte0",), addresses=("192.0.2.53",))
+    places = forbidden(script.tell(on.RuleSet(1, rule), at_s=9.0))
+    assert places == {("192.0.2.53/32", None): ("wlan0",), ("192.0.2.53/32", 53): ("lte0",)}
+
+
+def test_an_interface_of_a_helper_that_a_rule_allows_is_open(ruled):
+    helper = replace(LTE, name="bob", metered=False)
+    given = ruled.tell(on.NetworksChanged((WLAN, LTE), (helper,)), at_s=10.0)
+    assert forbidden(given) == {PLACE: ()}
+
+
+def test_a_portals_rule_forbids_nothing(script):
+    rules = script.controller.ruled.rules
+    rules.portals([("wlan0", [SERVER])])
+    script.controller.ruled.reconsider(script.controller.context(9.0))
+    assert not script.given(give.ForbidPlaces)

@@ -1,0 +1,155 @@
+"""The filter of users' rules: what programs begin at a place is dropped where it would leave.
+
+Routes and rules lead a connection; sockets that are bound to an interface, routes that a network
+announces and faults of ours lead it elsewhere. So each interface over which some place is forbidden has a
+program that reads what leaves there: TCP's first packet of a connection (SYN) and each datagram of UDP.
+Connections that live go on. It asks a table, first for the packet's port, then for all ports; the longest
+prefix counts. What this host only forwards (of containers) passes, and so does DHCP.
+
+A packet that hides its destination (a source route of IPv4, a routing header of IPv6) is dropped.
+"""
+
+import socket
+import struct
+import sys
+from typing import Final
+
+from cedos.kernel.bpf import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
+from cedos.kernel.policy_routing import Prefix
+
+# An element: the length in bits of what follows; the IP version, a zero, the port, big-endian (0: any);
+# the address. The value tells whether it is forbidden.
+_KEY: Final = struct.Struct("=IBB2s16s")
+KEY_BYTES: Final = _KEY.size
+VALUE: Final = struct.Struct("=I")
+MOST: Final = 1 << 13
+_PORT_BITS, _ADDRESS_BITS = 32, 128
+# Offsets of fields of struct __sk_buff, and on the stack: the key, and a header's bytes.
+_PROTOCOL, _FORWARDED_FROM = 16, 36
+_KEY_AT, _PORT_AT, _ADDRESS_AT, _HEAD_AT = -64, -60, -56, -40
+_FROM_NETWORK_HEADER: Final = 1
+_IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
+_TCP, _UDP, _UDP_LITE, _ROUTING, _FRAGMENT = 6, 17, 136, 43, 44
+_HOP_BY_HOP, _OPTIONS = 0, 60
+_NO_OPTIONS: Final = 0x45  # IPv4 with a header of 20 bytes
+_SYN, _ACK = 0x02, 0x10
+_DHCP: Final = (67, 68, 546, 547)
+# TC_ACT_UNSPEC: other filters decide; TC_ACT_SHOT.
+_PASS, _DROP = -1, 2
+
+
+def element(prefix: Prefix, port: int | None) -> bytes:
+    """Return the table's key for a prefix and a port; None: all ports."""
+    bits = _PORT_BITS + prefix.prefixlen
+    return _KEY.pack(
+        bits, prefix.version, 0, (port or 0).to_bytes(2), prefix.network_address.packed
+    )
+
+
+def program(table: int) -> bytes:
+    """Return the program for an open table (LPM trie: `KEY_BYTES` -> `VALUE`)."""
+    code = Assembly()
+    code.unless(_FORWARDED_FROM, 0)
+    code.put(Opcode.STORE_NUMBER, STACK, offset=_KEY_AT, immediate=_PORT_BITS + _ADDRESS_BITS)
+    for word in range(0, 16, 4):
+        code.put(Opcode.STORE_NUMBER, STACK, offset=_ADDRESS_AT + word, immediate=0)
+    code.put(Opcode.SET, 9, immediate=_any_port(4))
+    code.put(Opcode.LOAD, 2, CONTEXT, _PROTOCOL)
+    code.jump(Opcode.IF_EQUAL, "ipv6", 2, immediate=_IPV6)
+    code.jump(Opcode.IF_NOT, EXIT, 2, immediate=_IPV4)
+
+    _read(code, 16, _ADDRESS_AT, 4)
+    _read(code, 0, _HEAD_AT, 12)
+    code.put(Opcode.LOAD_BYTE, 7, STACK, _HEAD_AT + 9)
+    code.jump(Opcode.IF_EQUAL, "ipv4", 7, immediate=_TCP)
+    code.jump(Opcode.IF_EQUAL, "ipv4", 7, immediate=_UDP)
+    code.jump(Opcode.IF_NOT, EXIT, 7, immediate=_UDP_LITE)
+    code.label("ipv4")
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
+    code.jump(Opcode.IF_NOT, "drop", 2, immediate=_NO_OPTIONS)
+    code.put(Opcode.SET, 8, immediate=20)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT + 6)
+    code.put(Opcode.AND, 2, immediate=0x1F)
+    code.jump(Opcode.IF_NOT, "a later part", 2, immediate=0)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT + 7)
+    code.jump(Opcode.IF_NOT, "a later part", 2, immediate=0)
+    code.jump(Opcode.JUMP, "transport")
+
+    code.label("ipv6")
+    code.put(Opcode.SET, 9, immediate=_any_port(6))
+    _read(code, 24, _ADDRESS_AT, 16)
+    _read(code, 0, _HEAD_AT, 8)
+    code.put(Opcode.LOAD_BYTE, 7, STACK, _HEAD_AT + 6)
+    code.put(Opcode.SET, 8, immediate=40)
+    code.jump(Opcode.IF_NOT, "transport", 7, immediate=_FRAGMENT)
+    _read(code, 40, _HEAD_AT, 4)
+    code.put(Opcode.LOAD_BYTE, 7, STACK, _HEAD_AT)
+    code.put(Opcode.SET, 8, immediate=48)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT + 2)
+    code.jump(Opcode.IF_NOT, "a later part", 2, immediate=0)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT + 3)
+    code.put(Opcode.AND, 2, immediate=0xF8)
+    code.jump(Opcode.IF_EQUAL, "transport", 2, immediate=0)
+    # The first part has the ports, and of TCP the flags.
+    code.label("a later part")
+    code.jump(Opcode.IF_EQUAL, EXIT, 7, immediate=_TCP)
+    code.jump(Opcode.JUMP, "any port")
+
+    code.label("transport")
+    code.jump(Opcode.IF_EQUAL, "udp", 7, immediate=_UDP)
+    code.jump(Opcode.IF_EQUAL, "port", 7, immediate=_UDP_LITE)
+    code.jump(Opcode.IF_EQUAL, "drop", 7, immediate=_ROUTING)
+    code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_HOP_BY_HOP)
+    code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_OPTIONS)
+    code.jump(Opcode.IF_NOT, EXIT, 7, immediate=_TCP)
+    _read_from(code, 13, _HEAD_AT, 1)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
+    code.put(Opcode.AND, 2, immediate=_SYN | _ACK)
+    code.jump(Opcode.IF_NOT, EXIT, 2, immediate=_SYN)
+    code.jump(Opcode.JUMP, "port")
+    code.label("udp")
+    code.put(Opcode.STORE_NUMBER, STACK, offset=_HEAD_AT, immediate=0)
+    _read_from(code, 2, _HEAD_AT + 2, 2)
+    code.put(Opcode.LOAD, 2, STACK, _HEAD_AT)
+    for port in _DHCP:
+        code.jump(Opcode.IF_EQUAL, EXIT, 2, immediate=socket.htonl(port))
+    code.label("port")
+    code.put(Opcode.STORE, STACK, 9, _PORT_AT)
+    _read_from(code, 2, _PORT_AT + 2, 2)
+    code.look_up(table, _KEY_AT, "any port")
+    code.jump(Opcode.JUMP, "known")
+    code.label("any port")
+    code.put(Opcode.STORE, STACK, 9, _PORT_AT)
+    code.look_up(table, _KEY_AT)
+    code.label("known")
+    code.put(Opcode.LOAD, 2, 0, 0)
+    code.jump(Opcode.IF_EQUAL, EXIT, 2, immediate=0)
+    code.label("drop")
+    code.put(Opcode.SET, 0, immediate=_DROP)
+    code.put(Opcode.RETURN)
+    return code.code(_PASS)
+
+
+def _any_port(version: int) -> int:
+    return int.from_bytes(bytes([version, 0, 0, 0]), sys.byteorder)
+
+
+def _read(code: Assembly, offset: int, to: int, count: int) -> None:
+    """Read bytes at an offset from the network header onto the stack; what is too short passes."""
+    code.put(Opcode.SET, 2, immediate=offset)
+    _load(code, to, count)
+
+
+def _read_from(code: Assembly, offset: int, to: int, count: int) -> None:
+    """Do the same from the transport header, at which register 8 points."""
+    code.put(Opcode.COPY, 2, 8)
+    code.put(Opcode.ADD, 2, immediate=offset)
+    _load(code, to, count)
+
+
+def _load(code: Assembly, to: int, count: int) -> None:
+    code.set_stack(3, to)
+    code.put(Opcode.SET, 4, immediate=count)
+    code.put(Opcode.SET, 5, immediate=_FROM_NETWORK_HEADER)
+    code.call_on_context(Helper.LOAD_FROM_HEADER)
+    code.jump(Opcode.IF_NOT, EXIT, 0, immediate=0)

@@ -1,0 +1,102 @@
+"""The wall of users' rules: at each interface the places where programs may begin nothing over it.
+
+It holds for what routing does not lead (`rule_filter`). As with routing, a network's own subnet of
+private addresses is an exception from rules for more than that, and so is what never leaves a link.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from ipaddress import ip_network
+from typing import Final
+
+from cedos.host.steer.kernel.interface import SteeringKernel
+from cedos.host.steer.kernel.rule_filter import element
+from cedos.host.steer.routing_rules import own_subnets
+from cedos.model import Network
+
+# Link-local addresses, groups, and the broadcast address.
+_ON_LINK: Final = (
+    "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10", "ff00::/8",
+)  # fmt: skip
+
+
+class RuleWall:
+    """The wall as it is wanted, and as the kernel has it. Errors: OSError, HostError."""
+
+    def __init__(self, kernel: SteeringKernel) -> None:
+        self._kernel = kernel
+        self._networks: Sequence[Network] = ()
+        self._places: dict[tuple[str, int | None], tuple[bytes, frozenset[str]]] = {}
+        self._stands: dict[int, dict[bytes, bool]] = {}
+        self._behind = False
+
+    def forbid(self, news: Mapping[tuple[str, int | None], Sequence[str] | None]) -> None:
+        """Forbid networks (names) at places (prefix, port); None: forget a place."""
+        for place, names in news.items():
+            if names is None:
+                self._places.pop(place, None)
+            else:
+                key = element(ip_network(place[0], strict=False), place[1])
+                self._places[place] = key, frozenset(names)
+        self.apply()
+
+    def follow(self, networks: Sequence[Network]) -> None:
+        """Take the networks, with their interfaces and addresses."""
+        self._networks = networks
+        self.apply()
+
+    def repair(self) -> None:
+        """Do what was refused; put back what others took out."""
+        if self._behind:
+            self.apply()
+        if self._stands:
+            self._kernel.put_back_rules()
+
+    def apply(self) -> None:
+        """Bring the kernel in line."""
+        self._behind = True
+        wanted = self._wanted()
+        for index in [*self._stands.keys() - wanted.keys(), *wanted]:
+            self._bring(index, wanted.get(index, {}))
+        self._behind = False
+
+    def close(self) -> None:
+        """Take the wall down. Errors: OSError."""
+        self._places.clear()
+        self.apply()
+
+    def _bring(self, index: int, wanted: Mapping[bytes, bool]) -> None:
+        before = self._stands.get(index, {})
+        # What is forbidden first.
+        changes = sorted(wanted.items() - before.items(), key=lambda each: not each[1])
+        gone = [(key, None) for key in before.keys() - wanted.keys()]
+        if changes or gone:
+            self._kernel.forbid(index, (*changes, *gone))
+        self._stands[index] = dict(wanted)
+        if not wanted:
+            del self._stands[index]
+
+    def _wanted(self) -> dict[int, dict[bytes, bool]]:
+        """Return by interface what is forbidden there, and what is an exception from that."""
+        names: defaultdict[int, set[str]] = defaultdict(set)
+        for network in self._networks:
+            names[network.index].add(network.name)
+            if network.translator is not None:
+                names[network.translator.index].add(network.name)
+        ports = {port for _, port in self._places}
+        subnets = {**own_subnets(4, self._networks), **own_subnets(6, self._networks)}
+        on_link = {
+            element(ip_network(each), port): False for each in _ON_LINK for port in (*ports, None)
+        }
+        found = {}
+        for index, own in names.items():
+            places = {key: own <= forbidden for key, forbidden in self._places.values()}
+            if any(places.values()):
+                near = {
+                    element(subnet, port): False
+                    for subnet, network in subnets.items()
+                    if network.name in own
+                    for port in (*ports, None)
+                }
+                found[index] = {**on_link, **near, **places}
+        return found

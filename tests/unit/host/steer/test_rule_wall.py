@@ -1,0 +1,67 @@
+"""The wall of users' rules on a kernel in memory: what is forbidden at which interface."""
+
+from dataclasses import replace
+from ipaddress import ip_interface, ip_network
+
+import pytest
+
+from cedos.host.steer.kernel.rule_filter import element
+from cedos.host.steer.steering import Steering
+
+PLACE, HALF = ("198.51.100.7/32", None), ("0.0.0.0/1", 443)
+
+
+def said(world, network, prefix, port=None):
+    return world.kernel.forbidden.get(network.index, {}).get(element(ip_network(prefix), port))
+
+
+@pytest.fixture
+async def steering(world, tmp_path):
+    async with Steering(tmp_path, kernel=world.kernel) as made:
+        await made.networks_changed([world.wlan0, world.lte0])
+        yield made
+    assert not any(world.kernel.forbidden.values()), "it is undone at the end"
+
+
+async def test_a_place_is_forbidden_at_the_interfaces_of_its_networks(world, steering):
+    steering.forbid({PLACE: ["lte0"]})
+    assert said(world, world.lte0, PLACE[0]) is True
+    assert said(world, world.wlan0, PLACE[0]) is None, "an interface without any has no filter"
+    moved = replace(world.lte0, index=99, interface="wwan7")
+    await steering.networks_changed([world.wlan0, moved])
+    assert not world.kernel.forbidden[world.lte0.index]
+    assert said(world, moved, PLACE[0]) is True
+    steering.forbid({PLACE: None})
+    assert not world.kernel.forbidden[99]
+
+
+async def test_two_networks_of_one_interface_are_forbidden_together(world, steering):
+    both = replace(world.lte0, name="second")
+    await steering.networks_changed([world.wlan0, world.lte0, both])
+    steering.forbid({PLACE: ["lte0"]})
+    assert said(world, world.lte0, PLACE[0]) is None
+    steering.forbid({PLACE: ["lte0", "second"]})
+    assert said(world, world.lte0, PLACE[0]) is True
+
+
+async def test_own_subnets_and_what_stays_on_the_link_are_exceptions(world, steering):
+    own = (ip_interface("10.7.0.2/24"), ip_interface("8.8.8.2/24"))
+    lte0 = replace(world.lte0, addresses=own)
+    await steering.networks_changed([world.wlan0, lte0])
+    steering.forbid({HALF: ["lte0"], ("169.254.7.7/32", None): ["lte0"]})
+    for port in (None, 443):
+        assert said(world, lte0, "10.7.0.0/24", port) is False
+        assert said(world, lte0, "169.254.0.0/16", port) is False
+    assert said(world, lte0, "169.254.7.7/32") is True, "a rule for just that counts"
+    assert said(world, lte0, "8.8.8.0/24") is None, "any network may give public addresses"
+    assert said(world, lte0, *HALF) is True
+
+
+async def test_a_refusal_is_a_problem_until_it_is_made_good(world, steering):
+    world.kernel.no_wall = True
+    steering.forbid({PLACE: ["lte0"]})
+    assert any("your rules hold by routes alone" in each for each in steering.problems)
+    world.kernel.no_wall = False
+    steering._look()
+    assert said(world, world.lte0, PLACE[0]) is True
+    assert not any("your rules" in each for each in steering.problems)
