@@ -232,7 +232,7 @@ async def test_no_server_chooses_numbers_that_take_long_to_compute_with(ask):
     url = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     client = web.client(lambda address: socket.socket(*address[:3]))
     origins = OriginClient(lambda _host, _port: "")
-    asking = client.get(url) if ask == "client" else origins.ask("GET", URL(url), {}, silence_s=9.0)
+    asking = client.get(url) if ask == "client" else origins.ask(URL(url), {})
     async with server, client:
         with pytest.raises(aiohttp.ClientConnectionError):
             await asking
@@ -292,7 +292,7 @@ async def test_costly_certificates_keep_nobody_else_waiting(ask):
         if ask == "client":
             asking = asyncio.ensure_future(client.get(url))
         else:
-            asking = asyncio.ensure_future(origins.ask("GET", URL(url), {}, silence_s=9.0))
+            asking = asyncio.ensure_future(origins.ask(URL(url), {}))
         assert await longest_wait_s(asking) < 1
         assert isinstance(asking.exception(), aiohttp.ClientConnectorError | TimeoutError)
     await origins.close()

@@ -646,8 +646,10 @@ class RuledDestinations:
                 others = tuple(n.name for n in networks if n.name not in names)
                 forbidden[place_of(resolver, _DNS)] = others
         for place in subnets:
-            own = [n.name for n in networks if any(str(a.network) == place[0] for a in n.addresses)]
-            forbidden.setdefault(place, tuple(n.name for n in networks if n.name not in own))
+            holders = [
+                n.name for n in networks if any(str(a.network) == place[0] for a in n.addresses)
+            ]
+            forbidden.setdefault(place, tuple(n.name for n in networks if n.name not in holders))
         before, self._forbidden = self._forbidden, forbidden
         news: dict[Place, tuple[str, ...] | None] = dict.fromkeys(before.keys() - forbidden.keys())
         news |= {place: each for place, each in forbidden.items() if before.get(place) != each}
