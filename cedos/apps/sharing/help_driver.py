@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
@@ -33,7 +33,8 @@ class HelpDriver(SideDriver[HelperMachine]):
 
     Args:
         forwarding: the kernel's part; the caller undoes it.
-        uplink: what a Join tells of this host's own network, now; None: there is none.
+        uplink: what a Join tells of this host's own network, now; None: there is none. It may block, so
+            it is asked in a thread of its own.
     """
 
     def __init__(
@@ -75,16 +76,26 @@ class HelpDriver(SideDriver[HelperMachine]):
 
     async def _share(self) -> None:
         _log.info("waits for neighbours", link=self._side.interface)
-        tick = 0
         while True:
-            if tick % int(_UPLINK_S / _COUNT_S) == 0:
-                self._machine.on_uplink(await self._calls.call(self._uplink), self._now_s())
-            tick += 1
             await self._calls.call(self._forwarding.check)
             await self._count()
             self._obey()
             self._write_status()
             await asyncio.sleep(_COUNT_S)
+
+    def _beside(self) -> Sequence[Coroutine[Any, Any, None]]:
+        return [self._follow_uplink()]
+
+    async def _follow_uplink(self) -> None:
+        while True:
+            try:
+                uplink = await asyncio.to_thread(self._uplink)
+            except (CedosError, OSError) as error:
+                _log.warning("this host's network is not known", why=str(error))
+                uplink = None
+            self._machine.on_uplink(uplink, self._now_s())
+            self._obey()
+            await asyncio.sleep(_UPLINK_S)
 
     async def _left(self) -> None:
         # What is on its way arrives yet; the machine's timer ends it.

@@ -6,7 +6,7 @@ import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
@@ -205,13 +205,14 @@ def help_(
 ) -> None:  # fmt: skip
     """Let neighbours use this host's network until Ctrl-C, to reach the gateway and nothing else."""
     joined = _joined()
-    with _side(SharingRole.HELP, log_level) as (kernel, journal):
+    # What is asked of the uplink may block, beside what is forwarded.
+    with _side(SharingRole.HELP, log_level) as (kernel, journal), closing(SharingKernel()) as asked:
         shared = link or _only_link(kernel)
         identity, trust = read_identity(SharingClock().now_s())
         forwarding = Forwarding(kernel, journal, shared, limit_bytes=limit, uplink=uplink)
         terms = HelperTerms(price.millionths, limit, price.currency, battery_floor=battery)
         networks = ControlClient(directories().socket, _DAEMON_S).networks
-        facts = _UplinkFacts(kernel, joined, shared, forwarding.uplink, rate, networks)
+        facts = _UplinkFacts(asked, joined, shared, forwarding.uplink, rate, networks)
 
         async def run(link: GatewayLink, store: SharingStore, status: Path) -> None:
             side = Side(identity, trust, shared, link.ask_share, store, status)

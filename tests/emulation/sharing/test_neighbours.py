@@ -234,6 +234,15 @@ def test_everyone_leaves_nothing_behind(standing):
     assert standing.hosts.cedos("helper-0", "restore") == "nothing to undo\n"
 
 
+def test_a_helper_whose_filter_is_flushed_ends_and_says_why(standing):
+    """A reload of the host's firewall, say: the filter never came back, and helping went on."""
+    before = standing.rules("helper-0")
+    helper = standing.hosts.help(0)
+    standing.hosts.namespace("helper-0").run("iptables", "-F")
+    helper.wait_for(lambda: "another program has changed the packet filter" in helper.text)
+    wait_until(lambda: standing.rules("helper-0") == before)
+
+
 def test_a_revoked_helper_is_left_and_does_not_come_again(street):
     """Destroys the registration of the last helper, so it is the last test of this street."""
     download = street.download(12_000_000)

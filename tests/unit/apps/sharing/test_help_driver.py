@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import threading
 import time
 from ipaddress import IPv4Address, IPv4Interface
 from types import SimpleNamespace
@@ -154,6 +155,24 @@ async def test_helping_ends_once_others_change_what_bounds_it(helping):
         await asyncio.wait_for(helping.run(), 10)
     assert helping._forwarding.open == {}
     assert isinstance(unpack(helping._socket.sent[-1]).message, LeaveMessage)
+
+
+async def test_a_look_up_that_hangs_keeps_no_requestor(helping, monkeypatch):
+    """What the kernel forwards was neither checked nor ended while the gateway's name was looked up."""
+    monkeypatch.setattr(help_driver, "_COUNT_S", 0.01)
+    confirmed(helping)
+    await until(lambda: SOURCE in helping._forwarding.open)
+    answered = threading.Event()
+    helping._uplink = answered.wait
+    running = asyncio.ensure_future(helping.run())
+    await asyncio.sleep(0.05)
+    helping._forwarding.changed = True
+    try:
+        with pytest.raises(SteeringError):
+            await asyncio.wait_for(asyncio.shield(running), 5)
+    finally:
+        answered.set()
+    assert helping._forwarding.open == {}
 
 
 async def test_a_second_signal_waits_for_the_kernel_s_part(tmp_path, monkeypatch):
