@@ -65,11 +65,11 @@ def history(
 
 
 def usage(path: Path, stack: AsyncExitStack, problems: list[str]) -> Usage:
-    """Return what was used; where its file cannot be written, what is used from now on is not kept."""
+    """Return what was used; where its file cannot be written, `Usage.problem` says what is kept."""
     try:
         opened = Usage(path, boot())
     except HistoryError as error:
-        problems.append(f"{error}. What is used from now on counts until the daemon ends")
+        problems.append(str(error))
         opened = Usage(None, boot(), earlier=path)
     stack.callback(opened.close)
     return opened

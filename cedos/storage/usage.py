@@ -3,7 +3,8 @@
 An odometer only rises. A budget's use is the rise since its period began. Readings are stored every
 quarter of an hour (zones differ by such quarters, so periods begin there) and on demand. The
 source's own counter is stored with the odometer, in one transaction: whatever ends in between,
-nothing is counted twice, and use while the daemon was down is counted later.
+nothing is counted twice, and use while the daemon was down is counted later. What a full disk refuses
+goes to a reserve, a file that has its room already.
 
 `bytes_by_server` reads the bytes of finished connections by server from the history's file.
 """
@@ -15,8 +16,11 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from cedos.errors import HistoryError
 from cedos.kernel import own_file
+from cedos.storage.reserve import ReservedFile
 
 _APPLICATION_ID: Final = 0x63656475  # "cedu"
 _SCHEMA: Final = f"""
@@ -33,6 +37,8 @@ COMMIT;
 _USELESS: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 _QUARTER_S: Final = 900.0
 _KEEP_S: Final = 800 * 86_400.0
+# Counters of sources; the one that was read longest ago is forgotten first.
+_MOST_COUNTERS: Final = 8192
 
 
 class Counter(NamedTuple):
@@ -41,6 +47,13 @@ class Counter(NamedTuple):
     boot: str
     instance: int
     value: int
+
+
+class _News(msgspec.Struct):
+    """The odometers and counters that the file does not have as they are."""
+
+    totals: dict[str, float]
+    counters: dict[str, Counter]
 
 
 class Usage:
@@ -57,6 +70,9 @@ class Usage:
 
     FILE: Final = "usage.sqlite"
     """The usual name of the file in the state directory."""
+
+    RESERVE: Final = "usage.reserve"
+    """The name of the file beside it that a full disk takes, too."""
 
     def __init__(
         self,
@@ -81,12 +97,19 @@ class Usage:
         self.totals: dict[str, float] = dict(
             self._connection.execute("SELECT key, max(total) FROM reading GROUP BY key")
         )
+        # By instance and way, as others may rename an interface. Earlier versions wrote its name.
         self.counters: dict[str, Counter] = {
-            source: Counter(boot, instance, value)
-            for source, boot, instance, value in self._connection.execute(
-                "SELECT source, boot, instance, value FROM counter"
+            f"{counter[1]}/{source.rpartition('/')[2]}": Counter(*counter)
+            for source, *counter in self._connection.execute(
+                "SELECT source, boot, instance, value FROM counter ORDER BY boot = ?, value",
+                (boot,),
             )
         }
+        self._written = dict(self.totals), dict(self.counters)
+        self._reserve = self._opened_reserve()
+        self._take_news()
+        if path is None and earlier is not None:
+            self.problem = self._keep_news(self.totals, self.counters)
         self._last: dict[str, tuple[int, float, float]] = {}
         self._known: dict[tuple[str, float], float] = {}
 
@@ -94,8 +117,8 @@ class Usage:
         """Add to an odometer, in memory until `write`."""
         self.totals[key] = self.totals.get(key, 0.0) + max(amount, 0.0)
 
-    def rise(self, source: str, now: Counter, *, counted_from_start: bool) -> int:
-        """Take a reading of a source's counter; return its rise since the last one.
+    def rise(self, way: str, now: Counter, *, counted_from_start: bool) -> int:
+        """Take a reading of an instance's counter of one way; return its rise since the last one.
 
         A counter begins at nothing with its instance (an interface that was plugged in again) and with
         the host; one that fell without either was reset, or went round at 32 bits, as some drivers' do.
@@ -103,8 +126,11 @@ class Usage:
         `counted_from_start`: whether a source that was never seen counts from its own beginning, as we
         were there; otherwise its earlier bytes do not count.
         """
-        last = self.counters.get(source)
+        source = f"{now.instance}/{way}"
+        last = self.counters.pop(source, None)
         self.counters[source] = now
+        if len(self.counters) > _MOST_COUNTERS:
+            del self.counters[next(iter(self.counters))]
         if last is not None and last[:2] == now[:2] and now.value >= last.value:
             return now.value - last.value
         self.fresh = True
@@ -139,8 +165,9 @@ class Usage:
                     connection.execute("BEGIN IMMEDIATE")
                     for key, total in totals.items():
                         self._read(connection, key, now_s, total, mark=mark)
+                    connection.execute("DELETE FROM counter")
                     connection.executemany(
-                        "INSERT OR REPLACE INTO counter VALUES (?, ?, ?, ?)",
+                        "INSERT INTO counter VALUES (?, ?, ?, ?)",
                         [(source, *counter) for source, counter in counters.items()],
                     )
                     connection.execute(
@@ -149,9 +176,17 @@ class Usage:
                     )
             except sqlite3.Error as error:
                 self._last.clear()
-                self.problem = f"what is used cannot be kept in {self.path} ({error})"
-            else:
-                self.problem = None
+                why = f"what is used cannot be kept in {self.path} ({error})"
+                self.problem = f"{why}; {self._keep_news(totals, counters)}"
+                return
+            if self.path is None and self._earlier is not None:
+                self.problem = self._keep_news(totals, counters)
+                return
+            self.problem = None
+            self._written = totals, counters
+            if self._reserve is not None and self._reserve.content:
+                with suppress(OSError):  # it has nothing then that the file has not
+                    self._reserve.write(b"")
 
     def on_clock_jump(self, by_s: float) -> None:
         """Move the stamps of this start of the host after the clock was set.
@@ -169,8 +204,47 @@ class Usage:
                 )
 
     def close(self) -> None:
+        if self._reserve is not None:
+            self._reserve.close()
         self._connection.close()
         self._reader.close()
+
+    def _opened_reserve(self) -> ReservedFile | None:
+        beside = self.path or self._earlier
+        if beside is None:
+            return None
+        for read_only in (False, True)[self._read_only :]:
+            with suppress(OSError):
+                return ReservedFile(beside.with_name(self.RESERVE), read_only=read_only)
+        return None
+
+    def _take_news(self) -> None:
+        """Take what the reserve has of later than the file: an odometer only rises."""
+        if self._reserve is None or not self._reserve.content:
+            return
+        try:
+            news = msgspec.json.decode(self._reserve.content, type=_News)
+        except (ValueError, RecursionError):
+            return
+        if any(total > self.totals.get(key, 0.0) for key, total in news.totals.items()):
+            self.totals |= {
+                key: max(total, self.totals.get(key, 0.0)) for key, total in news.totals.items()
+            }
+            self.counters |= news.counters
+
+    def _keep_news(self, totals: dict[str, float], counters: dict[str, Counter]) -> str:
+        """Put what the file does not have into the reserve; say what becomes of it."""
+        news = _News(
+            {key: total for key, total in totals.items() if total != self._written[0].get(key)},
+            {key: each for key, each in counters.items() if each != self._written[1].get(key)},
+        )
+        try:
+            if self._reserve is None:
+                raise OSError("nor could a file be made beside it")
+            self._reserve.write(msgspec.json.encode(news))
+        except OSError as error:
+            return f"what is used from now on counts until the daemon ends ({error})"
+        return f"{self._reserve.path} keeps it meanwhile"
 
     def _at(self, key: str, begin_s: float) -> float:
         """Return an odometer at an instant; between two readings it is taken to rise evenly."""
@@ -250,8 +324,8 @@ class Usage:
         aside = own_file.aside(self.path)
         try:
             self.path.rename(aside)
-            for suffix in ("-wal", "-shm"):
-                self.path.with_name(self.path.name + suffix).unlink(missing_ok=True)
+            for name in (f"{self.path.name}-wal", f"{self.path.name}-shm", self.RESERVE):
+                self.path.with_name(name).unlink(missing_ok=True)
         except OSError as error:
             raise HistoryError(f"{self.path}: {why}, and cannot be moved: {error}") from error
         self.notice = f"{self.path}: {why}; it was moved to {aside}, and counting begins anew"

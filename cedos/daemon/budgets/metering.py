@@ -100,10 +100,9 @@ class Metering:
             self._beside[place] = self._beside.get(place, 0) + risen
 
     def _difference(self, network: Network, way: str, value: int) -> int:
-        source = f"{network.interface}/{way}"
         now = Counter(self._boot, network.index, value)
         known = network.index not in self._strangers
-        risen = self._usage.rise(source, now, counted_from_start=known)
+        risen = self._usage.rise(way, now, counted_from_start=known)
         # What helpers carried over the same interface is counted as theirs.
         place = network.index, way
         helped = min(risen, self._beside.get(place, 0))

@@ -87,7 +87,7 @@ folder = Path({folder!r})
 path, ballast = folder / "usage.sqlite", folder / "ballast"
 usage = Usage(path, "boot")
 usage.add("lte0", 1000.0)
-usage.counters["lte0"] = Counter("boot", 1, 5)
+usage.counters["1/down"] = Counter("boot", 1, 5)
 usage.write(1e9)
 usage.close()
 with ballast.open("wb", buffering=0) as file:
@@ -98,20 +98,26 @@ with ballast.open("wb", buffering=0) as file:
         pass
 problems = []
 usage = startup.usage(path, AsyncExitStack(), problems)
-assert "until the daemon ends" in problems[0], problems
-assert usage.counters["lte0"].value == 5
+assert "meanwhile" in usage.problem, usage.problem
+assert usage.counters["1/down"].value == 5
 usage.add("lte0", 5.0)
+assert usage.since(["lte0"], 0.0) == 1005.0
+usage.write(1e9 + 5.0)
+usage.close()
+usage = startup.usage(path, AsyncExitStack(), problems)
 assert usage.since(["lte0"], 0.0) == 1005.0
 usage.close()
 ballast.unlink()
 if not os.fork():
     usage = Usage(path, "boot")
-    usage.add("lte0", 500.0)
+    usage.add("lte0", 495.0)
     usage.write(2e9)
     os._exit(0)  # as if it was killed: the last writes are beside the file
 assert not os.wait()[1]
 subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
-assert startup.usage(path, AsyncExitStack(), []).totals == dict(lte0=1500.0)
+usage = startup.usage(path, AsyncExitStack(), [])
+assert usage.totals == dict(lte0=1500.0), usage.totals
+assert "until the daemon ends" in usage.problem, usage.problem
 print("recovered")
 """
 

@@ -69,7 +69,7 @@ def test_state_files_are_for_their_owner_alone(state):
         os.umask(before)
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in state.iterdir()}
     assert modes == dict.fromkeys(modes, 0o600)
-    assert len(modes) == 4
+    assert len(modes) == 5
 
 
 def link(path, elsewhere):
@@ -112,6 +112,16 @@ def test_what_is_no_file_of_ours_is_put_aside(state, elsewhere, plant):
         assert state_file.read(path, "the sizes learned earlier") is None
     assert [each["event"] for each in logs] == ["the sizes learned earlier cannot be used"]
     assert not os.path.lexists(path)
+    assert elsewhere.read_text() == "root:x:0:0\n"
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_no_reserve_is_kept_elsewhere(state, elsewhere, plant):
+    plant(state / Usage.RESERVE, elsewhere)
+    with closing(Usage(state / "usage.sqlite", "boot")) as usage:
+        usage._connection.execute("PRAGMA query_only = 1")
+        usage.write(1e9)
+        assert usage.problem is not None
     assert elsewhere.read_text() == "root:x:0:0\n"
 
 

@@ -1,3 +1,4 @@
+import os
 import sqlite3
 from contextlib import closing
 
@@ -8,7 +9,7 @@ from cedos.storage.usage import Counter, Usage
 
 NOW_S = 1.79e9
 QUARTER_S = 900.0
-SEEN = {"lte0/down": Counter("boot-1", 3, 1000)}
+SEEN = {"3/down": Counter("boot-1", 3, 1000)}
 
 
 @pytest.mark.parametrize(
@@ -27,7 +28,7 @@ def test_what_a_counter_has_risen_by(before, now, risen):
     with closing(Usage(None)) as usage:
         usage.rise("x", before, counted_from_start=False)
         usage.write(NOW_S)
-        assert usage.rise("x", now, counted_from_start=False) == risen
+        assert usage.rise("x", now, counted_from_start=True) == risen
         assert usage.fresh is (now[:2] != before[:2] or now.value < before.value)
 
 
@@ -151,3 +152,57 @@ def test_a_disk_of_no_use_is_said_and_what_was_counted_stays(tmp_path):
     usage.write(NOW_S + 1.0)
     assert usage.problem is None
     assert Usage(tmp_path / "u.sqlite").totals == {"k": 5.0}
+
+
+def test_counters_by_names_of_interfaces_are_read_by_their_indices(tmp_path):
+    """Rename an interface: its counter was charged again from its start."""
+    usage = Usage(tmp_path / "u.sqlite", "boot-2")
+    names = (
+        ("wwan0/up", "boot-1", 3, 9000),
+        ("usb0/up", "boot-2", 3, 50),
+        ("usb1/up", "boot-2", 3, 70),
+    )
+    usage._connection.executemany("INSERT INTO counter VALUES (?, ?, ?, ?)", names)
+    usage.close()
+    again = Usage(tmp_path / "u.sqlite", "boot-2")
+    assert again.rise("up", Counter("boot-2", 3, 75), counted_from_start=True) == 5
+
+
+def test_what_is_counted_on_a_full_disk_outlasts_it(tmp_path, monkeypatch):
+    """Fill the disk, and start the host again: a hard budget had all of its supply again, each time."""
+    path = tmp_path / "u.sqlite"
+    usage = Usage(path, "boot-1")
+    usage.add("metered/lte0", 700.0)
+    usage.write(NOW_S)
+    full = "CREATE TRIGGER full BEFORE INSERT ON reading BEGIN SELECT RAISE(ABORT, 'full'); END"
+    usage._connection.execute(full)
+    usage.rise("down", Counter("boot-1", 3, 50), counted_from_start=True)
+    for _ in range(3):  # each time as if it was killed
+        usage.add("metered/lte0", 100.0)
+        usage.write(NOW_S + 60.0)
+        assert "meanwhile" in usage.problem
+        usage = Usage(path, "boot-1")
+    assert usage.totals == {"metered/lte0": 1000.0}
+    assert usage.rise("down", Counter("boot-1", 3, 60), counted_from_start=True) == 10
+    # A cut-off write leaves the one before.
+    with (tmp_path / Usage.RESERVE).open("r+b") as file:
+        file.seek(3 % 2 * (64 << 10) + 20)
+        file.write(b"torn")
+    usage = Usage(path, "boot-1")
+    assert usage.totals == {"metered/lte0": 900.0}
+    usage._connection.execute("DROP TRIGGER full")
+    usage.write(NOW_S + 120.0)
+    assert usage.problem is None
+    usage = Usage(path, "boot-2")
+    assert usage.totals == {"metered/lte0": 900.0}
+    assert usage.since(["metered/lte0"], NOW_S) == 200.0
+
+
+def test_what_is_kept_nowhere_is_said(tmp_path):
+    usage = Usage(tmp_path / "u.sqlite", "boot-1")
+    usage._connection.execute("PRAGMA query_only = 1")
+    os.close(usage._reserve._file)
+    usage._reserve._file = os.open(usage._reserve.path, os.O_RDONLY)
+    usage.add("metered/lte0", 700.0)
+    usage.write(NOW_S)
+    assert "until the daemon ends" in usage.problem

@@ -102,7 +102,9 @@ class World:
 
     def step(self):
         choose = self.random.choice
-        acts = "carry carry carry count count write helped goes comes word reset kill end boot"
+        acts = (
+            "carry carry carry count count write helped goes comes named word reset kill end boot"
+        )
         act = choose(acts.split())
         name = choose([*KINDS])
         port = self.ports.get(name)
@@ -129,6 +131,8 @@ class World:
                 self.write()
             case "comes" if not port:
                 self.comes(name)
+            case "named" if port:
+                port.network = replace(port.network, interface=f"{name}-{len(self.done)}")
             case "word" if port:
                 self.count()
                 self.write()  # as at each change of networks
