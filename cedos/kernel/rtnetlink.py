@@ -94,12 +94,6 @@ def links_request() -> bytes:
     return _LINK.pack(0, 0, 0, 0, 0) + attribute(_IFLA_EXT_MASK, _U32.pack(_SKIP_STATISTICS))
 
 
-def link_request(name: str) -> bytes:
-    """Return the request for one link."""
-    name_and_end = attribute(_IFLA_IFNAME, name.encode() + b"\0")
-    return _LINK.pack(0, 0, 0, 0, 0) + name_and_end
-
-
 def queue_request(index: int, packets: int) -> bytes:
     """Return the request to set the length of a link's queue (RTM_NEWLINK)."""
     return _LINK.pack(0, 0, index, 0, 0) + attribute(_IFLA_TXQLEN, _U32.pack(packets))

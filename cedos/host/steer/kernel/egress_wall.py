@@ -282,7 +282,10 @@ class EgressWall:
         self._requester.close()
 
     def _there(self, names: Collection[str]) -> list[Link]:
-        return [link for name in names if (link := self._link(name)) is not None]
+        # (All at once: each question of its own may have to wait for a change of any interface.)
+        answers = self._requester.dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
+        found = filter(None, map(rtnetlink.parse_link, answers))
+        return [link for link in found if link.name in names]
 
     def _put_up(self, link: Link) -> bool:
         try:
@@ -387,15 +390,6 @@ class EgressWall:
 
     def _handle(self, index: int) -> int:
         return _CLSACT_IS_OURS if index in self._made else _CLSACT_WAS_THERE
-
-    def _link(self, name: str) -> Link | None:
-        try:
-            answers = self._requester.ask(rtnetlink.RTM_GETLINK, rtnetlink.link_request(name))
-        except OSError as error:
-            if error.errno in _GONE:
-                return None
-            raise
-        return next(filter(None, map(rtnetlink.parse_link, answers)), None)
 
     def _qdiscs(self) -> dict[int, str]:
         """Return the interfaces that may have the wall, each with the kind of what it would stand on."""

@@ -76,6 +76,18 @@ def test_nothing_of_a_program_leaves_and_the_interface_is_as_before_afterwards(h
     assert host.state() == before
 
 
+def test_interfaces_that_have_gone_cost_nothing(host, monkeypatch):
+    """Each was asked for by itself, in the daemon's event loop, which stood still for 10 s and more."""
+    with wall(host) as made:
+        made.put_up(["lte0"])
+        asked, ask, dump = [], made._requester.ask, made._requester.dump
+        monkeypatch.setattr(made._requester, "ask", lambda *of: asked.append(of) or ask(*of))
+        monkeypatch.setattr(made._requester, "dump", lambda *of: asked.append(of) or dump(*of))
+        assert not made.put_up(["lte0", *(f"gone{number}" for number in range(100))])
+        assert len(asked) < 4
+        made.remove([])
+
+
 def test_filters_of_others_stay(host):
     controlled(host, "qdisc add dev lte0 clsact")
     controlled(host, *FOREIGN)
