@@ -168,13 +168,15 @@ class World:
         reply = dns.parse(data)
         return [str(each) for each in reply.addresses]
 
-    def reaches(self, address, say=b""):
+    def reaches(self, address, say=b"", *, bound=False, limit_s=5):
         """Connect at once, as a program does that has just had the answer."""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         with self.laptop.entered():
             program = socket.socket(family, socket.SOCK_STREAM)
         with program:
-            program.settimeout(5)
+            if bound:
+                program.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lte0")
+            program.settimeout(limit_s)
             try:
                 program.connect((address, WEB))
                 program.sendall(say)
@@ -249,6 +251,24 @@ def test_the_first_packet_to_a_ruled_name_is_refused(world):
     world.look_up("other.example")
     assert world.reaches(OTHER)
     assert world.reaches(ADDRESSES[0])
+
+
+def test_a_socket_that_is_bound_to_a_forbidden_network_reaches_no_ruled_name(world):
+    """The kernel's routing does not ask rules for it."""
+    world.rule()
+    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
+    world.zone[HOST, dns.AAAA] = (record(HOST, RULED6),)
+    world.look_up(HOST)
+    world.look_up(HOST, dns.AAAA)
+    for ruled, other in ((ADDRESSES[1], OTHER), (RULED6, OTHER6)):
+        assert world.reaches(other, bound=True)
+        with pytest.raises(TimeoutError):
+            world.reaches(ruled, bound=True, limit_s=1)
+    before = world.laptop.run("tc", "filter", "show", "dev", "lte0", "egress").stdout
+    assert "cedos_rules" in before
+    world.cedos.client.remove_rule(1)
+    assert world.reaches(ADDRESSES[1], bound=True)
+    assert not world.laptop.run("tc", "qdisc", "show", "dev", "lte0", "clsact").stdout
 
 
 def test_a_strangers_service_changes_no_rule(world):
