@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import threading
 import time
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
@@ -22,6 +23,7 @@ import structlog
 from cedos.apps.files.messages import (
     DIGEST_BYTES,
     LONGEST_LISTING,
+    MOST_ENTRIES,
     VERSION,
     Answer,
     AnyRequest,
@@ -32,9 +34,10 @@ from cedos.apps.files.messages import (
     PutRequest,
     pack,
     read,
+    text_of,
     unix_time,
 )
-from cedos.apps.files.partial import NO_PLACE, PART_NAME, Partial, when_free
+from cedos.apps.files.partial import NO_PLACE, PART_NAME, Partial, folder_below, when_free
 from cedos.apps.files.tree import FileHash, Tree, Version, reader
 from cedos.errors import SessionError, TransferError
 from cedos.kernel.own_file import to_its_end
@@ -51,6 +54,49 @@ _AT_ONCE: Final = 8  # of one host
 # Of a path below the root. Programs do not reach what has a longer one.
 _LONGEST_PATH_BYTES: Final = 4000
 _KEEP_FREE_FILES: Final = 0.1  # of those that the disk has room for
+_ENTRY_BYTES: Final = 100  # of a list's entry, beside the name
+_LOOKED_S: Final = 10.0  # from one look at a full folder to the next
+_FOLDERS_KEPT: Final = 1_024
+
+
+class ListedFolders:
+    """The room that the lists of folders have left for what clients add."""
+
+    def __init__(self) -> None:
+        # By folder: names and bytes that its list has room for, and when it was looked at.
+        self._left: OrderedDict[tuple[int, int], tuple[int, int, float]] = OrderedDict()
+        self._turn = threading.Lock()
+
+    def add(self, folder: int, name: str) -> None:
+        """Count a name that comes into an open folder. TransferError: its list has no room for it."""
+        if not os.access(name, os.F_OK, dir_fd=folder, follow_symlinks=False):
+            with self._turn:
+                self._add(folder, name)
+
+    def _add(self, folder: int, name: str) -> None:
+        of, now_s = os.fstat(folder), time.monotonic()
+        key = of.st_dev, of.st_ino
+        names, n_bytes, looked_s = self._left.get(key, (0, 0, -_LOOKED_S))
+        more_bytes = _listed_bytes(name)
+        # Some that were counted may be gone by now.
+        if not (names and n_bytes > more_bytes) and now_s - looked_s >= _LOOKED_S:
+            here = [each.name for each in Path(f"/proc/self/fd/{folder}").iterdir()]
+            names, n_bytes = (
+                MOST_ENTRIES - len(here),
+                LONGEST_LISTING - sum(map(_listed_bytes, here)),
+            )
+            looked_s = now_s
+        full = names <= 0 or n_bytes <= more_bytes
+        left = (0, 0, looked_s) if full else (names - 1, n_bytes - more_bytes, looked_s)
+        self._left[key] = left
+        if len(self._left) > _FOLDERS_KEPT:
+            self._left.popitem(last=False)
+        if full:
+            raise TransferError("the folder is so full that no more can be listed")
+
+
+def _listed_bytes(name: str) -> int:
+    return len(msgspec.json.encode(text_of(name))) + _ENTRY_BYTES
 
 
 class Uploads:
@@ -62,11 +108,13 @@ class Uploads:
     def __init__(self, tree: Tree, keep_free_bytes: int) -> None:
         self._tree, self._keep_free_bytes = tree, keep_free_bytes
         # By host: its running uploads, the oldest first, which bring yet what their parts have not.
+        self._listed = ListedFolders()
         self._running: dict[bytes, dict[Connection, tuple[Partial, PutRequest] | None]] = {}
 
-    def make_folder(self, path: str) -> None:
+    async def make_folder(self, path: str) -> None:
         """Make a folder. TransferError: the name cannot be, or there is no room."""
-        os.close(self._made(self._parts(path)))
+        parts = self._parts(path)
+        os.close(await to_its_end(asyncio.to_thread(self._made, parts), os.close))
 
     @asynccontextmanager
     async def begun(
@@ -89,11 +137,15 @@ class Uploads:
             del begun[away]
             away.abort("a newer upload of its host has its place")
         # Open the folder once: its path may lead elsewhere later.
-        folder = self._made(parts[:-1])
         partial, begun = None, self._running.setdefault(peer_key, {})
         begun[connection] = None
-        inside = f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
+        inside, folder = "", -1
         try:
+            making = asyncio.to_thread(self._made, parts[:-1], parts[-1])
+            folder = await to_its_end(making, os.close)
+            inside = (
+                f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
+            )
             source = f"{keys.to_text(peer_key)}/{request.version}"
             partial = await when_free(Path(inside) / parts[-1], source, place)
             # Reserve the disk space of the host's running uploads: from itself, for others may bring
@@ -104,24 +156,40 @@ class Uploads:
             begun[connection] = partial, request
             yield partial
         except TransferError as error:
+            if not inside:
+                raise
             why = str(error).replace(inside, "")
             raise TransferError(why.replace(inside[:-1], "/".join(parts[:-1]))) from error
         finally:
             if partial is not None:
                 partial.close()
-            os.close(folder)
+            if inside:
+                os.close(folder)
             begun.pop(connection, None)
             if not begun and self._running.get(peer_key) is begun:
                 del self._running[peer_key]
 
-    def _made(self, parts: list[str]) -> int:
-        """Open a folder, made if it is not there. TransferError: there is no room, or it cannot be."""
-        top = self._tree.folder([])
+    def _made(self, parts: list[str], file: str = "") -> int:
+        """Open a folder, made if it is not there, for a file if one comes there.
+
+        TransferError: there is no room, or it cannot be.
+        """
+        folder = self._tree.folder([])
         try:
-            self._check_room(top, 0)
-        finally:
-            os.close(top)
-        return self._tree.folder(parts, make=True)
+            self._check_room(folder, 0)
+            for part in parts:
+                self._listed.add(folder, part)
+                above, folder = folder, folder_below(folder, [part], make=True)
+                os.close(above)
+            if file:
+                self._listed.add(folder, file)
+        except OSError as error:
+            os.close(folder)
+            raise TransferError(f"there is no folder {'/'.join(parts)!r}") from error
+        except TransferError:
+            os.close(folder)
+            raise
+        return folder
 
     def write(self, partial: Partial, data: bytes | memoryview) -> None:
         """Write the next bytes of an upload. TransferError: no room is left for them."""
@@ -406,7 +474,7 @@ class Serving:
         if self._uploads is None:
             raise TransferError("this server takes no files (cedos-serve --writable)")
         if request.folder:
-            self._uploads.make_folder(request.path)
+            await self._uploads.make_folder(request.path)
             await connection.write(pack(PutAnswer()))
             return
         began_s = time.monotonic()

@@ -15,10 +15,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import msgspec
 import pytest
 from kit.waiting import until
 
-from cedos.apps.files.messages import PutRequest
+from cedos.apps.files import serving
+from cedos.apps.files.messages import PutRequest, path_text
 from cedos.apps.files.partial import OpenFolder, files_of
 from cedos.apps.files.serving import Uploads
 from cedos.apps.files.tree import Tree
@@ -448,12 +450,12 @@ def client(key):
     return Mock(peer_key=key, paths=lambda: ["a path"])
 
 
-def test_folders_that_no_program_reaches_are_refused(tmp_path):
+async def test_folders_that_no_program_reaches_are_refused(tmp_path):
     """A path may have 4,000 bytes; the kernel takes 4,096."""
     uploads = Uploads(Tree(tmp_path), 0)
     with pytest.raises(TransferError, match="longer than 4000 bytes"):
-        uploads.make_folder(30 * ("ä" * 120 + "/"))
-    uploads.make_folder(16 * ("a" * 240 + "/"))
+        await uploads.make_folder(30 * ("ä" * 120 + "/"))
+    await uploads.make_folder(16 * ("a" * 240 + "/"))
     assert len(list(tmp_path.rglob("*"))) == 16
 
 
@@ -511,21 +513,53 @@ async def test_no_upload_takes_what_stays_free(tmp_path, monkeypatch):
         assert partial.have == 400
 
 
-def test_a_full_disk_gets_no_folder(tmp_path, monkeypatch):
+async def test_a_full_disk_gets_no_folder(tmp_path, monkeypatch):
     """Each request that is refused could else make thousands of folders."""
     room_of(monkeypatch, 400)
     uploads = Uploads(Tree(tmp_path), 500)
     with pytest.raises(TransferError, match="not enough room"):
-        uploads.make_folder("a/b")
+        await uploads.make_folder("a/b")
     assert not list(tmp_path.iterdir())
 
 
+async def test_no_writer_makes_a_folder_that_cannot_be_listed(tmp_path, monkeypatch):
+    """One client's 9,000 names, of bytes that need eight each in a list, hid it from all for good."""
+    monkeypatch.setattr(serving, "LONGEST_LISTING", 20_000)
+    now = [100.0]
+    (tmp_path / "honest.txt").touch()
+    monkeypatch.setattr(serving.time, "monotonic", lambda: now[0])
+    tree = Tree(tmp_path)
+    uploads, made = Uploads(tree, 0), []
+
+    def name(number):
+        return os.fsdecode(b"\xff" * 240 + b"%06d" % number)
+
+    for number in range(20):
+        with suppress(TransferError):
+            await uploads.make_folder(name(number))
+            made.append(number)
+    assert 5 < len(made) < 15
+    listed = await tree.entries("")
+    assert len(listed) == 1 + len(made)
+    assert len(msgspec.json.encode(listed)) < 20_000
+    await uploads.make_folder(f"{name(0)}/below")
+    request = PutRequest(path_text(name(99)), 5, "1")
+    with pytest.raises(TransferError, match="no more can be listed"):
+        async with uploads.begun(client(b"a" * 32), request):
+            pass
+    # The owner makes room.
+    for number in made[1:]:
+        (tmp_path / name(number)).rmdir()
+    now[0] += 10.0
+    await uploads.make_folder(name(7))
+
+
 @pytest.mark.parametrize("end", ["part", "part.json"])
-def test_no_folder_has_the_name_of_a_part(tmp_path, end):
+async def test_no_folder_has_the_name_of_a_part(tmp_path, end):
     """A folder of that name kept the file's own name from ever being put, or hid a file."""
     uploads = Uploads(Tree(tmp_path), 0)
     with pytest.raises(TransferError, match="without the names of parts"):
-        uploads.make_folder(f"{files_of(Path('song'))[0].stem}.{end}/inside")
+        await uploads.make_folder(f"{files_of(Path('song'))[0].stem}.{end}/inside")
     assert not list(tmp_path.iterdir())
 
 
