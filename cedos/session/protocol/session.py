@@ -250,10 +250,10 @@ class Session:
     def ask_arrived(self, path_id: int, sent_bytes: int) -> None:
         """Ask the peer by a Ping whether the bytes sent over a path until now have arrived.
 
-        The Pong proves it: a path's records come in order, or not at all. Nothing is asked before it.
+        The Pong proves it: a path's records come in order, or not at all.
         """
         path = self._path(path_id)
-        if path.arrived_bytes >= path.asked_bytes and sent_bytes >= path.asked_bytes + _ASKED_BYTES:
+        if len(path.control) < MOST_DUE and sent_bytes >= path.asked_bytes + _ASKED_BYTES:
             path.asked_bytes = sent_bytes
             path.control.append(packing.ping(sent_bytes))
 
@@ -729,7 +729,7 @@ class Session:
                 other.control.append(packing.ping(0))
 
     def _on_pong(self, path: PathFlight, pong: f.Pong, now: float) -> None:
-        if pong.token == path.asked_bytes:
+        if path.arrived_bytes < pong.token <= path.asked_bytes:
             path.arrived_bytes = pong.token
         self.prober.on_pong(path, pong, now)
 
