@@ -15,6 +15,7 @@ from cedos.apps.sharing.own_identity import SharingClock
 from cedos.apps.sharing.protocol.accounting import LARGE_BYTES
 from cedos.apps.sharing.protocol.commands import StartForwarding, StopForwarding
 from cedos.apps.sharing.protocol.helper import HelperMachine, HelperTerms, Uplink
+from cedos.apps.sharing.protocol.receipts import Receipt, read_receipt
 from cedos.apps.sharing.side_driver import Command, Side, SideDriver
 from cedos.errors import CedosError, SharingError
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
@@ -100,6 +101,17 @@ class HelpDriver(SideDriver[HelperMachine]):
     async def _left(self) -> None:
         # What is on its way arrives yet; the machine's timer ends it.
         await self._alone.wait()
+
+    def _on_receipt(self, data: bytes) -> Receipt:
+        """Store a receipt; of a contract that this host has not kept, if others owe it to this host."""
+        receipt, side = read_receipt(data, self._side.identity.gateway), self._side
+        unknown = not (
+            self._counts.knows(receipt.contract) or side.store.contract(receipt.contract)
+        )
+        if unknown and receipt.helper == side.identity.key.public:
+            side.store.add([(receipt, data)])
+            return receipt
+        return super()._on_receipt(data)
 
     def _obey(self) -> None:
         super()._obey()

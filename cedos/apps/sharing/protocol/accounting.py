@@ -261,6 +261,9 @@ class OwnCounts:
             if len(self._counts) > self._MOST:
                 self._counts.popitem(last=False)
 
+    def knows(self, number: bytes) -> bool:
+        return number in self._counts
+
     def on_carried(
         self, number: bytes, carried_bytes: int, now_s: float, *, packets: int = 0
     ) -> None:

@@ -8,12 +8,14 @@ import time
 from ipaddress import IPv4Address, IPv4Interface
 from types import SimpleNamespace
 
+import msgspec
 import pytest
-from kit.neighbours import identity, trust, uplink
+from kit.neighbours import GATEWAY, identity, key_of, trust, uplink
 from kit.waiting import until
 
 from cedos.apps.sharing import help_driver, side_driver
 from cedos.apps.sharing.help_driver import HelpDriver
+from cedos.apps.sharing.protocol.certificates import UntrustedError
 from cedos.apps.sharing.protocol.helper import HelperTerms
 from cedos.apps.sharing.protocol.messages import (
     ConfirmMessage,
@@ -24,6 +26,7 @@ from cedos.apps.sharing.protocol.messages import (
     pack,
     unpack,
 )
+from cedos.apps.sharing.protocol.receipts import Receipt, sign_receipt
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
 from cedos.commands.sharing import sides
@@ -217,3 +220,19 @@ def test_a_barred_uplink_is_no_uplink(barred):
     gateway = SimpleNamespace(host="127.0.0.1", port=7009)
     facts = _UplinkFacts(kernel, gateway, "wlan0", "lte0", None, networks)
     assert (facts.read() is None) is bool(barred)
+
+
+async def test_a_helper_keeps_what_it_is_owed_by_contracts_that_it_has_not_kept(
+    tmp_path, monkeypatch
+):
+    """Its process had ended before the contract was stored, and 2.8 MB of receipts were refused."""
+    monkeypatch.setattr(side_driver, "LinkSocket", lambda *_args, **_more: None)
+    store, ann, bob = SharingStore(tmp_path / "s"), key_of("ann").public, key_of("bob").public
+    side = Side(identity("bob"), trust(), "wlan0", None, store, tmp_path / "status")
+    made = HelpDriver(side, HelperTerms(500_000, 10**9), None, lambda: None)
+    told = Receipt(GATEWAY.public, 1, ann, bob, b"n" * 32, 1, 2, 0, 10**6, 10**6, 500, "EUR")
+    made._on_receipt(sign_receipt(told, GATEWAY))
+    with pytest.raises(UntrustedError):
+        made._on_receipt(sign_receipt(msgspec.structs.replace(told, serial=2, helper=ann), GATEWAY))
+    assert store.receipts() == [told]
+    await made._calls.close()
