@@ -51,7 +51,7 @@ class HelpDriver(SideDriver[HelperMachine]):
         super().__init__(side, machine, overhead=_OVERHEAD, listens=True)
         self._terms, self._forwarding, self._uplink = terms, forwarding, uplink
         self._started: dict[bytes, StartForwarding] = {}
-        self._kept: set[bytes] = set()  # requestors whose contract is stored
+        self._kept: set[bytes] = set()  # numbers of the contracts that are stored
         # The kernel follows the machine's order: a requestor may leave while its forwarding starts.
         self._turn = asyncio.Lock()
         self._alone = asyncio.Event()
@@ -165,11 +165,11 @@ class HelpDriver(SideDriver[HelperMachine]):
             with suppress(OSError):
                 counted = (await self._calls.call(self._forwarding.carried)).get(source, NOTHING)
                 self._keep_if_worth(started, counted.bytes)
-                self._kept.discard(command.requestor)
                 self._machine.on_stopped(counted.bytes - command.carried_bytes)
                 self._counts.on_carried(
                     started.contract.number, counted.bytes, self._now_s(), packets=counted.packets
                 )
+            self._kept.discard(started.contract.number)
             for _ in range(_TRIES):  # another program may hold the lock of iptables
                 try:
                     await self._calls.call(lambda: self._forwarding.dismiss(source))
@@ -181,12 +181,15 @@ class HelpDriver(SideDriver[HelperMachine]):
 
     def _keep_if_worth(self, command: StartForwarding, carried_bytes: int) -> None:
         """Store a contract, for good, once it has carried what is worth a receipt."""
-        if carried_bytes >= LARGE_BYTES and command.requestor not in self._kept:
-            self._kept.add(command.requestor)
-            try:
-                self._keep(command)
-            except SharingError as error:
-                _log.warning("a contract is not stored", name=command.name, why=str(error))
+        number = command.contract.number
+        if carried_bytes < LARGE_BYTES or number in self._kept:
+            return
+        try:
+            self._keep(command)
+        except SharingError as error:
+            _log.warning("a contract is not stored", name=command.name, why=str(error))
+        else:
+            self._kept.add(number)
 
     async def _count(self) -> None:
         if not self._started:

@@ -7,6 +7,7 @@ import threading
 import time
 from ipaddress import IPv4Address, IPv4Interface
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -134,6 +135,23 @@ async def test_contracts_that_carry_nothing_take_no_disk(helping):
     assert helping._side.store.contract(number) is not None
     leave(LeaveReason.DONE)
     await until(lambda: not helping._calls._tasks)
+
+
+async def test_a_second_contract_is_stored_though_the_first_ones_end_was_not_counted(
+    helping, monkeypatch
+):
+    helping._forwarding.bytes = 40_000
+    numbers = []
+    for _ in range(2):
+        number, leave = confirmed(helping)
+        numbers.append(number)
+        await until(lambda: SOURCE in helping._forwarding.open)
+        await helping._count()
+        with monkeypatch.context() as busy:
+            busy.setattr(helping._forwarding, "carried", MagicMock(side_effect=OSError("its lock")))
+            leave(LeaveReason.DONE)
+            await until(lambda: not helping._calls._tasks)
+    assert all(helping._side.store.contract(each) is not None for each in numbers)
 
 
 async def test_a_requestor_that_left_is_not_forwarded_for_once_the_kernel_takes_it(
