@@ -49,6 +49,7 @@ from cedos.selector.energy import PowerModel
 _log = structlog.get_logger(__name__)
 
 Question = AskName | CheckPage | ShakeHands
+_DNS, _HTTPS = 53, 443
 
 _READ_S = 1.0
 # Providers are read this long after each full second, when the new row of their series exists.
@@ -92,6 +93,7 @@ class Observer:
         post: takes the events.
         known: what the controller knows of the networks.
         metered: is given each network's and helper's counters once a second, and the monotonic time.
+        may: whether a user's rules allow a network for an address and port; else it is not asked there.
     """
 
     def __init__(
@@ -101,19 +103,21 @@ class Observer:
         post: Callable[[Event], None],
         known: NetworkObservation,
         metered: Callable[[Network, Counters, float], None] = lambda *_: None,
+        may: Callable[[Network, Address, int], bool] = lambda *_: True,
     ) -> None:
         self._config = config
         self._probes = probes = config.probes
         self._post = post
         self._known = known
         self._metered = metered
+        self._may = may
         self._manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus)
         self.screen = Screen(bus)
         self._check: PortalCheck | None = None
         if probes.enabled and probes.portal_url:
             page = TestPage.of(probes.portal_url, probes.portal_body)
-            self._check = PortalCheck(page, probes.dns_name)
+            self._check = PortalCheck(page, probes.dns_name, may=may)
         if self._manager is not None:
             self._manager.on_change(lambda: post(PortalDoubted()))
         self._counters = InterfaceCounters()
@@ -187,11 +191,14 @@ class Observer:
                 answer = None
                 if network is not None and self._probes.enabled:
                     target = probe_target(self._probes, network)
-                    if target is not None and target not in network.gateways:
+                    known = target is not None and target not in network.gateways
+                    if target is not None and known and self._may(network, target, _HTTPS):
                         answer = await shake_hands(network, target, timeout_s)
                 self._post(HandshakeEnded(name, number, answer))
             case AskName() if network is not None and network.up:
-                if self._probes.enabled and self._probes.dns:
+                resolvers = (*network.resolvers, *network.gateways)
+                allowed = all(self._may(network, each, _DNS) for each in resolvers)
+                if self._probes.enabled and self._probes.dns and allowed:
                     await self._ask_for_a_name(network)
             case _:
                 pass  # the network is gone

@@ -214,7 +214,12 @@ class Daemon:
         radios, prices = radios_of(config), money_per_mb(config)
         metering = Metering(usage, startup.boot(), links.networks(), radios, prices)
         self._observer = Observer(
-            config, bus, driver.post, self._controller.networks, metering.on_counters
+            config,
+            bus,
+            driver.post,
+            self._controller.networks,
+            metering.on_counters,
+            self._controller.ruled.may_ask,
         )
         # -- budgets
         self._budgets = HostBudgets(

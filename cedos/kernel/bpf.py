@@ -237,6 +237,7 @@ class Opcode(IntEnum):
     SHIFT_RIGHT = 0x77
     JUMP = 0x05
     IF_EQUAL = 0x15
+    IF_EQUAL_REGISTER = 0x1D
     IF_NOT = 0x55
     IF_NOT_REGISTER = 0x5D
     CALL = 0x85

@@ -504,14 +504,14 @@ class RuledDestinations:
         rules = [self.rules.rules[number] for number in self._numbers(key, named)]
         return all(allows(rule, each) for rule in rules for each in known)
 
-    def may_ask(self, network: Network, resolver: Address) -> bool:
-        """Return whether questions to a resolver may go over a network.
+    def may_ask(self, network: Network, host: Address, port: int = _DNS) -> bool:
+        """Return whether the daemon may ask a host's port over a network.
 
-        Of its own ones it is as `_to_resolvers` leads programs: no name's rule counts.
+        Of the network's own resolvers it is as `_to_resolvers` leads programs: no name's rule counts.
         """
-        numbers: Sequence[int] = self.rules.holding(resolver, _DNS)
-        if resolver in (*network.resolvers, *network.gateways):
-            number = self.rules.of(resolver, _DNS, named=False)
+        numbers: Sequence[int] = self.rules.holding(host, port)
+        if port == _DNS and host in (*network.resolvers, *network.gateways):
+            number = self.rules.of(host, _DNS, named=False)
             numbers = () if number is None or number < 0 else (number,)
         return all(allows(self.rules.rules[number], network) for number in numbers)
 

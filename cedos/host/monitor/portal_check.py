@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
@@ -166,6 +166,10 @@ async def shake_hands(
     return TlsAnswer.PROVEN
 
 
+class _ForbiddenError(Exception):
+    """A user's rule forbids the network for what is to be asked."""
+
+
 class PortalCheck:
     """Asks for the test page.
 
@@ -176,18 +180,28 @@ class PortalCheck:
         page: the test page.
         known_name: a name that every honest resolver knows.
         port: the resolvers'.
+        may: whether a user's rules allow a network for an address and port.
     """
 
-    def __init__(self, page: TestPage, known_name: str = "example.com", port: int = _DNS_PORT):
+    def __init__(
+        self,
+        page: TestPage,
+        known_name: str = "example.com",
+        port: int = _DNS_PORT,
+        may: Callable[[Network, Address, int], bool] = lambda *_: True,
+    ) -> None:
         self._page = page
         self._known_name = known_name
         self._port = port
+        self._may = may
 
     async def __call__(self, network: Network, timeout_s: float) -> PortalFinding:
         """Ask over the network, all within `timeout_s`; never raises."""
         try:
             async with asyncio.timeout(timeout_s):
                 finding = await self._find(network, timeout_s * _NAMES_SHARE)
+        except _ForbiddenError:
+            return PortalFinding(PortalVerdict.UNCLEAR, "a rule of yours forbids the check there")
         except TimeoutError:
             return PortalFinding(PortalVerdict.SILENT, "the test page does not answer")
         except OSError as error:
@@ -196,7 +210,7 @@ class PortalCheck:
         if finding.verdict is PortalVerdict.CAPTIVE and finding.witness is Witness.PAGE:
             hosts = dict(finding.hosts)
             # A log-in page that does not answer takes nothing back.
-            with contextlib.suppress(OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError, _ForbiddenError):
                 async with asyncio.timeout(timeout_s):
                     await self._on_the_way(network, finding.page, hosts, timeout_s * _NAMES_SHARE)
             return replace(finding, hosts=hosts)
@@ -218,11 +232,11 @@ class PortalCheck:
             # Other names are answered honestly (`_addresses`): a filter, or a page of one's own.
             with contextlib.suppress(OSError, TimeoutError):
                 async with asyncio.timeout(names_s):
-                    own = judge(self._page, await _fetch(network, address, self._page))
+                    own = judge(self._page, await self._fetch(network, address, self._page))
                     if own.verdict is PortalVerdict.FREE:
                         return own
             return PortalFinding(PortalVerdict.FILTERED, f"{host} leads to {address} there")
-        finding = judge(self._page, await _fetch(network, address, self._page))
+        finding = judge(self._page, await self._fetch(network, address, self._page))
         if finding.verdict is not PortalVerdict.CAPTIVE:
             return finding
         return replace(finding, hosts={host: found})
@@ -271,6 +285,7 @@ class PortalCheck:
         # A network of IPv6 alone leads to no IPv4 address.
         kind = dns_message.A if 4 in _versions(network) else dns_message.AAAA
         resolver, number = _resolvers(network)[0], secrets.randbits(16)
+        self._must_be_allowed(network, resolver, self._port)
         question = dns_message.question(number, name, kind)
         loop = asyncio.get_running_loop()
         with (
@@ -303,7 +318,15 @@ class PortalCheck:
             found[page.host] = usable
             if not usable or location.startswith("https://"):
                 break
-            location = judge(page, await _fetch(network, usable[0], page)).page
+            location = judge(page, await self._fetch(network, usable[0], page)).page
+
+    async def _fetch(self, network: Network, address: Address, page: TestPage) -> bytes:
+        self._must_be_allowed(network, address, page.port)
+        return await _fetch(network, address, page)
+
+    def _must_be_allowed(self, network: Network, address: Address, port: int) -> None:
+        if not self._may(network, address, port):
+            raise _ForbiddenError
 
 
 async def _answer(asker: socket.socket, number: int, name: str, kind: int) -> Sequence[Address]:

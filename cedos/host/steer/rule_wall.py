@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from ipaddress import ip_network
 from typing import Final
 
+from cedos.errors import HostError
 from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.kernel.rule_filter import element
 from cedos.host.steer.routing_rules import own_subnets
@@ -56,8 +57,14 @@ class RuleWall:
         """Bring the kernel in line."""
         self._behind = True
         wanted = self._wanted()
+        refused = None
         for index in [*self._stands.keys() - wanted.keys(), *wanted]:
-            self._bring(index, wanted.get(index, {}))
+            try:
+                self._bring(index, wanted.get(index, {}))
+            except (OSError, HostError) as error:  # the others have theirs
+                refused = error
+        if refused is not None:
+            raise refused
         self._behind = False
 
     def close(self) -> None:

@@ -39,6 +39,7 @@ class Watched:
     target: str = "1.1.1.1"
     dns: bool = True
     events: list[on.Event] = field(default_factory=list)
+    may: object = lambda *_: True
 
     def __post_init__(self):
         config = Config(
@@ -46,7 +47,7 @@ class Watched:
             probes=ProbesConfig(target=self.target, portal_url="", dns=self.dns),
         )
         self.known = NetworkObservation(Outbox(), LivingFlows())
-        self.observer = Observer(config, None, self.events.append, self.known)
+        self.observer = Observer(config, None, self.events.append, self.known, may=self.may)
         self.observer.networks_changed([WLAN, LTE])
         self.observer.watch([WLAN, LTE])
 
@@ -69,6 +70,23 @@ async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(m
         await watched.rest()
         assert watched.events == [on.HandshakeEnded("wlan0", 3, answer)]
     assert asked == [ip_address("1.1.1.1")]
+
+
+async def test_a_host_is_not_asked_where_a_rule_forbids_it(monkeypatch):
+    """What a filter drops looked like the network's silence: it counted as dead."""
+    asked = []
+
+    async def anything(*_):
+        asked.append(_)
+
+    monkeypatch.setattr("cedos.daemon.observer.shake_hands", anything)
+    watched = Watched(may=lambda network, address, port: (network.name, port) == ("lte0", 53))
+    monkeypatch.setattr(watched.observer.prober, "knows_names", anything)
+    for question in (ShakeHands("lte0", 3, 1.0), AskName("wlan0")):
+        watched.observer.ask(question)
+    await watched.rest()
+    assert watched.events == [on.HandshakeEnded("lte0", 3, None)]
+    assert asked == []
 
 
 async def test_pings_that_end_and_counters_are_events(monkeypatch):

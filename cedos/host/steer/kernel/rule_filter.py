@@ -4,7 +4,8 @@ Routes and rules lead a connection; sockets that are bound to an interface, rout
 announces and faults of ours lead it elsewhere. So each interface over which some place is forbidden has a
 program that reads what leaves there: TCP's first packet of a connection (SYN) and each datagram of UDP.
 Connections that live go on. It asks a table, first for the packet's port, then for all ports; the longest
-prefix counts. What this host only forwards (of containers) passes, and so does DHCP.
+prefix counts. What this host only forwards (of containers) passes, and so do DHCP and what belongs to a
+VLAN: that has an interface of its own.
 
 A packet that hides its destination (a source route of IPv4, a routing header of IPv6) is dropped.
 """
@@ -25,7 +26,7 @@ VALUE: Final = struct.Struct("=I")
 MOST: Final = 1 << 13
 _PORT_BITS, _ADDRESS_BITS = 32, 128
 # Offsets of fields of struct __sk_buff, and on the stack: the key, and a header's bytes.
-_PROTOCOL, _FORWARDED_FROM = 16, 36
+_PROTOCOL, _OF_VLAN, _FORWARDED_FROM = 16, 20, 36
 _KEY_AT, _PORT_AT, _ADDRESS_AT, _HEAD_AT = -64, -60, -56, -40
 _FROM_NETWORK_HEADER: Final = 1
 _IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
@@ -33,7 +34,8 @@ _TCP, _UDP, _UDP_LITE, _ROUTING, _FRAGMENT = 6, 17, 136, 43, 44
 _HOP_BY_HOP, _OPTIONS = 0, 60
 _NO_OPTIONS: Final = 0x45  # IPv4 with a header of 20 bytes
 _SYN, _ACK = 0x02, 0x10
-_DHCP: Final = (67, 68, 546, 547)
+# By the ports from and to: no unprivileged program has these.
+_DHCP: Final = ((68, 67), (67, 68), (546, 547), (547, 546))
 # TC_ACT_UNSPEC: other filters decide; TC_ACT_SHOT.
 _PASS, _DROP = -1, 2
 
@@ -50,6 +52,7 @@ def program(table: int) -> bytes:
     """Return the program for an open table (LPM trie: `KEY_BYTES` -> `VALUE`)."""
     code = Assembly()
     code.unless(_FORWARDED_FROM, 0)
+    code.unless(_OF_VLAN, 0)
     code.put(Opcode.STORE_NUMBER, STACK, offset=_KEY_AT, immediate=_PORT_BITS + _ADDRESS_BITS)
     for word in range(0, 16, 4):
         code.put(Opcode.STORE_NUMBER, STACK, offset=_ADDRESS_AT + word, immediate=0)
@@ -108,11 +111,12 @@ def program(table: int) -> bytes:
     code.jump(Opcode.IF_NOT, EXIT, 2, immediate=_SYN)
     code.jump(Opcode.JUMP, "port")
     code.label("udp")
-    code.put(Opcode.STORE_NUMBER, STACK, offset=_HEAD_AT, immediate=0)
-    _read_from(code, 2, _HEAD_AT + 2, 2)
+    _read_from(code, 0, _HEAD_AT, 4)
     code.put(Opcode.LOAD, 2, STACK, _HEAD_AT)
-    for port in _DHCP:
-        code.jump(Opcode.IF_EQUAL, EXIT, 2, immediate=socket.htonl(port))
+    for ports in _DHCP:
+        number = int.from_bytes(struct.pack("!HH", *ports), sys.byteorder)
+        code.set_wide(3, number)
+        code.jump(Opcode.IF_EQUAL_REGISTER, EXIT, 2, 3)
     code.label("port")
     code.put(Opcode.STORE, STACK, 9, _PORT_AT)
     _read_from(code, 2, _PORT_AT + 2, 2)

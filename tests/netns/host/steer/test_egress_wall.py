@@ -6,6 +6,7 @@ import socket
 import sys
 from contextlib import contextmanager
 from ipaddress import ip_network
+from types import SimpleNamespace
 
 import pytest
 from kit.steered import steering_of
@@ -14,6 +15,7 @@ from cedos.errors import HostError
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.egress_wall import EgressWall
 from cedos.host.steer.kernel.rule_filter import element
+from cedos.host.steer.rule_wall import RuleWall
 from cedos.host.steer.undo import restore
 
 SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}
@@ -297,6 +299,35 @@ def test_no_packet_hides_its_destination_or_its_port(host):
         made.forbid(index, dict.fromkeys(elements({(f"{SERVER[4]}/32", UDP_PORT): True})))
         made.forbid(index, elements({("::/0", None): None, ("2001:db8:100::9/128", None): True}))
         assert datagram_comes(host, 6, SERVER[6], data=b"who" + bytes(8000))
+
+
+def test_dhcp_passes_but_no_program_by_its_ports(host):
+    answers_come_anywhere(host)
+    index = host.networks()[1].index
+    with wall(host) as made:
+        made.forbid(index, elements({("0.0.0.0/0", None): True}))
+        for source, to, passes in ((68, 67, True), (0, 67, False), (68, 53, False)):
+            with host.client.entered():
+                asking = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            with asking:
+                asking.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lte0")
+                asking.bind(("", source))
+                before = sent_packets(host)
+                asking.sendto(b"who", (NEAR[4], to))
+                assert (sent_packets(host) > before) is passes
+
+
+def test_one_interface_that_can_have_no_filter_keeps_none_from_others(host):
+    controlled(host, "qdisc add dev wlan0 ingress")
+    wifi, lte = host.networks()
+    with wall(host) as made:
+        kernel = SimpleNamespace(forbid=lambda index, each: made.forbid(index, dict(each)))
+        rules = RuleWall(kernel)
+        rules.follow([wifi, lte])
+        with pytest.raises(HostError, match="ingress"):
+            rules.forbid({(f"{SERVER[4]}/32", None): [wifi.name, lte.name]})
+        assert not opens(host, 4, SERVER[4])
+        made.remove([])
 
 
 def test_both_walls_share_what_they_stand_on_and_a_killed_daemons_goes(host):

@@ -106,6 +106,18 @@ async def test_a_network_of_ipv6_alone_is_asked_for_ipv6_addresses():
 
 
 @pytest.mark.usefixtures("loopback_is_far")
+@pytest.mark.parametrize("forbidden", ["names", "page"])
+async def test_what_a_rule_forbids_is_not_asked_and_tells_nothing(forbidden):
+    async with surroundings(Resolver({"page.test": "::1", "known.test": "::1"})) as around:
+        page = TestPage.of(f"http://page.test:{around.web}/", "")
+        port = around.port if forbidden == "names" else around.web
+        may = lambda _network, _address, to: to != port  # noqa: E731
+        found = await PortalCheck(page, "known.test", around.port, may)(LO6, 0.5)
+    assert (found.verdict, around.asked) == (PortalVerdict.UNCLEAR, 0)
+    assert "rule of yours" in found.why
+
+
+@pytest.mark.usefixtures("loopback_is_far")
 async def test_a_log_in_page_that_does_not_answer_keeps_no_network_from_being_captive(monkeypatch):
     async with surroundings(Resolver({"page.test": "::1", "slow.test": "::1"})) as around:
         location = f"http://slow.test:{around.web}/"
