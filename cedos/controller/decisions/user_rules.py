@@ -624,10 +624,13 @@ class RuledDestinations:
                 self._due[place] = self._due.get(place, 0) + 1
             self._outbox.give(SetRuled(news))
 
-    def _forbid(self, ways: Mapping[Address, Sequence[str]], subnets: Collection[Place]) -> None:
+    def _forbid(
+        self, ways: Mapping[Address, Sequence[str]], subnets: Mapping[Place, str | None]
+    ) -> None:
         """Forbid the networks that rules do, but for the ways to resolvers and to shared subnets.
 
-        An interface on which a network or helper is allowed is open. Portals' rules forbid nothing.
+        An interface on which a network or helper is allowed is open. Portals' rules forbid nothing. A
+        shared subnet is open where it is led, and where the rule around it allows.
         """
         rules, networks = self.rules.rules, self._decider.networks
         there = (*networks, *self._decider.helpers)
@@ -645,11 +648,11 @@ class RuledDestinations:
             if self._ruled_by_name(resolver):
                 others = tuple(n.name for n in networks if n.name not in names)
                 forbidden[place_of(resolver, _DNS)] = others
-        for place in subnets:
-            holders = [
-                n.name for n in networks if any(str(a.network) == place[0] for a in n.addresses)
-            ]
-            forbidden.setdefault(place, tuple(n.name for n in networks if n.name not in holders))
+        for place, led in subnets.items():
+            around = (rules[number] for number in self.rules.around(ip_network(place[0])))
+            these = [rule for rule in around if rule.port == place[1]]
+            ways_out = {n.name for n in networks if all(allows(rule, n) for rule in these)} | {led}
+            forbidden.setdefault(place, tuple(n.name for n in networks if n.name not in ways_out))
         before, self._forbidden = self._forbidden, forbidden
         news: dict[Place, tuple[str, ...] | None] = dict.fromkeys(before.keys() - forbidden.keys())
         news |= {place: each for place, each in forbidden.items() if before.get(place) != each}

@@ -83,7 +83,7 @@ def past_announced(
             (destination, subnet, network)
             for destination, name in places.items()
             for subnet, network in subnets.items()
-            if network.name != name and _contains(destination.prefix, subnet)
+            if network.name != name and contains(destination.prefix, subnet)
         ]
         # Each length of subnets has a step after what is ruled of that length or longer: of rules with
         # one preference the kernel asks the older one first. It deletes any rule of the same preference
@@ -137,7 +137,7 @@ def own_subnets(version: int, networks: Collection[Network]) -> dict[Prefix, Net
     }
 
 
-def _contains(outer: Prefix, inner: Prefix) -> bool:
+def contains(outer: Prefix, inner: Prefix) -> bool:
     """Return whether a prefix contains a longer one."""
     rest = outer.max_prefixlen - outer.prefixlen
     first = int(inner.network_address) >> rest << rest

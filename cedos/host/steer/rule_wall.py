@@ -6,19 +6,34 @@ private addresses is an exception from rules for more than that, and so is what 
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
 from cedos.errors import HostError
 from cedos.host.steer.kernel.interface import SteeringKernel
 from cedos.host.steer.kernel.rule_filter import element
-from cedos.host.steer.routing_rules import own_subnets
+from cedos.host.steer.routing_rules import contains, own_subnets
+from cedos.kernel.policy_routing import Prefix
 from cedos.model import Network
 
 # Link-local addresses, groups, and the broadcast address.
-_ON_LINK: Final = (
-    "169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10", "ff00::/8",
-)  # fmt: skip
+_ON_LINK: Final = tuple(
+    map(
+        ip_network,
+        ("169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10", "ff00::/8"),
+    )
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A place where networks (names) are forbidden, and its key in the kernel's tables."""
+
+    prefix: Prefix
+    port: int | None
+    names: frozenset[str]
+    key: bytes
 
 
 class RuleWall:
@@ -27,7 +42,7 @@ class RuleWall:
     def __init__(self, kernel: SteeringKernel) -> None:
         self._kernel = kernel
         self._networks: Sequence[Network] = ()
-        self._places: dict[tuple[str, int | None], tuple[bytes, frozenset[str]]] = {}
+        self._places: dict[tuple[str, int | None], _Place] = {}
         self._stands: dict[int, dict[bytes, bool]] = {}
         self._behind = False
 
@@ -37,8 +52,9 @@ class RuleWall:
             if names is None:
                 self._places.pop(place, None)
             else:
-                key = element(ip_network(place[0], strict=False), place[1])
-                self._places[place] = key, frozenset(names)
+                prefix, port = ip_network(place[0], strict=False), place[1]
+                key = element(prefix, port)
+                self._places[place] = _Place(prefix, port, frozenset(names), key)
         self.apply()
 
     def follow(self, networks: Sequence[Network]) -> None:
@@ -90,20 +106,37 @@ class RuleWall:
             names[network.index].add(network.name)
             if network.translator is not None:
                 names[network.translator.index].add(network.name)
-        ports = {port for _, port in self._places}
         subnets = {**own_subnets(4, self._networks), **own_subnets(6, self._networks)}
-        on_link = {
-            element(ip_network(each), port): False for each in _ON_LINK for port in (*ports, None)
-        }
         found = {}
         for index, own in names.items():
-            places = {key: own <= forbidden for key, forbidden in self._places.values()}
+            places = {each.key: own <= each.names for each in self._places.values()}
             if any(places.values()):
-                near = {
-                    element(subnet, port): False
-                    for subnet, network in subnets.items()
-                    if network.name in own
-                    for port in (*ports, None)
-                }
-                found[index] = {**on_link, **near, **places}
+                near = [*_ON_LINK, *(each for each, of in subnets.items() if of.name in own)]
+                found[index] = {**self._exceptions(near, own), **places}
+        return found
+
+    def _exceptions(self, near: Sequence[Prefix], own: set[str]) -> dict[bytes, bool]:
+        """Return the exceptions from what is forbidden around prefixes, by the ports that it is about.
+
+        A port counts before any prefix. So what is said of parts of such a prefix is said for it, too.
+        """
+        found: dict[bytes, bool] = {}
+        wide = [
+            each
+            for each in self._places.values()
+            if each.prefix.prefixlen < each.prefix.max_prefixlen and own <= each.names
+        ]
+        for prefix in near:
+            version = prefix.version
+            around = [each for each in wide if each.prefix.version == version]
+            for port in {each.port for each in around if contains(each.prefix, prefix)}:
+                found[element(prefix, port)] = False
+                if port is not None:
+                    found |= {
+                        element(each.prefix, port): own <= each.names
+                        for each in self._places.values()
+                        if each.port is None
+                        and each.prefix.version == version
+                        and (each.prefix == prefix or contains(prefix, each.prefix))
+                    }
         return found

@@ -807,3 +807,22 @@ def test_a_portals_rule_forbids_nothing(script):
     rules.portals([("wlan0", [SERVER])])
     script.controller.ruled.reconsider(script.controller.context(9.0))
     assert not script.given(give.ForbidPlaces)
+
+
+def test_a_shared_subnet_is_forbidden_where_it_is_not_led(script):
+    own = (ip_interface("10.5.0.2/24"),)
+    third = replace(WLAN, name="eth0", interface="eth0", index=9, kind=NetworkKind.ETHERNET)
+    script.networks(
+        replace(WLAN, addresses=own),
+        replace(LTE, addresses=own),
+        replace(third, addresses=(ip_interface("192.0.2.2/24"),)),
+        at_s=8.0,
+    )
+    rule = RuleRequest(host="10.0.0.0/8", never=("lte0", "wlan0"))
+    places = forbidden(script.tell(on.RuleSet(1, rule), at_s=9.0))
+    assert places["10.0.0.0/8", None] == ("wlan0", "lte0")
+    assert places["10.5.0.0/24", None] in (("wlan0",), ("lte0",)), "open where it is led"
+    rule = RuleRequest(host="10.0.0.0/8", never=("lte0",))
+    places = forbidden(script.tell(on.RuleSet(1, rule), at_s=10.0))
+    assert places["10.0.0.0/8", None] == ("lte0",)
+    assert places.get(("10.5.0.0/24", None), ("lte0",)) in (None, ("lte0",))

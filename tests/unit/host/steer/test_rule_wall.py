@@ -8,7 +8,7 @@ import pytest
 from cedos.host.steer.kernel.rule_filter import element
 from cedos.host.steer.steering import Steering
 
-PLACE, HALF = ("198.51.100.7/32", None), ("0.0.0.0/1", 443)
+PLACE, WIDE = ("198.51.100.7/32", None), ("0.0.0.0/0", 443)
 
 
 def said(world, network, prefix, port=None):
@@ -48,13 +48,13 @@ async def test_own_subnets_and_what_stays_on_the_link_are_exceptions(world, stee
     own = (ip_interface("10.7.0.2/24"), ip_interface("8.8.8.2/24"))
     lte0 = replace(world.lte0, addresses=own)
     await steering.networks_changed([world.wlan0, lte0])
-    steering.forbid({HALF: ["lte0"], ("169.254.7.7/32", None): ["lte0"]})
-    for port in (None, 443):
-        assert said(world, lte0, "10.7.0.0/24", port) is False
-        assert said(world, lte0, "169.254.0.0/16", port) is False
+    steering.forbid({WIDE: ["lte0"], ("169.254.7.7/32", None): ["lte0"]})
+    for prefix in ("10.7.0.0/24", "169.254.0.0/16"):
+        assert said(world, lte0, prefix, 443) is False
+        assert said(world, lte0, prefix) is None, "no rule for all ports is around it"
     assert said(world, lte0, "169.254.7.7/32") is True, "a rule for just that counts"
     assert said(world, lte0, "8.8.8.0/24") is None, "any network may give public addresses"
-    assert said(world, lte0, *HALF) is True
+    assert said(world, lte0, *WIDE) is True
 
 
 async def test_a_refusal_is_a_problem_until_it_is_made_good(world, steering):
@@ -65,3 +65,13 @@ async def test_a_refusal_is_a_problem_until_it_is_made_good(world, steering):
     steering._look()
     assert said(world, world.lte0, PLACE[0]) is True
     assert not any("your rules" in each for each in steering.problems)
+
+
+async def test_a_rule_for_a_port_elsewhere_opens_nothing_within_the_own_subnet(world, steering):
+    own = world.lte0.addresses[0].network
+    host = f"{own.network_address + 9}/32"
+    steering.forbid({(host, None): ["lte0"], ("203.0.113.77/32", 443): ["lte0"]})
+    assert said(world, world.lte0, str(own), 443) is None
+    steering.forbid({("0.0.0.0/0", 443): ["lte0"]})
+    assert said(world, world.lte0, str(own), 443) is False
+    assert said(world, world.lte0, host, 443) is True, "its own rule holds for each port"
