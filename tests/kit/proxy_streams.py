@@ -10,5 +10,8 @@ class Anything:
     def try_put(self, stream: object, head: object, data: object, label: object) -> bool:
         return True
 
+    def send_packet(self, data: bytes, lifetime_s: float) -> None:
+        pass
+
     def forget(self, number: int) -> None:
         pass

@@ -72,38 +72,83 @@ class RememberedPeers:
     ) -> None:
         self.most, self.most_of_one = most, most_of_one
         self.count = 0
-        self._shares: WeakValueDictionary[bytes, RememberedOfClient] = WeakValueDictionary()
+        self._clients: WeakValueDictionary[bytes, RememberedOfClient] = WeakValueDictionary()
 
-    def share(self, client: bytes) -> "RememberedOfClient":
-        """Return a client's number; all its associations count in the same one."""
-        found = self._shares.get(client)
-        if found is None:
-            found = self._shares[client] = RememberedOfClient(self)
-        return found
+    def share(self, client: bytes, user: int = 0) -> "RememberedOfUser":
+        """Return the number of a client's user; all the user's associations count in the same one."""
+        of_client = self._clients.get(client)
+        if of_client is None:
+            of_client = self._clients[client] = RememberedOfClient(self)
+        of_user = of_client.users.get(user)
+        if of_user is None:
+            of_user = of_client.users[user] = RememberedOfUser(of_client)
+        return of_user
 
     @property
-    def equal(self) -> int:
-        """Return how many each client may have once all together have too many."""
-        return self.most // max(len(self._shares), 1)
+    def most_now(self) -> int:
+        """Return how many a client may have: an equal share once all together have too many."""
+        equal = self.most // max(len(self._clients), 1)
+        return min(self.most_of_one, equal) if self.count >= self.most else self.most_of_one
 
 
 class RememberedOfClient:
-    """The number of peers and names that one client's associations remember."""
+    """The number of peers and names that one client's associations remember, and its users' ones."""
 
     def __init__(self, all_: RememberedPeers) -> None:
-        self._all = all_
-        self._count = 0
+        self.all = all_
+        self.count = self.looking_up = 0
+        self.users: WeakValueDictionary[int, RememberedOfUser] = WeakValueDictionary()
+
+
+class RememberedOfUser:
+    """The number of peers and names that the associations of one user of a client remember."""
+
+    def __init__(self, client: RememberedOfClient) -> None:
+        self._client = client
+        self._count = self._looking_up = 0
+        # Those that may remember something; the one that was used longest ago is the first.
+        self._relays: OrderedDict[PacketRelay, None] = OrderedDict()
 
     def add(self, more: int) -> None:
         self._count += more
-        self._all.count += more
+        self._client.count += more
+        self._client.all.count += more
+
+    def look_up(self, more: int) -> None:
+        """Count `more` look-ups, each as the memory that it takes."""
+        more *= _LOOK_UP_COUNTS
+        self._looking_up += more
+        self._client.looking_up += more
+        self._client.count += more
+        self._client.all.count += more
 
     @property
-    def full(self) -> bool:
-        if self._count > self._all.most_of_one:
-            return True
-        # Beyond the limit of all, only clients that have more than an equal share must forget.
-        return self._all.count > self._all.most and self._count > self._all.equal
+    def may_look_up(self) -> bool:
+        """Tell whether one more look-up leaves as many to one user more."""
+        return self._client.looking_up + self._looking_up < self._client.all.most_now
+
+    def used(self, relay: "PacketRelay") -> None:
+        self._relays[relay] = None
+        self._relays.move_to_end(relay)
+
+    def left(self, relay: "PacketRelay") -> None:
+        self._relays.pop(relay, None)
+
+    def make_room(self) -> None:
+        """Have the user of the client who remembers most forget what was used longest ago."""
+        client = self._client
+        while client.count >= client.all.most_now:
+            most = max(client.users.values(), key=lambda each: each._count)
+            if not most._forget():
+                return  # look-ups have it all
+
+    def _forget(self) -> bool:
+        while self._relays:
+            relay = next(iter(self._relays))
+            if relay.forget_oldest():
+                return True
+            del self._relays[relay]
+        return False
 
 
 class PacketRelay:
@@ -122,8 +167,8 @@ class PacketRelay:
         received: Callable[[str, int, bytes], None],
         # Called with the host and port of an undelivered packet, and the reason.
         undelivered: Callable[[str, int, Obstacle], None],
-        # Counts the peers and names that the client's relays remember; None: this relay's alone.
-        share: RememberedOfClient | None = None,
+        # Counts the peers and names that the user's relays remember; None: this relay's alone.
+        share: RememberedOfUser | None = None,
     ) -> None:
         self._share = share or RememberedPeers().share(b"")
         self._permitted, self._received = permitted, received
@@ -157,10 +202,10 @@ class PacketRelay:
                 waiting.append(data)
                 self._waiting_bytes += len(data)
             return
-        self._make_room()
-        if len(self._waiting) < MOST_NAMES and not self._share.full:
+        if len(self._waiting) < MOST_NAMES and self._share.may_look_up:
+            self._share.make_room()
             self._waiting[host, port] = [data]
-            self._share.add(_LOOK_UP_COUNTS)
+            self._share.look_up(1)
             self._waiting_bytes += len(data)
             task = self._loop.create_task(self._find(host, port))
             self._tasks.add(task)
@@ -174,27 +219,34 @@ class PacketRelay:
             one.close()
         self._sockets.clear()
         self._share.add(-len(self._peers) - len(self._found))
+        self._share.left(self)
         self._peers.clear()
         self._found.clear()
 
+    def forget_oldest(self) -> bool:
+        """Forget the oldest peer or name; False: there is none."""
+        table: OrderedDict[_Peer, Any] = max(self._found, self._peers, key=len)
+        if not table:
+            return False
+        table.popitem(last=False)
+        self._share.add(-1)
+        return True
+
     def _remember(self, table: OrderedDict[_Peer, Any], key: _Peer, value: object) -> None:
         """Remember a peer or a name, even if older ones have to be forgotten for it."""
-        self._share.add(key not in table)
-        table[key] = value
-        table.move_to_end(key)
-        self._make_room()
-
-    def _make_room(self) -> None:
-        """Forget the oldest peers and names beyond the limits."""
-        tables: tuple[OrderedDict[_Peer, Any], ...] = (self._found, self._peers)
-        for table in tables:
-            while len(table) > 1 and (len(table) > MOST_PEERS or self._share.full):
+        self._share.used(self)
+        if key not in table:
+            if len(table) >= MOST_PEERS:
                 table.popitem(last=False)
                 self._share.add(-1)
+            self._share.make_room()
+            self._share.add(1)
+        table[key] = value
+        table.move_to_end(key)
 
     def _on_looked_up(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self._share.add(-_LOOK_UP_COUNTS)
+        self._share.look_up(-1)
 
     async def _find(self, host: str, port: int) -> None:
         """Look up a host, remember the result for a while, and send the packets that waited for it."""
@@ -334,7 +386,7 @@ class Associations:
             partial(self._permitted, client, association.user),
             association.send,
             association.tell_undelivered,
-            self._remembered.share(client),
+            self._remembered.share(client, association.user),
         )
         self._relays[association] = relay
         self._per_client[client] += 1

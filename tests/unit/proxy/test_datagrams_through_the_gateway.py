@@ -2,8 +2,10 @@
 
 import asyncio
 from contextlib import suppress
+from functools import partial
 
 import pytest
+from kit.proxy_streams import Anything
 from kit.waiting import until
 
 from cedos.proxy.gateway import packet_relay
@@ -11,7 +13,7 @@ from cedos.proxy.local import gateway_link
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.frames import Obstacle
+from cedos.proxy.streams.frames import Obstacle, ProgramPacket
 
 ANSWER_S = 5.0
 REFUSED = Obstacle.REFUSED
@@ -353,7 +355,6 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit():
     assert kept(b"ann") == 40
     assert 8 <= kept(b"eve") <= 100
     remembered.most = 90  # of all: who has more than an equal part gives up some
-    assert not remembered.share(b"ann").full
     await send(b"eve", 1)
     assert kept(b"ann") == 40
     assert kept(b"eve") <= 50
@@ -365,6 +366,57 @@ async def test_peers_and_names_of_all_of_a_clients_associations_have_a_limit():
     for each in relays[b"ann"]:
         each.close()
     assert remembered.count == 0
+
+
+@pytest.mark.parametrize("hosts", ["127.0.0.1", "{}.silent.test"])
+async def test_one_users_destinations_and_look_ups_lose_no_other_user_a_packet(
+    sockets, monkeypatch, hosts
+):
+    """9,216 packets of one user, once: all datagrams of the host's other users were lost for 300 s."""
+
+    class Knows:
+        async def addresses(self, host, _port, asker):
+            if host.endswith(".silent.test"):
+                await asyncio.sleep(60)
+            return [host]
+
+    monkeypatch.setattr(
+        packet_relay, "RememberedPeers", partial(packet_relay.RememberedPeers, 4_000, 1_000)
+    )
+    associations = packet_relay.Associations(Knows(), lambda _key: "a laptop")
+
+    def opens(number, user):
+        made = ProxiedAssociation(number, Anything(), user)
+        associations.open(b"laptop", made)
+        return made
+
+    def packet(host, port):
+        return ProgramPacket(1, host, port, b"x")
+
+    origins = [await sockets() for _ in range(4)]
+    begun = opens(1, 2)
+    begun.received(packet("127.0.0.1", origins[0].port))
+    await origins[0].next()
+    hogs = [opens(number, 1) for number in range(2, 10)]
+    for port in range(9_001, 9_101):
+        for hog in hogs:
+            hog.received(packet(hosts.format(port), port))
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.3)
+    assert associations._remembered.count <= 1_010
+    # The hog says no more, and still has it all.
+    late = opens(10, 2)
+    for origin in origins:
+        for each in (begun, late):
+            each.received(packet("127.0.0.1", origin.port))
+            assert await origin.next() == b"x"
+    # Who has much loses what was used longest ago, not what is sent.
+    if hosts == "127.0.0.1":
+        hogs[0].received(packet("127.0.0.1", origins[0].port))
+        assert await origins[0].next() == b"x"
+    associations.close()
+    await asyncio.sleep(0.01)
+    assert associations._remembered.count == 0
 
 
 async def test_names_are_asked_of_the_gateways_resolver(ends, monkeypatch):
