@@ -26,7 +26,8 @@ from cedos.proxy.http import RefusedError
 _STAGGER_S: Final = 0.25
 _MOST_LOOKUPS: Final = 64
 _MOST_LOOKUPS_EACH: Final = 32
-# Who asks, of an asker's users (`OpenStream.user`): each leaves as many look-ups to one more.
+# Who asks, of an asker's users (`OpenStream.user`): each leaves as many look-ups, and as many attempts
+# beside each connection's first, to one more.
 asking_user: Final[ContextVar[int]] = ContextVar("asking_user", default=0)
 # The most addresses of a name that are considered. A DNS answer has room for thousands.
 MOST_ADDRESSES: Final = 32
@@ -238,7 +239,7 @@ class Origins:
         try:
             while waiting or trying:
                 # Begin the next attempt, and give it a head start before another one (RFC 8305, 5).
-                if waiting and (not trying or self._second_attempts[asker] < MOST_SECOND_ATTEMPTS):
+                if waiting and (not trying or self._may_try_more(asker)):
                     trying.add(self._attempt(waiting.pop(), port, asker, second=bool(trying)))
                 # Wait for an attempt to end, or until it is time for the next one.
                 stagger_s = _STAGGER_S if waiting else None
@@ -269,14 +270,21 @@ class Origins:
     ) -> asyncio.Task[socket.socket]:
         attempt = asyncio.get_running_loop().create_task(self._one(address, port))
         if second:
-            self._second_attempts[asker] += 1
-            attempt.add_done_callback(lambda _: self._on_second_ended(asker))
+            whose: tuple[Hashable, ...] = (asker, (asker, asking_user.get()))
+            self._second_attempts.update(whose)
+            attempt.add_done_callback(lambda _: self._on_second_ended(whose))
         return attempt
 
-    def _on_second_ended(self, asker: Hashable) -> None:
-        self._second_attempts[asker] -= 1
-        if not self._second_attempts[asker]:
-            del self._second_attempts[asker]
+    def _may_try_more(self, asker: Hashable) -> bool:
+        """Tell whether one attempt more of this user leaves as many to one user more."""
+        attempts = self._second_attempts
+        return attempts[asker] + attempts[asker, asking_user.get()] < MOST_SECOND_ATTEMPTS
+
+    def _on_second_ended(self, whose: tuple[Hashable, ...]) -> None:
+        for each in whose:
+            self._second_attempts[each] -= 1
+            if not self._second_attempts[each]:
+                del self._second_attempts[each]
 
     async def _one(self, address: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET

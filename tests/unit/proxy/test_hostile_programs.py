@@ -631,9 +631,11 @@ async def test_a_name_with_thousands_of_silent_addresses_takes_no_file_from_othe
     await asyncio.sleep(5)
     assert count <= most <= count + origin.MOST_SECOND_ATTEMPTS
     assert checked <= count * origin.MOST_ADDRESSES
-    # Another client's connection still gets to a third address.
-    async with asyncio.timeout(1):
-        (await origins.connect("lively.test", 80, b"other")).close()
+    # Connections of another client, and of this one's other users, still get to a third address.
+    for asker, user in ((b"other", 0), (b"one", 1)):
+        origin.asking_user.set(user)
+        async with asyncio.timeout(1):
+            (await origins.connect("lively.test", 80, asker)).close()
     assert {type(each) for each in await asyncio.gather(*floods, return_exceptions=True)} == {
         RefusedError
     }
