@@ -34,6 +34,7 @@ _IN_VAIN_BYTES: Final = 4 << 20
 _LEAST_IN_VAIN_BYTES: Final = 1 << 14
 _FIRST_IN_VAIN_S: Final = 0.5
 _LONGEST_IN_VAIN_S: Final = 30.0
+_MOST_NETWORKS: Final = 8
 
 
 class SentInVain:
@@ -62,6 +63,34 @@ class SentInVain:
             return 0.0
         pause_s, self._pause_s = self._pause_s, min(2.0 * self._pause_s, _LONGEST_IN_VAIN_S)
         return pause_s
+
+
+class RestingNetworks:
+    """The networks of an accepting end's peer, by its address, of which some rest (`SentInVain`).
+
+    Who is on one of them may have connections come from any number of addresses. So a further network
+    gets the account of the one that rests least.
+    """
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, SentInVain] = {}
+        self._until_s: dict[str, float] = {}
+
+    def until_s(self, network: str) -> float:
+        """Return until when a network rests; no data goes over its new connections before."""
+        if network not in self._accounts:
+            account, until_s = SentInVain(), 0.0
+            if len(self._accounts) >= _MOST_NETWORKS:
+                least = min(self._until_s, key=self._until_s.__getitem__)
+                account, until_s = self._accounts.pop(least), self._until_s.pop(least)
+            self._accounts[network], self._until_s[network] = account, until_s
+        return self._until_s[network]
+
+    def on_lost(self, network: str, in_vain_bytes: int, arrived_bytes: int, now: float) -> None:
+        """Take what a lost connection sent in vain; see `SentInVain.on_lost`."""
+        until_s = self.until_s(network)
+        pause_s = self._accounts[network].on_lost(in_vain_bytes, arrived_bytes)
+        self._until_s[network] = max(until_s, now + pause_s)
 
 
 @dataclass(slots=True)

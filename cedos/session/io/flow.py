@@ -12,12 +12,13 @@ from typing import Final, Protocol
 from cedos.errors import SessionError
 from cedos.model import Direction
 from cedos.session.io.advice import Advice, Adviser, TransferProgress
-from cedos.session.io.connect_attempts import SentInVain
+from cedos.session.io.connect_attempts import RestingNetworks
 from cedos.session.io.dialler import DialledServer, Dialler
 from cedos.session.io.driver import Driver
 from cedos.session.io.path import SessionPath, SessionPathEvent
 from cedos.session.io.stall_detector import StallDetector
 from cedos.session.protocol.handshake.credentials import Credentials
+from cedos.session.protocol.handshake.limits import network_of
 from cedos.session.protocol.handshake.outcome import Failure
 from cedos.session.protocol.schedulers.interface import ALL_RANKS, LABELS, quickest, widest
 from cedos.session.protocol.schedulers.plain import permissions
@@ -98,8 +99,7 @@ class SessionFlow:
         self._advice: Advice | None = None
         # The bytes of closed paths by network.
         self._received: dict[str, int] = {}
-        # At the accepting end: no data goes over new paths before this, as too much was sent in vain.
-        self._in_vain, self._rests_until_s = SentInVain(), 0.0
+        self._resting = RestingNetworks()  # at the accepting end
         self._delivered: dict[str, int] = {}
         if dialling is not None:
             self.dialler = Dialler(
@@ -161,9 +161,10 @@ class SessionFlow:
         if len(self.paths) == 1:
             self._observer.presence(True)
         self.core.path_up(path.path_id, path.facts, now, path.known)
-        if self.dialler is None and now < self._rests_until_s:
+        until_s = 0.0 if self.dialler else self._resting.until_s(network_of(path.peer))
+        if now < until_s:
             self.core.allow(path.path_id, 0, now)
-            self.driver.loop.call_at(self._rests_until_s, self._has_rested, path)
+            self.driver.loop.call_at(until_s, self._has_rested, path)
         # A path over the same network was silent, or this one would not have been dialled. It ends when
         # this one is there: else the dialler would find none, and replace this one, too, without end.
         for old in before:
@@ -238,8 +239,9 @@ class SessionFlow:
         self._permit()
         if self.dialler is not None:
             self.dialler.path_lost(path, sent_bytes, arrived_bytes)
-        elif pause_s := self._in_vain.on_lost(sent_bytes, arrived_bytes):
-            self._rests_until_s = self.driver.now() + pause_s
+        else:
+            network, now = network_of(path.peer), self.driver.now()
+            self._resting.on_lost(network, sent_bytes, arrived_bytes, now)
         self._changed()
         self.pump_soon()
 

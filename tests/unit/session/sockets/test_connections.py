@@ -508,9 +508,11 @@ class Swallower:
     def __init__(self, address):
         self._address = address
         self.took_bytes, self.takes = 0, False
+        self.seen_as = "127.0.0.2"  # by the server
 
     async def __call__(self, reader, writer):
-        there, onward = await asyncio.open_connection(*self._address)
+        source = (self.seen_as, 0)
+        there, onward = await asyncio.open_connection(*self._address, local_addr=source)
 
         async def forth():
             while data := await reader.read(1 << 16):
@@ -555,6 +557,46 @@ async def test_what_is_taken_of_a_download_is_not_sent_without_end(monkeypatch):
             each.abort("the test is over")
             await each.drained()
         server.close()
+
+
+async def test_who_is_on_one_network_does_not_stop_the_session_on_the_next_one(monkeypatch):
+    """Let data onto another network at once: it rested, too, for up to 30 s."""
+    monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
+    monkeypatch.setattr(connect_attempts, "_FIRST_IN_VAIN_S", 20.0)
+    key = KeyPair(os.urandom(32))
+    async with await session.listen(("127.0.0.1", 0), key=key) as listener:
+        thief = Swallower(listener.address)
+        server = await asyncio.start_server(thief, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()[:2]
+        near = await session.connect(address, server_key=key.public, key=KeyPair(os.urandom(32)))
+        far = await listener.accept()
+        await near.write(b"first")
+        assert await far.read_exactly(5) == b"first"
+        thief.takes = True
+        near.flow.paths[next(iter(near.flow.paths))].close("lost", reset=True)
+        await far.write_source(lambda _, count: bytes(count), 4 << 20)
+        await until(lambda: far.flow.lost_paths > 3, 10.0)
+        thief.takes, thief.seen_as = False, "127.0.0.3"
+        for path in list(near.flow.paths.values()):
+            path.close("lost", reset=True)
+        async with asyncio.timeout(5.0):
+            assert await near.read_exactly(4 << 20) == bytes(4 << 20)
+        for each in (near, far):
+            each.abort("the test is over")
+            await each.drained()
+        server.close()
+
+
+def test_who_has_many_addresses_has_no_account_for_each():
+    resting, in_vain = connect_attempts.RestingNetworks(), 1 << 20
+    sent = 0
+    for number in range(1_000):
+        now, network = number / 100, f"2001:db8:{number:x}::"
+        if now >= resting.until_s(network):
+            resting.on_lost(network, in_vain, 0, now)
+            sent += 1
+    assert 5 * 8 <= sent < 12 * 8
+    assert len(resting._accounts) == len(resting._until_s) == 8
 
 
 async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on(joined):
