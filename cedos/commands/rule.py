@@ -42,9 +42,9 @@ def command(context: click.Context, as_json: bool) -> None:
     HTTPS) cannot be seen: there the first connection to a new address may go anywhere.
 
     Rules apply to new TCP and UDP connections of this host while the daemon runs, to all paths of
-    MPTCP connections, and to `cedos-get` and `cedos-put`. Sockets that a program
-    binds to a network are left alone. Connections under a rule bypass the
-    gateway, except with `cedos forward --fail closed`.
+    MPTCP connections, and to `cedos-get` and `cedos-put`. A socket that a program binds to a
+    forbidden network reaches nothing. Connections under a rule bypass the gateway, except with
+    `cedos forward --fail closed`.
     """
     if context.invoked_subcommand is not None:
         return

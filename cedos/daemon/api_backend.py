@@ -394,6 +394,7 @@ def rule_messages(
 ) -> list[RuleMessage]:
     """Return the rules as messages; `host_defaults`: by IP version what cedos leaves alone."""
     found = []
+    addressed = {number for _, number in ruled.rules.places()}
     for number, rule in ruled.rules.rules.items():
         by_version = ruled.by_version(number)
         if not by_version:
@@ -401,11 +402,12 @@ def rule_messages(
         # What is refused is told beside what is not.
         led = [each for each in by_version.values() if each.network is not None]
         first = (led or list(by_version.values()))[0]
-        addressed = any(of == number for _, of in ruled.rules.places())
         left_to = {
             version: default
             for version, default in host_defaults.items()
-            if version in by_version and addressed and (default.overrules or default.first)
+            if version in by_version
+            and number in addressed
+            and (default.overrules or default.first)
         }
         found.append(
             RuleMessage(

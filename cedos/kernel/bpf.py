@@ -234,6 +234,7 @@ class Opcode(IntEnum):
     AND = 0x57
     OR = 0x47
     OR_REGISTER = 0x4F
+    SHIFT_LEFT = 0x67
     SHIFT_RIGHT = 0x77
     JUMP = 0x05
     IF_EQUAL = 0x15

@@ -1,1 +1,1 @@
-"""What a probe costs, and when a transfer is tried over an idle network."""
+"""The cost of a probe, and when a transfer is tried over an idle network."""

@@ -1,4 +1,4 @@
-"""What a probe costs.
+"""The cost of a probe.
 
 Its energy is Delphi's (Table 3): delay times the radio's power, for its UDP probe that of the bytes'
 direction, for a DNS query and pings that between the two; the tail, which the table leaves out, is

@@ -7,7 +7,8 @@ Connections that live go on. It asks a table, first for the packet's port, then 
 prefix counts. What this host only forwards (of containers) passes, and so do DHCP and what belongs to a
 VLAN: that has an interface of its own.
 
-A packet that hides its destination (a source route of IPv4, a routing header of IPv6) is dropped.
+What may hide its destination is dropped: beginnings with options of IPv4 (a source route), and packets
+with a routing header of IPv6.
 """
 
 import socket
@@ -32,7 +33,7 @@ _FROM_NETWORK_HEADER: Final = 1
 _IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
 _TCP, _UDP, _UDP_LITE, _ROUTING, _FRAGMENT = 6, 17, 136, 43, 44
 _HOP_BY_HOP, _OPTIONS = 0, 60
-_NO_OPTIONS: Final = 0x45  # IPv4 with a header of 20 bytes
+_IPV4_BYTES: Final = 20  # of a header without options
 _SYN, _ACK = 0x02, 0x10
 # By the ports from and to: no unprivileged program has these.
 _DHCP: Final = ((68, 67), (67, 68), (546, 547), (547, 546))
@@ -69,8 +70,14 @@ def program(table: int) -> bytes:
     code.jump(Opcode.IF_NOT, EXIT, 7, immediate=_UDP_LITE)
     code.label("ipv4")
     code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
-    code.jump(Opcode.IF_NOT, "drop", 2, immediate=_NO_OPTIONS)
-    code.put(Opcode.SET, 8, immediate=20)
+    code.put(Opcode.AND, 2, immediate=0x0F)
+    code.put(Opcode.SHIFT_LEFT, 2, immediate=2)
+    code.put(Opcode.COPY, 8, 2)
+    code.jump(Opcode.IF_EQUAL, "no options", 8, immediate=_IPV4_BYTES)
+    code.jump(Opcode.IF_NOT, "drop", 7, immediate=_TCP)
+    _leave_living(code)
+    code.jump(Opcode.JUMP, "drop")
+    code.label("no options")
     code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT + 6)
     code.put(Opcode.AND, 2, immediate=0x1F)
     code.jump(Opcode.IF_NOT, "a later part", 2, immediate=0)
@@ -105,10 +112,7 @@ def program(table: int) -> bytes:
     code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_HOP_BY_HOP)
     code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_OPTIONS)
     code.jump(Opcode.IF_NOT, EXIT, 7, immediate=_TCP)
-    _read_from(code, 13, _HEAD_AT, 1)
-    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
-    code.put(Opcode.AND, 2, immediate=_SYN | _ACK)
-    code.jump(Opcode.IF_NOT, EXIT, 2, immediate=_SYN)
+    _leave_living(code)
     code.jump(Opcode.JUMP, "port")
     code.label("udp")
     _read_from(code, 0, _HEAD_AT, 4)
@@ -132,6 +136,14 @@ def program(table: int) -> bytes:
     code.put(Opcode.SET, 0, immediate=_DROP)
     code.put(Opcode.RETURN)
     return code.code(_PASS)
+
+
+def _leave_living(code: Assembly) -> None:
+    """Pass what does not begin a connection of TCP."""
+    _read_from(code, 13, _HEAD_AT, 1)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
+    code.put(Opcode.AND, 2, immediate=_SYN | _ACK)
+    code.jump(Opcode.IF_NOT, EXIT, 2, immediate=_SYN)
 
 
 def _any_port(version: int) -> int:
