@@ -123,7 +123,7 @@ class FlowEvents:
 
     async def follow_connections(self) -> None:
         async for event in self.steering.events():
-            if event.key.local.is_loopback:  # no network carries it, and its end is not told
+            if self.monitor.is_within(event.key):  # no network carries it, and its end is not told
                 continue
             ours = event.connection.unsteerable is None
             if isinstance(event, ConnectionOpened | SubflowUp):

@@ -109,7 +109,9 @@ async def run(
         usage = startup.usage(where.state / Usage.FILE, stack, problems)
         questions = SeparateQuestions(privileged) if privileged is not None else None
         flow_monitor = await stack.enter_async_context(
-            FlowMonitor(links.is_local, source=KernelFlows(questions, links.is_local))
+            FlowMonitor(
+                links.is_local, links.is_here, source=KernelFlows(questions, links.is_local)
+            )
         )
         steering = await stack.enter_async_context(
             Steering(

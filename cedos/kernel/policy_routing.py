@@ -203,7 +203,7 @@ _NO_ROUTE: Final = (
 REFUSING_TYPES: Final = (6, RTN_UNREACHABLE, 8)  # and RTN_BLACKHOLE, RTN_PROHIBIT
 # The preference of a router among those of the same metric (RFC 4191): high, medium, low.
 _RANKS: Final = {1: 0, 0: 1, 3: 2}
-_LOCAL_TABLE, _STATIC = 255, 4
+LOCAL_TABLE, _STATIC = 255, 4
 _RTM_F_FIB_MATCH: Final = 0x2000  # answer with the table's entry; without one, refuse
 _DST_LEN_AT, _TABLE_AT, _PROTOCOL_AT = 1, 4, 5
 _KERNEL, _ANNOUNCED = 2, 9  # RTPROT_KERNEL, RTPROT_RA
@@ -337,7 +337,7 @@ def own_prefix_request(within: IPv6Network) -> bytes:
     The same message deletes it (RTM_DELROUTE). Packets to these addresses have the source ::1.
     """
     header = _ROUTE.pack(
-        socket.AF_INET6, within.prefixlen, 0, 0, _LOCAL_TABLE, _STATIC, 0, RTN_LOCAL, 0
+        socket.AF_INET6, within.prefixlen, 0, 0, LOCAL_TABLE, _STATIC, 0, RTN_LOCAL, 0
     )
     return (
         header
@@ -403,6 +403,27 @@ def parse_default_routes(
 def is_main_default(message: NetlinkMessage) -> bool:
     """Return whether a message is of a default route of the main table."""
     return _main_default(message) is not None
+
+
+def prefix_of_host(message: NetlinkMessage) -> Prefix | None:
+    """Return the prefix of a local route, which makes all its addresses this host's.
+
+    None: the message is of another route, or of one address, whose own message tells of it.
+    """
+    payload = message.payload
+    if message.type not in (RTM_NEWROUTE, RTM_DELROUTE) or len(payload) < _ROUTE.size:
+        return None
+    family, dst_len, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(payload)
+    if table != LOCAL_TABLE or kind != RTN_LOCAL or family not in VERSIONS:
+        return None
+    if dst_len == EVERYWHERE[VERSIONS[family]].max_prefixlen:
+        return None
+    return _prefix(attributes(payload, _ROUTE.size).get(_RTA_DST), dst_len)
+
+
+def is_of_host(message: NetlinkMessage) -> bool:
+    """Return whether a message is of a local route of more than one address."""
+    return prefix_of_host(message) is not None
 
 
 def is_of_sharing(message: NetlinkMessage) -> bool:

@@ -283,7 +283,12 @@ class RequestDriver(SideDriver[RequestorMachine]):
         more: dict[bytes, int] = {}
         for helper, way in list(self._ways.items()):
             source = IPv4Address(way.command.source)
-            mine = [each for each in samples if each.key.local == source]
+            reached = {each.address for each in way.command.reaches}
+            mine = [
+                each
+                for each in samples
+                if each.key.local == source and each.key.remote.packed in reached
+            ]
             living = {each.key: each.bytes_down + each.bytes_up for each in mine}
             way.ended_bytes += sum(count for key, count in way.living.items() if key not in living)
             before_bytes, way.living = way.told_bytes, living

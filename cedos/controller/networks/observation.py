@@ -74,11 +74,12 @@ def _compare(glimpse: PassiveSample, old: FlowSample, new: FlowSample) -> None:
 class HelperBytes:
     """The payload of connections by helper: several share an interface, whose counter has their sum.
 
-    The kernel counts it by connection, as the gateway does that signs the receipts.
+    The kernel counts it by connection, as the gateway does that signs the receipts. Only connections to
+    that gateway are carried by the helper, whatever else programs send from its address.
     """
 
     def __init__(self) -> None:
-        self._owners: dict[Address, str] = {}
+        self._owners: dict[tuple[Address, Address | None, str], str] = {}
         # Helpers of before the daemon's start, until the first look: what their connections of then have
         # carried is not counted.
         self._older: frozenset[Address] | None = None
@@ -91,41 +92,49 @@ class HelperBytes:
 
     def networks_changed(self, helpers: Sequence[Network]) -> None:
         """Take the helpers of now; the connections of those that are gone are forgotten."""
-        self._owners = {each.ip: helper.name for helper in helpers for each in helper.addresses}
+        self._owners = {
+            (each.ip, helper.leads_to, "tcp"): helper.name
+            for helper in helpers
+            for each in helper.addresses
+        }
         if self._older is None:
-            self._older = frozenset(self._owners)
-        self._seen = {key: seen for key, seen in self._seen.items() if key.local in self._owners}
+            self._older = frozenset(own for own, *_ in self._owners)
+        self._seen = {key: seen for key, seen in self._seen.items() if self._owner(key) is not None}
+
+    def _owner(self, key: FlowKey) -> str | None:
+        return self._owners.get((key.local, key.remote, key.protocol))
 
     def on_open(self, key: FlowKey) -> None:
         """Take it that a connection begins: all that it carries counts."""
-        if key.local in self._owners:
+        if self._owner(key) is not None:
             self._seen.setdefault(key, (0, 0))
 
     def on_samples(self, samples: Sequence[FlowSample]) -> set[str]:
         """Take a look at the connections; return the helpers that have carried something since."""
         if not self._owners:
             return set()
-        found = {self._count(each) for each in samples if each.key.local in self._owners}
+        found = {self._count(each) for each in samples}
         if samples:  # all that is not known by now has begun since
             self._older = frozenset()
         return {name for name in found if name is not None}
 
     def on_close(self, event: FlowClosed) -> None:
         """Take the final figures of a connection."""
-        if event.key.local in self._owners:
-            self._count(event)
-            self._seen.pop(event.key, None)
+        self._count(event)
+        self._seen.pop(event.key, None)
 
     def _count(self, now: FlowSample | FlowClosed) -> str | None:
         """Add what a connection has carried since the last look; return its helper if that is more."""
         key, carried = now.key, (now.bytes_down, now.bytes_up)
+        name = self._owner(key)
+        if name is None:
+            return None
         is_old = key not in self._seen and key.local in (self._older or ())
         before = carried if is_old else self._seen.get(key, (0, 0))
         self._seen[key] = carried
         down, up = (max(new - old, 0) for new, old in zip(carried, before, strict=True))
         if not down + up:
             return None
-        name = self._owners[key.local]
         received, sent = self.of(name)
         self._totals[name] = received + down, sent + up
         return name

@@ -19,6 +19,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from cedos.controller.events import FlowClosed, FlowEvent, FlowOpened
@@ -77,6 +78,7 @@ _MOST_LIVING = sock_diag.MOST + _MOST_UDP
 # A program can open flows faster than they are handled. Beyond so many waiting events openings are not
 # told, as if the kernel had dropped them; a comparison finds the flows that live on.
 _MOST_WAITING = 1024
+_IS_LOOPBACK = attrgetter("is_loopback")
 # The number of tracked flows that a comparison reads in one turn of the event loop.
 _AT_ONCE = 256
 # If openings were not seen at the start, test again after these times.
@@ -100,18 +102,26 @@ class _Living:
 class FlowMonitor:
     """Flows opening, living and closing, as an asynchronous context manager.
 
-    Flows whose address is not this host's own (loopback, containers, forwarded ones) are left out.
+    Flows whose address is not this host's own (loopback, containers, forwarded ones) are left out, and
+    those that stay within the host, whose other end `is_here` too: they say nothing of a network.
     `overflows` counts how often the kernel dropped events; a comparison then finds what was missed.
     `problem` says why openings are not seen. HostError on entering: the kernel has no destroy
     notifications.
     """
 
     def __init__(
-        self, is_local: Callable[[Address], bool], *, source: FlowSource | None = None
+        self,
+        is_local: Callable[[Address], bool],
+        is_here: Callable[[Address], bool] | None = None,
+        *,
+        source: FlowSource | None = None,
     ) -> None:
         self.overflows = 0
         self.problem = ""
         self._is_local = is_local
+        self._is_here = is_here or is_local
+        # Living TCP flows within the host. They stay so if the other end loses its address.
+        self._within: set[FlowKey] = set()
         self._given_source = source
         self._living: dict[FlowKey, _Living] = {}
         self._callers: FairTable[float] = FairTable(_MOST_CALLERS)
@@ -153,9 +163,18 @@ class FlowMonitor:
 
     async def snapshot(self) -> list[FlowSample]:
         """Return the living TCP flows and subflows. Errors: OSError, TimeoutError."""
-        samples = [each for each in await self._source.sockets() if self._counts(each.key)]
+        before = frozenset(self._within)
+        sockets = await self._source.sockets()
+        self._within -= before.difference(each.key for each in sockets)
         at_s = time.monotonic()
-        for sample in samples:
+        samples = []
+        for sample in sockets:
+            if self.is_within(sample.key):
+                self._keep_within(sample.key)
+                continue
+            if not self._counts(sample.key):
+                continue
+            samples.append(sample)
             self._answered(sample.key)
             self._living.setdefault(sample.key, _Living(None, seen_at_s=at_s)).sample = sample
         return samples
@@ -179,8 +198,19 @@ class FlowMonitor:
             if not await self.check_tracking():
                 return
 
+    def is_within(self, key: FlowKey) -> bool:
+        """Return whether a flow stays within this host, by an own address or a container's."""
+        ends = key.local, key.remote
+        return key in self._within or any(map(_IS_LOOPBACK, ends)) or self._is_here(key.remote)
+
+    def _keep_within(self, key: FlowKey) -> None:
+        if key.protocol == "tcp" and len(self._within) < _MOST_LIVING:
+            self._within.add(key)
+        if key in self._living:  # it began before its other end was known to be here
+            self._close(key, exact=False)
+
     def _counts(self, key: FlowKey) -> bool:
-        return not key.local.is_loopback and (key in self._living or self._is_local(key.local))
+        return key in self._living or self._is_local(key.local)
 
     def _tracked(self, tracked: conntrack.Tracked) -> None:
         if (
@@ -197,6 +227,12 @@ class FlowMonitor:
         if found is None or not self._counts(found[0]):
             return
         key, incoming = found
+        # (A rule of NAT may lead it to this host.)
+        answers = tracked.original.source if incoming else tracked.reply.source
+        if self.is_within(key) or answers.is_loopback or self._is_here(answers):
+            if key in self._living or not tracked.ended:
+                self._keep_within(key)
+            return
         # It begins: a flow of ours opens at once, one from outside once a socket answers for it.
         if not tracked.ended:
             if not incoming:
@@ -239,7 +275,10 @@ class FlowMonitor:
             self._open(key, called_unix_s, incoming=True)
 
     def _destroyed(self, last: FlowSample) -> None:
-        if self._counts(last.key):
+        if self.is_within(last.key):
+            self._keep_within(last.key)
+            self._within.discard(last.key)
+        elif self._counts(last.key):
             self._answered(last.key)
             self._close(last.key, last=last, exact=last.counted)
 
@@ -315,7 +354,7 @@ class FlowMonitor:
             found = conntrack.flow_of(entry, self._is_local)
             if found is None or found[1] or found[0].protocol != "udp":
                 continue
-            if self._counts(found[0]):
+            if self._counts(found[0]) and not self.is_within(found[0]):
                 present.add(found[0])
                 self._open(found[0], time.time())
         for key in present:

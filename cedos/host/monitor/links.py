@@ -16,6 +16,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
@@ -39,6 +40,7 @@ from cedos.kernel.interface_kind import (
 from cedos.kernel.netlink import (
     NETLINK_ROUTE,
     AsyncRequester,
+    Keeps,
     NetlinkListener,
     NetlinkMessage,
     messages,
@@ -48,6 +50,7 @@ from cedos.kernel.policy_routing import (
     RTM_GETNEXTHOP,
     SHARING_PROTOCOL,
     DefaultRoute,
+    Prefix,
     SeenRoute,
     nexthops_request,
     parse_nexthops,
@@ -155,6 +158,9 @@ class Tables:
         # This host's addresses for helpers, and the routes from these.
         self.shared: list[LinkAddress] = []
         self.shared_routes: list[SeenRoute] = []
+        # All addresses of this host, and the prefixes that are whole its own.
+        self.own: list[LinkAddress] = []
+        self.local: list[Prefix] = []
         self.gone: Mapping[int, Counters] = {}
         answers = list(answers)
         objects = parse_nexthops(answers)
@@ -162,6 +168,7 @@ class Tables:
             if (link := rtnetlink.parse_link(answer)) is not None:
                 self.links[link.index] = link
             elif (address := rtnetlink.parse_address(answer)) is not None:
+                self.own.append(address)
                 if is_of_helper(address):
                     self.shared.append(address)
                 elif address.wide:
@@ -169,6 +176,8 @@ class Tables:
             elif policy_routing.is_of_sharing(answer):
                 if (seen := policy_routing.parse_route(answer)) is not None:
                     self.shared_routes.append(seen)
+            elif (prefix := policy_routing.prefix_of_host(answer)) is not None:
+                self.local.append(prefix)
             else:
                 for route in policy_routing.parse_default_routes(answer, objects):
                     self.routes.setdefault(route.index, []).append(route)
@@ -310,7 +319,8 @@ class KernelTables:
     def __init__(self) -> None:
         self._requester = AsyncRequester(NETLINK_ROUTE)
         self._listener: NetlinkListener | None = None
-        self._routes: dict[int, list[NetlinkMessage]] = {}  # by IP version, as last read
+        # By IP version and table, as last read.
+        self._routes: dict[tuple[int, int], list[NetlinkMessage]] = {}
         self._gone: dict[int, Counters] = {}
 
     def start(self, changed: "asyncio.Event") -> None:
@@ -331,17 +341,23 @@ class KernelTables:
         answers += (addresses := await dump(rtnetlink.RTM_GETADDR, rtnetlink.addresses_request()))
         with suppress(OSError):  # an older kernel has none
             answers += await dump(RTM_GETNEXTHOP, nexthops_request())
-        for version in (4, 6):
-            # Ask for the main table alone: the kernel leaves out the routes of all others.
-            request = policy_routing.routes_request(version, table=policy_routing.MAIN_TABLE)
-            keeps, kind = policy_routing.DefaultRoutesFilter(), rtnetlink.RTM_GETROUTE
+        for version, table in product(
+            (4, 6), (policy_routing.MAIN_TABLE, policy_routing.LOCAL_TABLE)
+        ):
+            # Ask for one table alone: the kernel leaves out the routes of all others.
+            request = policy_routing.routes_request(version, table=table)
+            keeps: Keeps = policy_routing.is_of_host
+            if table == policy_routing.MAIN_TABLE:
+                keeps = policy_routing.DefaultRoutesFilter()
+            kind, patience_s = rtnetlink.RTM_GETROUTE, policy_routing.ROUTES_S
             try:
-                self._routes[version] = await dump(kind, request, policy_routing.ROUTES_S, keeps)
+                found = await dump(kind, request, patience_s, keeps)
+                self._routes[version, table] = found
             except TimeoutError:
                 # They are announced faster than they can be read: links and addresses count all the same.
-                if version not in self._routes:
+                if (version, table) not in self._routes:
                     raise
-            answers += self._routes[version]
+            answers += self._routes[version, table]
         if any(map(is_of_helper, filter(None, map(rtnetlink.parse_address, addresses)))):
             request = policy_routing.routes_request(4, protocol=SHARING_PROTOCOL)
             shared = await dump(rtnetlink.RTM_GETROUTE, request, keeps=policy_routing.is_of_sharing)
@@ -362,6 +378,7 @@ def changes_networks(message: NetlinkMessage) -> bool:
         message.type in _OF_LINKS
         or policy_routing.is_main_default(message)
         or policy_routing.is_of_sharing(message)
+        or policy_routing.is_of_host(message)
     )
 
 
@@ -430,6 +447,8 @@ class LinkMonitor:
         self._helpers: dict[str, Network] = {}
         self._metrics: dict[str, int] = {}
         self._addresses: set[Address] = set()
+        self._here: set[Address] = set()
+        self._within: set[Prefix] = set()
         self._had: dict[int, Network] = {}  # by index, those that are gone, too
         self._gone: dict[int, Counters] = {}
         self._mailbox: Mailbox[NetworkEvent] = Mailbox()
@@ -488,6 +507,13 @@ class LinkMonitor:
         """Return whether the address is one of a network's or a helper's."""
         return address in self._addresses
 
+    def is_here(self, address: Address) -> bool:
+        """Return whether what is sent to an address stays within this host: it goes by no network.
+
+        It is so for each own address, and what lies behind an interface that is no network (containers).
+        """
+        return address in self._here or any(address in each for each in self._within)
+
     def events(self) -> AsyncIterator[NetworkEvent]:
         """Return the changes since the monitor was started; for one consumer."""
         return self._mailbox.iterate()
@@ -495,6 +521,7 @@ class LinkMonitor:
     async def _read(self) -> list[NetworkEvent]:
         self._changed.clear()
         tables = await self._tables.read()
+        self._here = {each.interface.ip for each in tables.own}
         self._gone |= tables.gone
         self._interfaces = {link.name: link.index for link in tables.links.values()}
         resolvers, metered = await asyncio.gather(self._servers.read(), self._words.read())
@@ -514,6 +541,12 @@ class LinkMonitor:
         shared = helpers(tables.links, tables.shared, tables.shared_routes)
         self._helpers = {each.name: each for each in shared}
         now = self._helpers | self._networks
+        indexes = {network.index for network in now.values()}
+        beside = {i for i, link in tables.links.items() if link.running} - indexes
+        self._within = {
+            *tables.local,
+            *(each.interface.network for each in tables.own if each.index in beside),
+        }
         self._addresses = {a.ip for network in now.values() for a in network.addresses}
         at_s = time.monotonic()
         return [*self._counted(at_s), *compare(before, now, at_s)]

@@ -1,5 +1,6 @@
 """The bytes of helpers, by looks at connections and their ends."""
 
+from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 from cedos.controller.events import FlowClosed
@@ -74,3 +75,15 @@ def test_of_helpers_before_the_daemon_only_what_they_carry_from_now_on_counts():
     assert counted.of("helper-1") == (0, 0)
     counted.on_samples([sample(1, 1_000_500, 10_000)])
     assert counted.of("helper-1") == (500, 0)
+
+
+def test_only_connections_to_the_gateway_are_a_helpers():
+    """A program may send from a helper's address to any host, with datagrams that nobody acknowledges."""
+    counted = counting(1)
+    aside = replace(key(1), remote=ip_address("192.168.1.1"))
+    datagrams = replace(key(1), protocol="udp")
+    for each in (aside, datagrams):
+        counted.on_open(each)
+        assert counted.on_samples([replace(sample(1, 1000, 10), key=each)]) == set()
+        counted.on_close(FlowClosed(each, 100.0, 2000, 20))
+    assert counted.of("helper-1") == (0, 0)

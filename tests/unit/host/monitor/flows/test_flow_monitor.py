@@ -347,3 +347,67 @@ async def test_beyond_a_bound_only_what_a_comparison_finds_is_followed():
                 living ^= {event.key} if isinstance(event, FlowClosed) else set()
                 living |= {event.key} if isinstance(event, FlowOpened) else set()
         assert living == set(flows._living)
+
+
+async def test_what_stays_within_the_host_is_traffic_of_no_network():
+    """A user's connection between two own addresses kept a dead network alive for all."""
+    other, here = ip_address("10.0.2.2"), {OWN, ip_address("10.0.2.2"), ip_address("172.17.0.2")}
+    within = [
+        FlowKey(OWN, 5000, remote, 443, protocol)
+        for remote in (other, ip_address("172.17.0.2"), ip_address("127.0.0.1"))
+        for protocol in ("tcp", "udp")
+    ]
+    source = PlayedSource()
+    async with FlowMonitor({OWN, other}.__contains__, here.__contains__, source=source) as flows:
+        for key in within:
+            back = FlowKey(key.remote, 443, key.local, 5000, key.protocol)
+            source.track(tracked(key))
+            source.track(tracked(back))
+            source.there = [replace(SOCKET, key=key), replace(SOCKET, key=back)]
+            assert await flows.snapshot() == []
+            source.track(tracked(key, ended=True, counts=(100, 100)))
+            if key.protocol == "tcp":
+                source.destroy(replace(SOCKET, key=key))
+        source.overflow()
+        await asyncio.sleep(0.1)
+        assert await quiet(flows)
+
+
+async def test_a_redirected_connection_to_this_host_is_traffic_of_no_network():
+    source = PlayedSource()
+    answering = Tuple(OWN, 3128, OWN, 5000)
+    async with FlowMonitor(is_own, source=source) as flows:
+        source.track(tracked()._replace(reply=answering))
+        source.there = [SOCKET]
+        assert await flows.snapshot() == []
+        source.destroy(SOCKET)
+        assert await quiet(flows)
+        source.track(tracked())  # later the same ports are a flow beyond
+        assert (await take(flows, 1))[0].key == KEY
+
+
+async def test_a_flow_that_began_within_the_host_stays_so_without_the_address():
+    other = ip_address("10.0.2.2")
+    here, key = {OWN, other}, FlowKey(OWN, 5000, other, 443)
+    source = PlayedSource()
+    async with FlowMonitor(is_own, here.__contains__, source=source) as flows:
+        source.there = [replace(SOCKET, key=key)]
+        source.track(tracked(key))
+        here.discard(other)
+        assert await flows.snapshot() == []
+        source.destroy(replace(SOCKET, key=key))
+        assert await quiet(flows)
+
+
+async def test_an_address_that_is_known_late_ends_what_began_before():
+    other = ip_address("10.0.2.2")
+    here, key = {OWN}, FlowKey(OWN, 5000, other, 443)
+    source = PlayedSource()
+    async with FlowMonitor(is_own, here.__contains__, source=source) as flows:
+        source.track(tracked(key))
+        source.there = [replace(SOCKET, key=key)]
+        here.add(other)
+        assert await flows.snapshot() == []
+        opened, closed = await take(flows, 2)
+        assert (opened.key, closed.key) == (key, key)
+        assert (closed.exact, closed.bytes_down, closed.rtt_s) == (False, 0, None)

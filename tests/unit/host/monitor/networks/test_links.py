@@ -378,3 +378,31 @@ async def test_the_monitor_keeps_them_apart_from_this_hosts_own_networks():
         async with asyncio.timeout(5):
             went = await anext(events)
         assert (went.change, monitor.helpers()) == (Change.LOST, [])
+
+
+async def test_the_monitor_tells_what_stays_within_the_host():
+    source = PlayedTables(tables("wlan0", "docker0"))
+    del source.now.routes[2]
+    source.now.links[2] = Link(2, "docker0", "bridge", 1, 0x10041)
+    source.now.own = [
+        LinkAddress(1, ip_interface("127.0.0.1/8"), wide=False),
+        *source.now.addresses[1],
+        *source.now.addresses[2],
+        LinkAddress(3, ip_interface("fd00::7/128")),
+        own(5),
+    ]
+    source.now.local = [ip_network("fd63::/64")]
+    async with LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers()) as monitor:
+        within = (
+            "127.0.0.1",
+            "10.0.1.2",
+            "10.0.2.2",
+            "10.0.2.9",
+            "fd00::7",
+            "fd63::1",
+            "169.254.1.5",
+        )
+        for each in within:
+            assert monitor.is_here(ip_address(each)), each
+        for each in ("10.0.1.1", "10.0.1.9", "198.51.100.1", "fd00::8"):
+            assert not monitor.is_here(ip_address(each)), each
