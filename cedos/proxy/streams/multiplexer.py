@@ -85,6 +85,7 @@ class Multiplexer:
         sizes: SizeHistory | None = None,
     ) -> None:
         self.connection = connection
+        self.user = USERS  # of no user: frames that wait in the session count for themselves
         self._sizes = sizes
         self._unread = unread
         self._opened = opened
@@ -135,9 +136,9 @@ class Multiplexer:
         `unread` bounds its unread bytes, with others; `user`: for whom it is, of this host.
         StreamBrokenError: the session has ended.
         """
-        stream = self._made(self._number(), unread)
+        stream = self._made(self._number(), unread, user % USERS)
         self._shares[stream.number] = unread
-        stream.ask(host, port, fetch=fetch, user=user % USERS)
+        stream.ask(host, port, fetch=fetch)
         return stream
 
     def associate(self, share: Share | None = None, user: int = 0) -> ProxiedAssociation:
@@ -360,7 +361,7 @@ class Multiplexer:
         elif isinstance(frame, OpenStream):
             self._may_open(frame.stream, self._opened)
             if self._opened is not None:
-                self._opened(self._made(frame.stream, self._unread), frame)
+                self._opened(self._made(frame.stream, self._unread, frame.user), frame)
         elif isinstance(frame, OpenAssociation):
             self._may_open(frame.stream, self._associated)
             if self._associated is not None:
@@ -430,11 +431,11 @@ class Multiplexer:
     def _new(self, number: int) -> bool:
         return number > self._all_opened_to and number not in self._opened_ahead
 
-    def _made(self, number: int, unread: Share | None) -> ProxiedStream:
+    def _made(self, number: int, unread: Share | None, user: int) -> ProxiedStream:
         # The end that dialled chooses networks.
         bodies = AnnouncedBodies() if self._opened is None else None
         bursts = ExpectedBursts(self._sizes) if bodies and self._sizes is not None else None
-        stream = ProxiedStream(number, self, unread=unread, bodies=bodies, bursts=bursts)
+        stream = ProxiedStream(number, self, unread=unread, bodies=bodies, bursts=bursts, user=user)
         self._streams[number] = stream
         return stream
 

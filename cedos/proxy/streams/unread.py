@@ -1,11 +1,11 @@
 """Bytes that wait for programs or servers which do not read: their limits, and how long they last.
 
 A stream's window bounds what waits of that stream. A client that opens thousands of streams to servers
-that never read would have the process hold thousands of windows. Beyond a limit the fullest stream of
-the client that holds most breaks; streams of others do not notice.
+that never read would have the process hold thousands of windows. Beyond a limit the fullest stream breaks
+of those of the client, and of its users the one, that holds most; streams of others do not notice.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Hashable
 from typing import Final, Protocol, Self
 from weakref import WeakValueDictionary
@@ -23,7 +23,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Fillable(Protocol):
-    """A stream, or a session, for which bytes wait."""
+    """A stream, or a session, for which bytes wait; `user`: whose it is, of the client's users."""
+
+    user: int
 
     def drop(self) -> None:
         """Break, and give up the bytes that wait (`Share.waits`)."""
@@ -36,6 +38,7 @@ class Unread:
         self, most_bytes: int = MOST_BYTES, most_of_one_bytes: int = MOST_OF_ONE_BYTES
     ) -> None:
         self.total_bytes = 0
+        self._breaking = False
         self._most_bytes = most_bytes
         self._most_of_one_bytes = most_of_one_bytes
         self._shares: WeakValueDictionary[Hashable, Share] = WeakValueDictionary()
@@ -54,10 +57,25 @@ class Unread:
 
     def grew(self, share: "Share", more_bytes: int) -> None:
         self.total_bytes += more_bytes
+        if self._breaking:
+            return  # this is what a stream says as it breaks
+        self._breaking = True
+        try:
+            while (fullest := self._beyond(share)) is not None:
+                before = self.total_bytes
+                fullest.drop_fullest()
+                if self.total_bytes >= before:
+                    break
+        finally:
+            self._breaking = False
+
+    def _beyond(self, share: "Share") -> "Share | None":
+        """Return the share that has to give something up; None: all is within the limits."""
         if share.total_bytes > self._most_of_one_bytes:
-            share.drop_fullest()
-        elif self.total_bytes > self._most_bytes:
-            max(self._shares.values(), key=lambda each: each.total_bytes).drop_fullest()
+            return share
+        if self.total_bytes > self._most_bytes:
+            return max(self._shares.values(), key=lambda each: each.total_bytes)
+        return None
 
 
 class Share:
@@ -84,7 +102,10 @@ class Share:
         self._all.grew(self, more)
 
     def drop_fullest(self) -> None:
-        stream = max(self._bytes, key=self._bytes.__getitem__)
+        of_users: Counter[int] = Counter()
+        for each, bytes_ in self._bytes.items():
+            of_users[each.user] += bytes_
+        stream = max(self._bytes, key=lambda each: (of_users[each.user], self._bytes[each]))
         _log.warning(
             "too many bytes are unread: the fullest connection breaks",
             unread_bytes=self.total_bytes,

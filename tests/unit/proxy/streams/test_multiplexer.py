@@ -202,6 +202,37 @@ async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions(
     assert 0 < share.total_bytes <= 1 << 20
 
 
+@pytest.mark.parametrize("full", [False, True])
+async def test_uploads_that_no_server_takes_break_no_other_users(full):
+    """1,024 held uploads of one user: of others' each broke at once, as it was the fullest.
+
+    With 103 frames that waited the session was fuller still, and ended.
+    """
+    share, opened = Unread(1 << 30, 1 << 20).share("client"), {}
+    session = ClosedSession()
+    session.full = full
+
+    def opens(stream, asked):
+        opened[asked.stream] = stream
+        stream.accept()
+
+    streams = Multiplexer(session, opens, unread=share)
+    hogs = range(1, 51)
+    for number in hogs:
+        session.come += [
+            OpenStream(number, "a", 1, user=1).pack(),
+            StreamBytes(number, 0, bytes(20_000)).pack(),
+        ]
+    session.come.append(OpenStream(51, "b", 1, user=2).pack())
+    session.come += [StreamBytes(51, at, bytes(20_000)).pack() for at in range(0, 100_000, 20_000)]
+    streams._changed()
+    assert not session.why
+    assert opened[51].broken is None
+    assert opened[51].unread_bytes == 100_000
+    assert sum(opened[each].broken is not None for each in hogs) >= 3
+    assert share.total_bytes <= 1 << 20
+
+
 async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
     """Each session remembered 65,536 numbers, 6 MB of memory, as long as one before them was missing."""
     share = Unread(1 << 30, 1 << 20).share("client")

@@ -18,8 +18,8 @@ from cedos.proxy.streams.unread import Reading, Unread
 
 
 class Filled:
-    def __init__(self, share):
-        self.share = share
+    def __init__(self, share, user=0):
+        self.share, self.user = share, user
         self.dropped = False
 
     def drop(self):
@@ -41,6 +41,19 @@ def test_a_clients_fullest_stream_breaks_beyond_its_limit():
     last.share.waits(last, 60)
     assert [each.dropped for each in (small, large, last, theirs)] == [False, True, False, False]
     assert (share.total_bytes, other.total_bytes, unread.total_bytes) == (110, 290, 400)
+
+
+def test_of_a_clients_users_it_is_whoever_holds_most():
+    share = Unread(1_000, 300).share("a")
+    many, one = [Filled(share, 1) for _ in range(10)], Filled(share, 2)
+    for each in many:
+        each.share.waits(each, 20)
+    for bytes_ in range(10, 150, 10):
+        one.share.waits(one, bytes_)
+    assert not one.dropped
+    assert 0 < sum(each.dropped for each in many) < 5
+    one.share.waits(one, 290)
+    assert one.dropped
 
 
 def test_beyond_the_limit_of_all_it_is_whoever_holds_most():
