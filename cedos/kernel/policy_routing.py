@@ -331,10 +331,11 @@ def route_type(to: Address) -> int:
     return int(_ROUTE.unpack_from(answer.payload)[7])
 
 
-def own_prefix_request(within: IPv6Network) -> bytes:
+def own_prefix_request(within: IPv6Network, metric: int) -> bytes:
     """Return the request for a route that makes all addresses of an IPv6 prefix this host's own.
 
-    The same message deletes it (RTM_DELROUTE). Packets to these addresses have the source ::1.
+    The same message deletes it (RTM_DELROUTE), but no other one for the same prefix, whose `metric` is
+    another. Packets to these addresses have the source ::1.
     """
     header = _ROUTE.pack(
         socket.AF_INET6, within.prefixlen, 0, 0, LOCAL_TABLE, _STATIC, 0, RTN_LOCAL, 0
@@ -344,7 +345,17 @@ def own_prefix_request(within: IPv6Network) -> bytes:
         + attribute(_RTA_DST, within.network_address.packed)
         + attribute(_RTA_OIF, _U32.pack(LOOPBACK_INDEX))
         + attribute(_RTA_PREFSRC, IPv6Address("::1").packed)
+        + attribute(_RTA_PRIORITY, _U32.pack(metric))
     )
+
+
+def own_prefix_metrics(asking: Requester, within: IPv6Network) -> set[int]:
+    """Return the metrics of the routes that make a whole prefix this host's own."""
+    found = set()
+    for each in asking.dump(RTM_GETROUTE, routes_request(6, table=LOCAL_TABLE), is_of_host):
+        if (route := parse_route(each, (RTN_LOCAL,))) is not None and route.destination == within:
+            found.add(route.metric)
+    return found
 
 
 def parse_route(

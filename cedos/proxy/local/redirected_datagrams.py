@@ -18,6 +18,9 @@ from ipaddress import ip_address
 from typing import Any, Final
 
 from cedos.errors import HostError
+from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkListener, messages
+from cedos.kernel.policy_routing import is_of_host
+from cedos.kernel.rtnetlink import GROUP_IPV6_ROUTE, RTM_DELROUTE
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy.gateway.packet_relay import IDLE_S
 from cedos.proxy.local.program_packets import MOST_DESTINATIONS, Came, ProgramPackets, Refused
@@ -119,6 +122,7 @@ class RedirectedDatagrams:
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._ending: set[asyncio.Task[None]] = set()
         self._checking: asyncio.TimerHandle | None = None
+        self._routes: NetlinkListener | None = None
 
     def __len__(self) -> int:
         return len(self._senders)
@@ -129,7 +133,11 @@ class RedirectedDatagrams:
             self._families, self._port = _bound()
         except OSError as error:
             raise HostError(f"cannot listen for datagrams: {error.strerror or error}") from error
-        six = len(self._families) > 1 and self._redirection.hold_addresses()
+        six = len(self._families) > 1 and self._redirection.hold_addresses(self._port)
+        if six:
+            self._routes = NetlinkListener(
+                NETLINK_ROUTE, [GROUP_IPV6_ROUTE], self._routed, self._hold_addresses
+            )
         for sockets in self._families:
             self._redirection.divide(sockets)
             for one in sockets[:STRANGERS]:
@@ -138,7 +146,17 @@ class RedirectedDatagrams:
         self._check()
         return LedDatagrams(self._port, six)
 
+    def _hold_addresses(self) -> None:
+        self._redirection.hold_addresses(self._port)
+
+    def _routed(self, events: bytes) -> None:
+        """Put the route back that somebody has deleted, or datagrams would go into a network."""
+        if any(each.type == RTM_DELROUTE and is_of_host(each) for each in messages(events)):
+            self._hold_addresses()
+
     async def close(self) -> None:
+        if self._routes is not None:
+            self._routes.close()
         if self._checking is not None:
             self._checking.cancel()
         for sockets in self._families:
@@ -264,7 +282,7 @@ class RedirectedDatagrams:
             if each.packets.used_s <= old_s:
                 self._end(cookie)
         if len(self._families) > 1:
-            self._redirection.hold_addresses()
+            self._hold_addresses()
 
 
 def _bound() -> tuple[list[list[socket.socket]], int]:

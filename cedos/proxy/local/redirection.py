@@ -37,7 +37,7 @@ from cedos.kernel.netlink import (
     NetlinkMessage,
     Requester,
 )
-from cedos.kernel.policy_routing import own_prefix_request
+from cedos.kernel.policy_routing import own_prefix_metrics, own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
 from cedos.kernel.socket_owners import UNKNOWN, Endpoint, SocketOwners
 from cedos.model import FlowKey
@@ -116,6 +116,7 @@ class Redirection:
                 " another one"
             )
         self._routes: Requester | None = None
+        self._held = 0
         self._owners = SocketOwners()
         self._links = ExitStack()
         self._port = 0  # where datagrams are led
@@ -242,24 +243,41 @@ class Redirection:
         address, port, user, cookie = programs.PLACE.unpack(found)
         return SentTo(str(programs.address_of(address)), programs.port_of(port), user, cookie)
 
-    def hold_addresses(self) -> bool:
-        """Make the stand-in IPv6 addresses local; return whether that succeeded.
+    def hold_addresses(self, port: int) -> bool:
+        """Make the stand-in IPv6 addresses local for `port`; return whether that succeeded.
 
-        If this process is killed, they stay local until the next one ends: sockets that are connected to
-        them go on to send, and must not send into a network.
+        Each redirection has a route of its own, whose metric is its port: the one that ends leaves the
+        others theirs. If this process is killed, its route stays until the next one ends: sockets that
+        are connected to these addresses go on to send, and must not send into a network.
         """
         if self._routes is None:
             self._routes = Requester(NETLINK_ROUTE)
         try:
             self._routes.ask(
                 RTM_NEWROUTE,
-                own_prefix_request(programs.PLACES6),
+                own_prefix_request(programs.PLACES6, port),
                 NLM_F_ACK | NLM_F_CREATE | NLM_F_REPLACE,
             )
         except OSError as error:
             _log.warning("datagrams by IPv6 go direct", why=error.strerror or str(error))
             return False
+        self._held = port
         return True
+
+    def _leave_addresses(self) -> None:
+        """Delete the own route, and those of killed redirections: no datagram socket has their port."""
+        if (asking := self._routes) is None:
+            return
+        self._routes = None
+        with (
+            suppress(OSError, HostError),
+            closing(asking),
+            closing(Requester(NETLINK_SOCK_DIAG)) as diag,
+        ):
+            there = own_prefix_metrics(asking, programs.PLACES6)
+            living = {sock_diag.local_port(each) for each in _udp_sockets(diag)} - {self._held}
+            for metric in there - living:
+                asking.ask(RTM_DELROUTE, own_prefix_request(programs.PLACES6, metric), NLM_F_ACK)
 
     def forget(self, to: RedirectedTo) -> None:
         """Forget a connection that was closed."""
@@ -319,11 +337,7 @@ class Redirection:
         self.detach()
         self._kept.close()
         self._owners.close()
-        if self._routes is not None:
-            with suppress(OSError):
-                self._routes.ask(RTM_DELROUTE, own_prefix_request(programs.PLACES6))
-            self._routes.close()
-            self._routes = None
+        self._leave_addresses()
 
     def _link(self, cgroup: int, code: bytes, kind: ProgramType, where: AttachType) -> None:
         program = load(code, kind, where, "cedos_redirect")

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from kit.waiting import wait_until
 
 from cedos.proxy.local.redirection_programs import PLACES6
 from emu.workloads import call
@@ -359,3 +360,34 @@ def test_a_stranger_sends_nothing_to_a_place(laptop):
                     "    print('refused')\n"
                 )
                 assert said(laptop, PYTHON, "-c", script, user=user) == "refused\n"
+
+
+@pytest.mark.usefixtures("echo")
+def test_the_end_of_one_redirection_leaves_another_its_datagrams(laptop):
+    """The one that ended deleted the route of both: the other's datagrams by IPv6 left in clear."""
+    ask = (
+        ASK
+        + f"""
+one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+one.connect(("{ORIGIN6}", 9001))
+print(ask(one, b"1")[0], flush=True)
+sys.stdin.readline()
+print(ask(one, b"2")[0], flush=True)
+"""
+    )
+    first, second = (laptop.forward("--redirect", str(user)) for user in (OTHER, USER))
+    calling = as_user(laptop, PYTHON, "-c", ask, stdin=subprocess.PIPE)
+    carried = calling.stdout.readline()
+    first.terminate()
+    first.wait()
+    routes = own_prefix(laptop).splitlines()
+    assert len(routes) == 1
+    assert calling.communicate(b"\n", timeout=10)[0] == carried
+    # Whoever deletes it: it is back before the next check.
+    laptop.near.ip("-6", "route", "del", "table", "local", "local", str(PLACES6), "dev", "lo")
+    wait_until(lambda: own_prefix(laptop).splitlines() == routes, 3)
+    laptop.forward("--redirect", str(OTHER)).kill()
+    assert len(own_prefix(laptop).splitlines()) == 2
+    second.terminate()
+    second.wait()
+    assert own_prefix(laptop) == ""

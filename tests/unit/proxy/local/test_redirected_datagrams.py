@@ -41,7 +41,7 @@ class Places:
         code = ctypes.create_string_buffer(struct.pack("=HBBI", 6, 0, 0, 0))
         sockets[0].setsockopt(socket.SOL_SOCKET, 51, struct.pack("HP", 1, ctypes.addressof(code)))
 
-    def hold_addresses(self):
+    def hold_addresses(self, port):
         return False
 
 
