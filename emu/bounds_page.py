@@ -36,7 +36,7 @@ Generated from the code by `python -m emu.bounds_page`, which a test repeats. [s
 | **A client of `cedos-serve`** | | |
 | sessions; memory while it is away; what it sent and is not read | {session.protocol.handshake.limits:HandshakeLimits.flows_per_host}; {session.protocol.handshake.limits:HandshakeLimits.idle_bytes_per_host MiB}; {session.protocol.handshake.limits:HandshakeLimits.unread_bytes_per_host MiB} | refused; the largest ends |
 | open files of a session; uploads at once; threads that list, hash and wait for the disk for an address | {apps.files.serving:_OPEN_FILES}; {apps.files.serving:_AT_ONCE}; {apps.files.serving:THREADS_OF_ADDRESS} | it waits; one without a network makes way, else refused; it waits |
-| the path of an upload | {apps.files.serving:_LONGEST_PATH_BYTES} bytes | refused |
+| the path of an upload; unfinished uploads of a client | {apps.files.serving:_LONGEST_PATH_BYTES} bytes, {apps.files.serving:_DEEPEST} names; {apps.files.serving:_MOST_UNFINISHED} since the server started | refused; the oldest goes |
 | lists of folders that are not taken | {apps.files.serving:MOST_LISTED_BYTES MiB} of all | the oldest session of the address with most ends |
 | **A stranger at a listening port** | | |
 | handshakes; lines of one kind that others cause in a log; a value in one | {session.protocol.handshake.limits:HandshakeLimits.half_open_per_address} of an address, {session.protocol.handshake.limits:HandshakeLimits.half_open} of all, {session.protocol.handshake.limits:HandshakeLimits.handshake_s} s each; {logs:_AT_ONCE} at once, then one a second; {logs:_LONGEST} letters | the oldest goes; the next one says how many were left out; cut |

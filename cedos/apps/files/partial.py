@@ -361,6 +361,7 @@ class Partial:
                 os.ftruncate(self.number, 0)
                 self.have, self._digest, self._hashed = 0, hashlib.sha256(), 0
                 self._before, self._noted = NotedBytes(), None
+                self.replaces = False
             self.version, self.size = version, size
             noted = structs.replace(self._noted or self._before, boot=_boot())
             self._note.write(PartOf(self._source, version, size), noted)
@@ -445,9 +446,9 @@ class Partial:
         self.begin(0, "", 0)
 
     def close(self) -> None:
-        """Close the part; an empty one is removed."""
+        """Close the part; an empty one is removed, and one of another source left if nothing came."""
         self._noted = None
-        if not self.have:
+        if not (self.have or self.replaces):
             with suppress(OSError):  # a disk that is read-only now, or another user's folder there
                 self._part.unlink(missing_ok=True)
                 self._note.remove()

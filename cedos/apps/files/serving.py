@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import (
     AbstractAsyncContextManager,
     AsyncExitStack,
+    ExitStack,
     asynccontextmanager,
     contextmanager,
+    suppress,
 )
-from itertools import starmap
+from itertools import islice, starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -37,8 +39,15 @@ from cedos.apps.files.messages import (
     text_of,
     unix_time,
 )
-from cedos.apps.files.partial import NO_PLACE, PART_NAME, Partial, folder_below, when_free
-from cedos.apps.files.tree import FileHash, Tree, Version, reader
+from cedos.apps.files.partial import (
+    NO_PLACE,
+    PART_NAME,
+    Partial,
+    files_of,
+    folder_below,
+    when_free,
+)
+from cedos.apps.files.tree import FileHash, Tree, Version, listed, reader
 from cedos.errors import SessionError, TransferError
 from cedos.kernel.own_file import to_its_end
 from cedos.session import keys
@@ -53,6 +62,8 @@ if TYPE_CHECKING:
 _AT_ONCE: Final = 8  # of one host
 # Of a path below the root. Programs do not reach what has a longer one.
 _LONGEST_PATH_BYTES: Final = 4000
+_DEEPEST: Final = 500  # names of an upload's path: each takes time
+_MOST_UNFINISHED: Final = 1_000  # uploads of a host; then its oldest part goes
 _KEEP_FREE_FILES: Final = 0.1  # of those that the disk has room for
 _ENTRY_BYTES: Final = 100  # of a list's entry, beside the name
 _LOOKED_S: Final = 10.0  # from one look at a full folder to the next
@@ -65,26 +76,39 @@ class ListedFolders:
     def __init__(self) -> None:
         # By folder: names and bytes that its list has room for, and when it was looked at.
         self._left: OrderedDict[tuple[int, int], tuple[int, int, float]] = OrderedDict()
+        # By open folder: the files that come into it, and are not listed until they are whole.
+        self._coming: dict[int, tuple[tuple[int, int], str]] = {}
         self._turn = threading.Lock()
 
-    def add(self, folder: int, name: str) -> None:
-        """Count a name that comes into an open folder. TransferError: its list has no room for it."""
-        if not os.access(name, os.F_OK, dir_fd=folder, follow_symlinks=False):
-            with self._turn:
-                self._add(folder, name)
+    def add(self, folder: int, name: str, *, comes: bool = False) -> None:
+        """Count a name that comes into an open folder. TransferError: its list has no room for it.
 
-    def _add(self, folder: int, name: str) -> None:
-        of, now_s = os.fstat(folder), time.monotonic()
+        `comes`: as a file, until `closed`.
+        """
+        of = os.fstat(folder)
         key = of.st_dev, of.st_ino
+        with self._turn:
+            if not os.access(name, os.F_OK, dir_fd=folder, follow_symlinks=False):
+                self._add(folder, key, name)
+            if comes:
+                self._coming[folder] = key, name
+
+    def closed(self, folder: int) -> None:
+        """Note that a folder will be closed: what was to come into it has come, or does not."""
+        self._coming.pop(folder, None)
+
+    def _add(self, folder: int, key: tuple[int, int], name: str) -> None:
+        now_s = time.monotonic()
         names, n_bytes, looked_s = self._left.get(key, (0, 0, -_LOOKED_S))
         more_bytes = _listed_bytes(name)
         # Some that were counted may be gone by now.
         if not (names and n_bytes > more_bytes) and now_s - looked_s >= _LOOKED_S:
-            here = [each.name for each in Path(f"/proc/self/fd/{folder}").iterdir()]
-            names, n_bytes = (
-                MOST_ENTRIES - len(here),
-                LONGEST_LISTING - sum(map(_listed_bytes, here)),
-            )
+            found = (each.name for each in listed(folder) if each)
+            here = set(islice(found, MOST_ENTRIES))
+            coming = [each for of, each in list(self._coming.values()) if of == key]
+            every = [*here, *(each for each in coming if each not in here)]
+            names = MOST_ENTRIES - len(every)
+            n_bytes = LONGEST_LISTING - sum(map(_listed_bytes, every))
             looked_s = now_s
         full = names <= 0 or n_bytes <= more_bytes
         left = (0, 0, looked_s) if full else (names - 1, n_bytes - more_bytes, looked_s)
@@ -110,11 +134,19 @@ class Uploads:
         # By host: its running uploads, the oldest first, which bring yet what their parts have not.
         self._listed = ListedFolders()
         self._running: dict[bytes, dict[Connection, tuple[Partial, PutRequest] | None]] = {}
+        # By host: the paths of its parts that lie here, the oldest first, with the parts' sources.
+        self._unfinished: dict[bytes, OrderedDict[str, str]] = {}
 
-    async def make_folder(self, path: str) -> None:
-        """Make a folder. TransferError: the name cannot be, or there is no room."""
+    async def make_folder(
+        self, path: str, place: AbstractAsyncContextManager[Any] = NO_PLACE
+    ) -> None:
+        """Make a folder. TransferError: the name cannot be, or there is no room.
+
+        `place`: among the few threads.
+        """
         parts = self._parts(path)
-        os.close(await to_its_end(asyncio.to_thread(self._made, parts), os.close))
+        async with place:
+            os.close(await to_its_end(asyncio.to_thread(self._made, parts), os.close))
 
     @asynccontextmanager
     async def begun(
@@ -125,7 +157,8 @@ class Uploads:
     ) -> AsyncIterator[Partial]:
         """Open the part of a file that a host sends, with the bytes of earlier sessions.
 
-        `place`: as of `when_free`. A host's upload without a network makes way for its next one.
+        `place`: among the few threads; not held while this waits. A host's upload without a network makes
+        way for its next one.
         TransferError: the name cannot be, there is such a file, or it does not fit.
         """
         parts, peer_key = self._parts(request.path), connection.peer_key
@@ -139,14 +172,17 @@ class Uploads:
         # Open the folder once: its path may lead elsewhere later.
         partial, begun = None, self._running.setdefault(peer_key, {})
         begun[connection] = None
-        inside, folder = "", -1
+        inside, folder, path = "", -1, "/".join(parts)
+        source = f"{keys.to_text(peer_key)}/{request.version}"
+        unfinished = self._unfinished.setdefault(peer_key, OrderedDict())
         try:
-            making = asyncio.to_thread(self._made, parts[:-1], parts[-1])
-            folder = await to_its_end(making, os.close)
+            async with place:
+                await self._make_way(unfinished, path)
+                making = asyncio.to_thread(self._made, parts[:-1], parts[-1])
+                folder = await to_its_end(making, self._close)
             inside = (
                 f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
             )
-            source = f"{keys.to_text(peer_key)}/{request.version}"
             partial = await when_free(Path(inside) / parts[-1], source, place)
             # Reserve the disk space of the host's running uploads: from itself, for others may bring
             # theirs, and this one nothing. A client without a network may never bring them.
@@ -163,11 +199,39 @@ class Uploads:
         finally:
             if partial is not None:
                 partial.close()
+                if not partial.replaces:
+                    unfinished.pop(path, None)
+                if partial.have and files_of(Path(inside) / parts[-1])[1].exists():
+                    unfinished[path] = source
             if inside:
-                os.close(folder)
+                self._close(folder)
             begun.pop(connection, None)
             if not begun and self._running.get(peer_key) is begun:
                 del self._running[peer_key]
+
+    def _close(self, folder: int) -> None:
+        self._listed.closed(folder)
+        os.close(folder)
+
+    async def _make_way(self, unfinished: OrderedDict[str, str], path: str) -> None:
+        """Remove the oldest parts of a host if it has too many, and none of this path."""
+        if path in unfinished:
+            unfinished.move_to_end(path)
+            return
+        while len(unfinished) >= _MOST_UNFINISHED:
+            oldest = unfinished.popitem(last=False)
+            await to_its_end(asyncio.to_thread(self._drop, *oldest))
+
+    def _drop(self, path: str, source: str) -> None:
+        """Remove a part, unless it is received now, or another host's by now, or gone."""
+        *above, name = path.split("/")
+        with suppress(TransferError), ExitStack() as opened:
+            folder = self._tree.folder(above)
+            opened.callback(os.close, folder)
+            partial = Partial(Path(f"/proc/self/fd/{folder}") / name, source)
+            opened.callback(partial.close)
+            if partial.have:
+                partial.discard()
 
     def _made(self, parts: list[str], file: str = "") -> int:
         """Open a folder, made if it is not there, for a file if one comes there.
@@ -182,7 +246,7 @@ class Uploads:
                 above, folder = folder, folder_below(folder, [part], make=True)
                 os.close(above)
             if file:
-                self._listed.add(folder, file)
+                self._listed.add(folder, file, comes=True)
         except OSError as error:
             os.close(folder)
             raise TransferError(f"there is no folder {'/'.join(parts)!r}") from error
@@ -209,6 +273,8 @@ class Uploads:
         parts = self._tree.parts(path)
         if parts is not None and len(os.fsencode("/".join(parts))) > _LONGEST_PATH_BYTES:
             raise TransferError(f"the path is longer than {_LONGEST_PATH_BYTES} bytes")
+        if parts is not None and len(parts) > _DEEPEST:
+            raise TransferError(f"the path has more than {_DEEPEST} names")
         if parts is None or any(
             part.startswith(".") or PART_NAME.fullmatch(part) for part in parts
         ):
@@ -474,7 +540,7 @@ class Serving:
         if self._uploads is None:
             raise TransferError("this server takes no files (cedos-serve --writable)")
         if request.folder:
-            await self._uploads.make_folder(request.path)
+            await self._uploads.make_folder(request.path, self._turn(connection))
             await connection.write(pack(PutAnswer()))
             return
         began_s = time.monotonic()

@@ -84,7 +84,7 @@ class Tree:
         except TransferError as error:
             raise missing from error
         try:
-            if _is_half(parts[-1], lambda name: _is_there(name, folder)):
+            if _is_half(parts[-1], folder):
                 raise missing
             # A fifo must not make the server wait for a writer.
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -119,12 +119,12 @@ class Tree:
         TransferError: there is no such folder, or it holds too many of them.
         """
         pieces, found = self.pieces(path), list[Entry]()
-        while piece := await asyncio.to_thread(next, pieces, None):
+        while (piece := await asyncio.to_thread(next, pieces, None)) is not None:
             found += piece
-        return await asyncio.to_thread(_without_halves, found)
+        return found
 
     def pieces(self, path: str) -> Iterator[list[Entry]]:
-        """Yield what is in a folder, some entries at a time. Errors: as of `entries`."""
+        """Yield what is in a folder, without parts, some entries at a time. Errors: as of `entries`."""
         parts = [] if path.strip("/.") == "" and ".." not in path else self.parts(path)
         if parts is None:
             raise TransferError(f"there is no folder {path!r}")
@@ -132,19 +132,16 @@ class Tree:
         found: list[Entry] = []
         count = 0
         try:
-            inside = f"/proc/self/fd/{number}"
-            with os.scandir(inside) as listed:
-                each: os.DirEntry[str]
-                for each in listed:
-                    if len(found) >= _LISTED_AT_ONCE:
-                        yield found
-                        found = []
+            for looked, each in enumerate(listed(number), 1):
+                entry = _entry(each) if each else None
+                if entry is not None:
                     if count >= MOST_ENTRIES:
                         raise TransferError(f"{path!r} holds more than {MOST_ENTRIES} files")
-                    entry = _entry(each)
-                    if entry is not None:
-                        found.append(entry)
-                        count += 1
+                    found.append(entry)
+                    count += 1
+                if looked % _LISTED_AT_ONCE == 0:
+                    yield found
+                    found = []
         except OSError as error:
             raise TransferError(f"there is no folder {path!r}") from error
         finally:
@@ -170,22 +167,20 @@ class Tree:
         return digest
 
 
-def _without_halves(found: list[Entry]) -> list[Entry]:
-    names = {each.name for each in found}
-    return [each for each in found if not _is_half(each.name, names.__contains__)]
+def listed(folder: int) -> "Iterator[os.DirEntry[str] | None]":
+    """Yield what a list of an open folder has; None for a half, which it has not. Errors: OSError."""
+    with os.scandir(f"/proc/self/fd/{folder}") as found:
+        each: os.DirEntry[str]
+        for each in found:
+            yield None if _is_half(each.name, folder) else each
 
 
-def _is_half(name: str, is_there: Callable[[str], bool]) -> bool:
+def _is_half(name: str, folder: int) -> bool:
     """Return True for a part beside its note, and for a note; other such names are the user's."""
     named = PART_NAME.fullmatch(name)
-    return named is not None and (bool(named["note"]) or is_there(f"{name}.json"))
-
-
-def _is_there(name: str, folder: int) -> bool:
-    with suppress(FileNotFoundError):
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-        return True
-    return False
+    if named is None or named["note"]:
+        return named is not None
+    return os.access(f"{name}.json", os.F_OK, dir_fd=folder, follow_symlinks=False)
 
 
 def _entry(each: "os.DirEntry[str]") -> Entry | None:

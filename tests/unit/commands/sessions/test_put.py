@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -10,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ import pytest
 from kit.waiting import until
 
 from cedos.apps.files import serving
+from cedos.apps.files import tree as tree_module
 from cedos.apps.files.messages import PutRequest, path_text
 from cedos.apps.files.partial import OpenFolder, files_of
 from cedos.apps.files.serving import Uploads
@@ -552,6 +554,89 @@ async def test_no_writer_makes_a_folder_that_cannot_be_listed(tmp_path, monkeypa
         (tmp_path / name(number)).rmdir()
     now[0] += 10.0
     await uploads.make_folder(name(7))
+
+
+async def break_off(uploads, key, path):
+    """Upload the first byte of two."""
+    async with uploads.begun(client(key), PutRequest(path, 2, "v")) as partial:
+        partial.begin(0, "v", 2)
+        uploads.write(partial, b"x")
+
+
+async def test_unfinished_uploads_hide_no_folder(tmp_path, monkeypatch):
+    """Count what is listed alone: parts and notes made the folder too full to be listed, for good."""
+    for module in (serving, tree_module):
+        monkeypatch.setattr(module, "MOST_ENTRIES", 50)
+    tree = Tree(tmp_path)
+    uploads = Uploads(tree, 0)
+    for number in range(40):
+        (tmp_path / f"{number}").touch()
+    for number in range(30):
+        with suppress(TransferError):  # as soon as all names were counted, for 10 s
+            await break_off(uploads, b"one", f"part {number}")
+    assert len(list(tmp_path.iterdir())) > 50
+    assert len(await tree.entries("")) == 40
+
+
+async def test_uploads_that_run_are_counted_at_each_look(tmp_path, monkeypatch):
+    for module in (serving, tree_module):
+        monkeypatch.setattr(module, "MOST_ENTRIES", 12)
+    monkeypatch.setattr(serving, "_LOOKED_S", 0.0)
+    tree, begun = Tree(tmp_path), 0
+    uploads = Uploads(tree, 0)
+    async with AsyncExitStack() as running:
+        for host, number in itertools.product((b"one", b"two"), range(8)):
+            request = PutRequest(f"{host}{number}", 2, "v")
+            with suppress(TransferError):
+                partial = await running.enter_async_context(uploads.begun(client(host), request))
+                begun += 1
+                partial.begin(0, "v", 2)
+                uploads.write(partial, b"ab")
+                partial.finish(0.0) if number % 2 else None
+    assert begun == 12
+    assert len(await tree.entries("")) <= 12
+    assert not uploads._listed._coming
+
+
+async def test_a_client_has_a_limit_of_unfinished_uploads(tmp_path, monkeypatch):
+    """Drop its oldest one, and none of another client's: 25,000 in a folder were left for good."""
+    monkeypatch.setattr(serving, "_MOST_UNFINISHED", 5)
+    uploads = Uploads(Tree(tmp_path), 0)
+    await break_off(uploads, b"one", "folder/others")
+    await break_off(uploads, b"other", "folder/others")  # has the part from now on
+    for number in range(10):
+        await break_off(uploads, b"one", f"folder/{number}")
+    await break_off(uploads, b"one", "folder/5")
+    with pytest.raises(TransferError, match="not enough room"):  # another version of it
+        async with uploads.begun(client(b"one"), PutRequest("folder/6", 1 << 60, "v2")):
+            pass
+    await break_off(uploads, b"one", "folder/new")
+    await break_off(uploads, b"one", "folder/newer")
+    left = {each.name for each in (tmp_path / "folder").iterdir()}
+    kept = ["others", "9", "5", "6", "new", "newer"]
+    assert left == {each.name for one in kept for each in files_of(Path(one))[:2]}
+    async with uploads.begun(client(b"one"), PutRequest("folder/5", 2, "v")) as partial:
+        assert partial.have == 1
+        partial.begin(1, "v", 2)
+        uploads.write(partial, b"y")
+        partial.finish(0.0)
+    assert "folder/5" not in uploads._unfinished[b"one"]
+    async with uploads.begun(client(b"two"), PutRequest("folder/9", 2, "v")):
+        pass  # brings nothing
+    async with uploads.begun(client(b"one"), PutRequest("folder/9", 2, "v")) as partial:
+        assert partial.have == 1
+    for number in range(5):
+        await break_off(uploads, b"one", f"{number}")
+    left = {each.name for each in (tmp_path / "folder").iterdir()}
+    assert left == {"5", *(each.name for each in files_of(Path("others"))[:2])}
+
+
+async def test_no_path_is_so_deep_that_it_takes_long(tmp_path):
+    """A path of 1,990 names took 20 ms of a thread, which others could not have meanwhile."""
+    uploads = Uploads(Tree(tmp_path), 0)
+    with pytest.raises(TransferError, match="more than 500 names"):
+        await uploads.make_folder("/".join(501 * ["a"]))
+    await uploads.make_folder("/".join(500 * ["a"]))
 
 
 @pytest.mark.parametrize("end", ["part", "part.json"])
