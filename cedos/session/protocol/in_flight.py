@@ -182,7 +182,7 @@ class InFlight:
             queue = self._sender.send_queues[grant.rank]
             # Skip requeued pieces that have arrived meanwhile, or that this path carries.
             while True:
-                if self.full and not queue.has_pending:
+                if self.full and not queue.pending:
                     return None
                 limit_bytes = min(room_bytes, max(grant.limit_bytes, 1))
                 piece = queue.take(limit_bytes, grant.skip_bytes)
@@ -205,6 +205,12 @@ class InFlight:
         path.flight.append(piece)
         path.state.in_flight_bytes += piece.size
         self._count += 1
+
+    @property
+    def pieces(self) -> int:
+        """Return how many pieces are in flight, held back, or wait to be sent again."""
+        waiting = sum(queue.pending for queue in self._sender.send_queues)
+        return self._count + len(self._held) + waiting
 
     @property
     def full(self) -> bool:

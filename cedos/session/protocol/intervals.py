@@ -90,6 +90,11 @@ class IntervalSet:
         at = bisect_right(self._starts, start) - 1
         return at >= 0 and self._ends[at] >= end
 
+    def touches(self, start: int, end: int) -> bool:
+        """Return whether an interval would join others, and not be one more."""
+        at = bisect_left(self._ends, start)
+        return at < len(self._starts) and self._starts[at] <= end
+
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
         # Walk from the first interval that ends behind `start`; the holes lie between the intervals.
         holes = []

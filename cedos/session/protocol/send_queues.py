@@ -375,8 +375,9 @@ class SendQueue:
             self.waiting_bytes += each.size
 
     @property
-    def has_pending(self) -> bool:
-        return bool(self._pending)
+    def pending(self) -> int:
+        """Return how many pieces wait to be sent again."""
+        return len(self._pending)
 
     def take(self, room_bytes: int, skip_bytes: int = 0) -> Piece | None:
         """Return a piece of at most `room_bytes`, `skip_bytes` behind the head; None: none fits."""

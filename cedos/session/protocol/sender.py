@@ -9,7 +9,6 @@ large one is sent in extents.
 from typing import Final
 
 from cedos.errors import ProtocolError, SessionError
-from cedos.session.protocol.delivery import MAX_GAPS
 from cedos.session.protocol.frames import Ack, Chunk, Order, Space, Window
 from cedos.session.protocol.intervals import CumulativeSet
 from cedos.session.protocol.packing import MAX_DEPENDENCIES, MAX_POSITION
@@ -29,6 +28,10 @@ DEFERRED: Final = -1
 
 # A complete IROB up to this size travels in a frame with others and is never cut.
 SMALL_BYTES: Final = 4_096
+
+# The most gaps of a session that acknowledgements leave. Each costs memory, and a piece once the data is
+# sent again. A range that would make one more is not noted: its data counts as not acknowledged.
+MOST_GAPS: Final = 1_024
 
 # The largest distance of an id in use from the lowest unacknowledged one.
 ID_SPAN: Final = 1 << 20
@@ -50,6 +53,7 @@ class Sender:
         self.stream.limit = INITIAL_STREAM_BYTES
         self.irobs = CumulativeSet(1)  # the ids that the peer has received whole
         self.next_irob = 1
+        self.gaps = 0  # below ranges that are acknowledged, of the stream and all IROBs
         self.credit = Credit()
         self.send_queues = tuple(SendQueue(rank) for rank in range(4))
         # By id: IROBs that are sent in extents, and those that have no reservation yet.
@@ -277,6 +281,7 @@ class Sender:
     def forget(self) -> None:
         self.replay.give_all()
         self._large.clear()
+        self.gaps = len(self.stream.acked.beyond) + len(self.irobs.beyond)
 
     # Inside
 
@@ -331,14 +336,18 @@ class Sender:
             raise ProtocolError(
                 f"the peer acknowledges up to {last} of stream {queue.irob}; sent were {queue.fresh}"
             )
-        freed = queue.acknowledge(0, ack.floor)
-        for start, stop in ack.ranges:
-            freed += queue.acknowledge(start, stop)
-        _check_gaps(queue.acked)
+        freed, acked = 0, queue.acked
+        for start, stop in ((0, ack.floor), *ack.ranges):
+            if self._may_note(acked, start, stop):
+                before = len(acked.beyond)
+                freed += queue.acknowledge(start, stop)
+                self.gaps += len(acked.beyond) - before
         if freed:
             self.replay.give(freed)
 
     def _acknowledge_irobs(self, start: int, stop: int) -> None:
+        if not self._may_note(self.irobs, start, stop):
+            return
         if self._large:
             # Drop the large ones of the newly acknowledged IROBs. Look through the shorter of two lists.
             for low, high in self.irobs.missing(start, stop):
@@ -347,8 +356,13 @@ class Sender:
                     queue = self._large.get(irob)
                     if queue is not None and low <= irob < high:
                         self._drop(queue, delivered=True)
+        before = len(self.irobs.beyond)
         self.irobs.add(start, stop)
-        _check_gaps(self.irobs)
+        self.gaps += len(self.irobs.beyond) - before
+
+    def _may_note(self, acked: CumulativeSet, start: int, stop: int) -> bool:
+        """Return whether an acknowledged range makes no gap more, or there may be one more."""
+        return self.gaps < MOST_GAPS or start <= acked.floor or acked.beyond.touches(start, stop)
 
     def _drop(self, queue: ByteQueue, *, delivered: bool = False) -> None:
         """Forget a large IROB. The credit of one that was delivered is spent; else it is free again."""
@@ -362,10 +376,5 @@ class Sender:
         self.replay.give(queue.held_bytes)
         queue.held_bytes = 0
         # Pieces of it that are still in flight count as acknowledged: nothing sends them again.
+        self.gaps -= len(queue.acked.beyond)
         queue.acked.add(0, MAX_POSITION)
-
-
-def _check_gaps(acknowledged: CumulativeSet) -> None:
-    """Refuse more gaps than a receiver leaves: each costs memory, and a piece when data is sent again."""
-    if len(acknowledged.beyond) > MAX_GAPS:
-        raise ProtocolError(f"the peer acknowledges data with more than {MAX_GAPS} gaps")

@@ -72,6 +72,9 @@ _WORTH_BYTES: Final = 256
 _WORTH_SHARE: Final = 16
 
 _PADDED_BYTES: Final = packing.PING.size  # a Ping that is longer has padding
+# Memory of a piece beside its data, and of a gap in what is acknowledged.
+_PIECE_BYTES: Final = 240
+_GAP_BYTES: Final = 80
 _LEAST_ROOM: Final = SMALL_BYTES + 2 * _HEADER_BYTES
 _RECORD_COST: Final = HEADER_BYTES + TAG_BYTES
 # Of fewer bytes the peer is not asked whether they have arrived.
@@ -297,7 +300,9 @@ class Session:
     @property
     def held_bytes(self) -> int:
         """Return the bytes in memory: sent and not acknowledged, received and not read."""
-        return self.sender.replay.held_bytes + self.datagrams.held_bytes + self.unread_bytes
+        account_bytes = _PIECE_BYTES * self.in_flight.pieces + _GAP_BYTES * self.sender.gaps
+        sent_bytes = self.sender.replay.held_bytes + self.datagrams.held_bytes
+        return sent_bytes + account_bytes + self.unread_bytes
 
     @property
     def unread_bytes(self) -> int:

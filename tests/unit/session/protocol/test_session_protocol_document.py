@@ -82,6 +82,7 @@ def test_every_frame_has_a_vector_and_a_row():
         ("plus {:,} for each", room.IROB_COST),
         ("At most {:,} pieces", in_flight.MAX_IN_FLIGHT),
         ("gives up at {:,} gaps", min(delivery.MAX_GAPS, receiver.MAX_ID_GAPS)),
+        ("A sender notes {:,} of a session", sender.MOST_GAPS),
         ("acknowledges after {:,} KB", life.SessionLimits().acknowledge_bytes // 1024),
         ("{:,} ms after the first", round(life.SessionLimits().acknowledge_delay_s * 1000)),
         ("answering for {:,} s", round(flow.DRAIN_S)),
