@@ -66,10 +66,10 @@ class SentInVain:
 
 
 class RestingNetworks:
-    """The networks of an accepting end's peer, by its address, of which some rest (`SentInVain`).
+    """The networks of which some rest (`SentInVain`): by the peer's address at an accepting end.
 
-    Who is on one of them may have connections come from any number of addresses. So a further network
-    gets the account of the one that rests least.
+    At a dialling end those of one interface, by its addresses. Who is on one of them may have any number
+    of addresses come and go. So a further network gets the account of the one that rests least.
     """
 
     def __init__(self) -> None:
@@ -77,7 +77,7 @@ class RestingNetworks:
         self._until_s: dict[str, float] = {}
 
     def until_s(self, network: str) -> float:
-        """Return until when a network rests; no data goes over its new connections before."""
+        """Return until when a network rests: it has no new connection before, or one without data."""
         if network not in self._accounts:
             account, until_s = SentInVain(), 0.0
             if len(self._accounts) >= _MOST_NETWORKS:
@@ -125,14 +125,16 @@ class ConnectAttempts:
     asked, over this interface, not to be tried before this; a network may have forged it.
     """
 
-    def __init__(self, driver: Driver, caller: Caller, egress: Egress) -> None:
+    def __init__(
+        self, driver: Driver, caller: Caller, egress: Egress, resting: RestingNetworks
+    ) -> None:
         self._driver = driver
         self._caller = caller
         self.egress = egress
         self.endpoints: list[Endpoint] = []
         self.probing = False
         self.not_before_s = 0.0
-        self._in_vain = SentInVain()
+        self._resting, self._network = resting, " ".join(sorted(egress.addresses))
         self._tries: list[Connected] = []
         self._count = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -150,7 +152,8 @@ class ConnectAttempts:
         if self._timer is not None or not self.endpoints:
             return
         now = self._driver.now()
-        not_before_s = max(self.not_before_s, self.egress.came_s + _SETTLE_S)
+        settled_s = self.egress.came_s + _SETTLE_S
+        not_before_s = max(self.not_before_s, settled_s, self._resting.until_s(self._network))
         if now < not_before_s:
             self._plan(not_before_s - now)
             return
@@ -180,8 +183,8 @@ class ConnectAttempts:
 
     def on_lost(self, in_vain_bytes: int, arrived_bytes: int) -> None:
         """Pause if lost connections have sent much in vain (`SentInVain`)."""
-        if pause_s := self._in_vain.on_lost(in_vain_bytes, arrived_bytes):
-            self.not_before_s = max(self.not_before_s, self._driver.now() + pause_s)
+        now = self._driver.now()
+        self._resting.on_lost(self._network, in_vain_bytes, arrived_bytes, now)
 
     def retry_now(self) -> None:
         """Try again at once: something has changed.

@@ -26,7 +26,13 @@ from typing import Final
 
 from cedos.errors import CedosError
 from cedos.session.io.advice import KnownNetwork
-from cedos.session.io.connect_attempts import ConnectAttempts, Connected, Endpoint, follow
+from cedos.session.io.connect_attempts import (
+    ConnectAttempts,
+    Connected,
+    Endpoint,
+    RestingNetworks,
+    follow,
+)
 from cedos.session.io.driver import Driver
 from cedos.session.io.links import Egress
 from cedos.session.io.path import SessionPath, SessionPathEvent
@@ -40,6 +46,7 @@ from cedos.session.protocol.schedulers.interface import PathFacts
 
 _EXCLUSIVE_S: Final = 2.0
 _HANDSHAKE_S: Final = 10.0  # as long as the other end waits (`HandshakeLimits`)
+_MOST_RESTING: Final = 16
 _RESOLVE_S: Final = 20.0
 _NO_ANSWER: Final = "no answer to the handshake"
 
@@ -98,6 +105,7 @@ class Dialler:
         # The stages of a connection: attempts by egress, connections that are ready, and handshakes.
         # `_exclusive` is the only handshake while the session has no path.
         self._attempts: dict[str, ConnectAttempts] = {}
+        self._resting: dict[str, RestingNetworks] = {}  # by egress, also by those that are gone
         self._ready: list[Connected] = []
         self._exclusive: SessionPath | None = None
         self._in_handshake: dict[int, SessionPath] = {}
@@ -136,12 +144,18 @@ class Dialler:
             self._permit()
         usable = {name: found for name, found in usable.items() if not found[0].leaving}
         # Dial over each usable interface that has no path yet.
-        follow(self._attempts, usable, lambda egress: ConnectAttempts(self._driver, self, egress))
+        follow(self._attempts, usable, self._attempts_over)
         for name in usable:
             if (attempts := self._attempts.get(name)) is not None and self.wanted(name):
                 attempts.retry_now()
                 attempts.begin()
         self._advance()
+
+    def _attempts_over(self, egress: Egress) -> ConnectAttempts:
+        resting = self._resting.setdefault(egress.name, RestingNetworks())
+        if len(self._resting) > _MOST_RESTING:
+            del self._resting[next(iter(self._resting))]
+        return ConnectAttempts(self._driver, self, egress, resting)
 
     def _slept(self) -> None:
         """End all paths: the host slept, and the connections are very likely dead."""

@@ -1,6 +1,7 @@
 """Connections and listeners over this host's loopback: streams, messages, thunks, ends, errors."""
 
 import asyncio
+import itertools
 import os
 import socket
 from collections import Counter
@@ -496,6 +497,44 @@ async def test_what_is_taken_on_the_way_is_not_sent_without_end(monkeypatch):
         assert 1 << 20 < thief.came_bytes < 20 << 20
         thief.takes = False
         assert await far.read_exactly(3 << 20) == bytes(3 << 20)
+        for each in (near, far):
+            each.abort("the test is over")
+            await each.drained()
+        server.close()
+
+
+async def test_an_address_that_comes_and_goes_makes_no_new_account(monkeypatch):
+    """A network that announced another address each 0.5 s had 15 MB a second sent without end."""
+    monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
+    monkeypatch.setattr(connect_attempts, "_FIRST_IN_VAIN_S", 20.0)
+    key, window = KeyPair(os.urandom(32)), SessionLimits(stream_window=4 << 20)
+    async with await session.listen(("127.0.0.1", 0), key=key, limits=window) as listener:
+        thief = Thief(listener.address)
+        server = await asyncio.start_server(thief, "127.0.0.1", 0)
+        address = server.sockets[0].getsockname()[:2]
+        own = KeyPair(os.urandom(32))
+        near = await session.connect(address, server_key=key.public, key=own)
+        far = await listener.accept()
+        await near.write(b"first")
+        assert await far.read_exactly(5) == b"first"
+        thief.takes = True
+        links, numbers = near.flow.driver.links, itertools.count()
+        found = links.egresses
+
+        def egresses(destination):
+            more = f"2001:db8::{next(numbers):x}"
+            return tuple(
+                replace(each, addresses=each.addresses | {more}) for each in found(destination)
+            )
+
+        monkeypatch.setattr(links, "egresses", egresses)
+        near.flow.paths[next(iter(near.flow.paths))].close("lost", reset=True)
+        await near.write_source(lambda _, count: bytes(count), 3 << 20)
+        await until(lambda: thief.came_bytes > 1 << 20)
+        for _ in range(30):
+            await asyncio.sleep(0.1)
+            near.flow.dialler.check()
+        assert thief.came_bytes < 40 << 20
         for each in (near, far):
             each.abort("the test is over")
             await each.drained()
