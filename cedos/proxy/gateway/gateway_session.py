@@ -233,7 +233,7 @@ class GatewaySession:
             self._opened,
             self._associated,
             self._asked,
-            terms.unread.share(self._client),
+            terms.unread.client(self._client),
         )
         connection.on_sleep(self._state)
 

@@ -124,7 +124,7 @@ class GatewayLink:
         self._opens = TokenBucket(OPENS_PER_S / 2, OPENS_AT_ONCE / 2, self._loop.time())
         self._opening = asyncio.Lock()
         self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
-        self._unread = Unread(MOST_OF_ONE_BYTES)
+        self._unread = Unread(most_of_one_bytes=MOST_OF_ONE_BYTES).client(None)
 
     def leads_to(self, host: str, *, by_network: bool = True) -> bool:
         """Tell whether a host is the gateway itself, as far as its addresses are known.

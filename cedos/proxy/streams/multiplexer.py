@@ -37,7 +37,7 @@ from cedos.proxy.streams.stream import (
     ProxiedStream,
     StreamBrokenError,
 )
-from cedos.proxy.streams.unread import ENOUGH_BYTES, Share
+from cedos.proxy.streams.unread import ENOUGH_BYTES, Share, UnreadOfClient
 from cedos.session.io.advice import Readers
 from cedos.session.io.idle_sessions import STATE_BYTES
 from cedos.session.protocol.schedulers.interface import rank_of
@@ -80,14 +80,14 @@ class Multiplexer:
         asked: Callable[[GatewayQuestion], None] | None = None,
         # Bounds the unread bytes of streams that the other end opens, and frames that wait. None: each
         # stream's window alone does.
-        unread: Share | None = None,
+        unread: UnreadOfClient | None = None,
         # Of servers' earlier bursts, learnt from streams that this end opens; None: not learnt.
         sizes: SizeHistory | None = None,
     ) -> None:
         self.connection = connection
-        self.user = USERS  # of no user: frames that wait in the session count for themselves
         self._sizes = sizes
         self._unread = unread
+        self._own = unread.share(None) if unread is not None else None
         self._opened = opened
         self._associated = associated
         self._asked = asked
@@ -136,9 +136,9 @@ class Multiplexer:
         `unread` bounds its unread bytes, with others; `user`: for whom it is, of this host.
         StreamBrokenError: the session has ended.
         """
-        stream = self._made(self._number(), unread, user % USERS)
+        stream = self._made(self._number(), unread)
         self._shares[stream.number] = unread
-        stream.ask(host, port, fetch=fetch)
+        stream.ask(host, port, fetch=fetch, user=user % USERS)
         return stream
 
     def associate(self, share: Share | None = None, user: int = 0) -> ProxiedAssociation:
@@ -228,9 +228,9 @@ class Multiplexer:
     # Inside
 
     def _account(self) -> None:
-        if self._unread is not None:
+        if self._own is not None:
             more = _NUMBER_BYTES * len(self._opened_ahead) + self._early.held_bytes
-            self._unread.waits(self, _FRAME_BYTES * len(self._waiting) + more)
+            self._own.waits(self, _FRAME_BYTES * len(self._waiting) + more)
 
     def _let_go(self) -> None:
         """Give up all that counts in `_account`."""
@@ -361,7 +361,8 @@ class Multiplexer:
         elif isinstance(frame, OpenStream):
             self._may_open(frame.stream, self._opened)
             if self._opened is not None:
-                self._opened(self._made(frame.stream, self._unread, frame.user), frame)
+                share = self._unread.share(frame.user) if self._unread is not None else None
+                self._opened(self._made(frame.stream, share), frame)
         elif isinstance(frame, OpenAssociation):
             self._may_open(frame.stream, self._associated)
             if self._associated is not None:
@@ -431,11 +432,11 @@ class Multiplexer:
     def _new(self, number: int) -> bool:
         return number > self._all_opened_to and number not in self._opened_ahead
 
-    def _made(self, number: int, unread: Share | None, user: int) -> ProxiedStream:
+    def _made(self, number: int, unread: Share | None) -> ProxiedStream:
         # The end that dialled chooses networks.
         bodies = AnnouncedBodies() if self._opened is None else None
         bursts = ExpectedBursts(self._sizes) if bodies and self._sizes is not None else None
-        stream = ProxiedStream(number, self, unread=unread, bodies=bodies, bursts=bursts, user=user)
+        stream = ProxiedStream(number, self, unread=unread, bodies=bodies, bursts=bursts)
         self._streams[number] = stream
         return stream
 

@@ -105,9 +105,8 @@ class ProxiedStream:
         unread: Share | None = None,  # bounds the waiting bytes of all streams together
         bodies: AnnouncedBodies | None = None,  # reads how much follows
         bursts: ExpectedBursts | None = None,  # expects how much follows where nothing says so
-        user: int = 0,  # the number of the user who opened it (`OpenStream`)
     ) -> None:
-        self.number, self.user = number, user
+        self.number = number
         self.lossy = False
         self.host, self.port = "", 0
         self._session = session
@@ -169,9 +168,9 @@ class ProxiedStream:
 
     # Called by the program's end
 
-    def ask(self, host: str, port: int, *, fetch: bool = False) -> None:
+    def ask(self, host: str, port: int, *, fetch: bool = False, user: int = 0) -> None:
         self.host, self.port = host, port
-        self._say(OpenStream(self.number, host, port, fetch, self.user))
+        self._say(OpenStream(self.number, host, port, fetch, user))
 
     async def accepted(self) -> None:
         """Wait for the other end's answer. RefusedError; StreamBrokenError."""

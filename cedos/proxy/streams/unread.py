@@ -1,12 +1,13 @@
 """Bytes that wait for programs or servers which do not read: their limits, and how long they last.
 
 A stream's window bounds what waits of that stream. A client that opens thousands of streams to servers
-that never read would have the process hold thousands of windows. Beyond a limit the fullest stream breaks
-of those of the client, and of its users the one, that holds most; streams of others do not notice.
+that never read would have the process hold thousands of windows. Beyond a limit the fullest stream
+breaks, of the user who holds most, of the client whose streams hold most; streams of others do not
+notice. What sessions hold themselves has half of each limit, and a session ends for that alone.
 """
 
-from collections import Counter, deque
-from collections.abc import Hashable
+from collections import deque
+from collections.abc import Callable, Hashable
 from typing import Final, Protocol, Self
 from weakref import WeakValueDictionary
 
@@ -23,9 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Fillable(Protocol):
-    """A stream, or a session, for which bytes wait; `user`: whose it is, of the client's users."""
-
-    user: int
+    """A stream, or a session, for which bytes wait."""
 
     def drop(self) -> None:
         """Break, and give up the bytes that wait (`Share.waits`)."""
@@ -37,80 +36,121 @@ class Unread:
     def __init__(
         self, most_bytes: int = MOST_BYTES, most_of_one_bytes: int = MOST_OF_ONE_BYTES
     ) -> None:
-        self.total_bytes = 0
-        self._breaking = False
+        self.total_bytes = self.sessions_bytes = 0
         self._most_bytes = most_bytes
         self._most_of_one_bytes = most_of_one_bytes
-        self._shares: WeakValueDictionary[Hashable, Share] = WeakValueDictionary()
+        self._breaking = False
+        self._clients: WeakValueDictionary[Hashable, UnreadOfClient] = WeakValueDictionary()
 
     @classmethod
     def within(cls, bytes_: int) -> Self:
         """Return limits for a process that has no more memory than this for unread bytes."""
         return cls(min(bytes_, MOST_BYTES), min(bytes_ // 2, MOST_OF_ONE_BYTES))
 
-    def share(self, whose: Hashable) -> "Share":
-        """Return a client's share; all its sessions have the same one."""
-        found = self._shares.get(whose)
+    def client(self, whose: Hashable) -> "UnreadOfClient":
+        """Return what waits of a client; all its sessions have the same."""
+        found = self._clients.get(whose)
         if found is None:
-            found = self._shares[whose] = Share(self)
+            found = self._clients[whose] = UnreadOfClient(self)
         return found
 
-    def grew(self, share: "Share", more_bytes: int) -> None:
-        self.total_bytes += more_bytes
+    def keep_limits(self, client: "UnreadOfClient") -> None:
+        """Break what is too much, after more of a client waits."""
         if self._breaking:
-            return  # this is what a stream says as it breaks
+            return  # what tells of a break waits, too: the call that broke it looks again
         self._breaking = True
         try:
-            while (fullest := self._beyond(share)) is not None:
-                before = self.total_bytes
-                fullest.drop_fullest()
-                if self.total_bytes >= before:
-                    break
+            while (drop := self._beyond(client)) is not None:
+                drop()
         finally:
             self._breaking = False
 
-    def _beyond(self, share: "Share") -> "Share | None":
-        """Return the share that has to give something up; None: all is within the limits."""
-        if share.total_bytes > self._most_of_one_bytes:
-            return share
+    def _beyond(self, client: "UnreadOfClient") -> Callable[[], None] | None:
+        """Return what frees something beyond a limit; None: all limits are kept."""
+        clients = self._clients.values()
+        if client.sessions_bytes > self._most_of_one_bytes // 2:
+            return client.drop_session
+        if self.sessions_bytes > self._most_bytes // 2:
+            return max(clients, key=lambda each: each.sessions_bytes).drop_session
+        if client.total_bytes > self._most_of_one_bytes:
+            return client.drop_stream
         if self.total_bytes > self._most_bytes:
-            return max(self._shares.values(), key=lambda each: each.total_bytes)
+            return max(clients, key=lambda each: each.streams_bytes).drop_stream
         return None
 
 
-class Share:
-    """The bytes that wait of one client's streams."""
+class UnreadOfClient:
+    """What waits of one client: of each user's streams, and of its sessions themselves."""
 
     def __init__(self, all_: Unread) -> None:
-        self.total_bytes = 0
+        self.total_bytes = self.sessions_bytes = 0
         self._all = all_
-        self._bytes: dict[Fillable, int] = {}
+        # By the user's number; None: of the sessions.
+        self._shares: WeakValueDictionary[int | None, Share] = WeakValueDictionary()
 
-    def __del__(self) -> None:
-        self._all.total_bytes -= self.total_bytes  # what has gone with its client holds nothing
+    @property
+    def streams_bytes(self) -> int:
+        return self.total_bytes - self.sessions_bytes
 
-    def waits(self, stream: Fillable, bytes_: int) -> None:
-        """Note how many bytes of a stream wait now."""
-        more = bytes_ - self._bytes.get(stream, 0)
-        if not more:
-            return
-        if bytes_:
-            self._bytes[stream] = bytes_
-        else:
-            del self._bytes[stream]
-        self.total_bytes += more
-        self._all.grew(self, more)
+    def share(self, user: int | None = 0) -> "Share":
+        """Return the share of a user's streams, or (None) of the sessions."""
+        found = self._shares.get(user)
+        if found is None:
+            found = self._shares[user] = Share(self, of_sessions=user is None)
+        return found
 
-    def drop_fullest(self) -> None:
-        of_users: Counter[int] = Counter()
-        for each, bytes_ in self._bytes.items():
-            of_users[each.user] += bytes_
-        stream = max(self._bytes, key=lambda each: (of_users[each.user], self._bytes[each]))
+    def add(self, more_bytes: int, *, of_sessions: bool) -> None:
+        self.total_bytes += more_bytes
+        self._all.total_bytes += more_bytes
+        if of_sessions:
+            self.sessions_bytes += more_bytes
+            self._all.sessions_bytes += more_bytes
+
+    def keep_limits(self) -> None:
+        self._all.keep_limits(self)
+
+    def drop_session(self) -> None:
+        """End the session that holds most itself."""
+        self.share(None).drop_fullest()
+
+    def drop_stream(self) -> None:
+        """Break the fullest stream of the user who holds most."""
         _log.warning(
             "too many bytes are unread: the fullest connection breaks",
             unread_bytes=self.total_bytes,
         )
-        stream.drop()
+        users = [share for user, share in self._shares.items() if user is not None]
+        max(users, key=lambda each: each.total_bytes).drop_fullest()
+
+
+class Share:
+    """The bytes that wait of the streams of a client's user, or of a client's sessions."""
+
+    def __init__(self, client: UnreadOfClient, *, of_sessions: bool) -> None:
+        self.total_bytes = 0
+        self._client, self._of_sessions = client, of_sessions
+        self._bytes: dict[Fillable, int] = {}
+
+    def __del__(self) -> None:
+        # What has gone with its client holds nothing.
+        self._client.add(-self.total_bytes, of_sessions=self._of_sessions)
+
+    def waits(self, one: Fillable, bytes_: int) -> None:
+        """Note how many bytes of a stream, or a session, wait now."""
+        more = bytes_ - self._bytes.get(one, 0)
+        if not more:
+            return
+        if bytes_:
+            self._bytes[one] = bytes_
+        else:
+            del self._bytes[one]
+        self.total_bytes += more
+        self._client.add(more, of_sessions=self._of_sessions)
+        if more > 0:
+            self._client.keep_limits()
+
+    def drop_fullest(self) -> None:
+        max(self._bytes, key=self._bytes.__getitem__).drop()
 
 
 # The most bytes that wait for a program that reads at once.

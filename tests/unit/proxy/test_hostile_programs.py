@@ -381,6 +381,43 @@ async def test_uploads_that_no_server_reads_fill_the_gateway_up_to_a_limit(ends,
         each.transport.abort()
 
 
+@pytest.mark.usefixtures("nothing_is_near", "users")
+async def test_uploads_that_no_server_reads_break_no_connection_of_other_users(ends, monkeypatch):
+    """Break uploads of the user who holds most: the fullest one broke, though it was another's."""
+    await ends.start(patience_s=30)
+    monkeypatch.setattr(ends.gateway._terms.unread, "_most_of_one_bytes", 6_000_000)
+
+    async def reads_some(reader, writer):
+        with suppress(ConnectionError):
+            await reader.readexactly(int(await reader.readline()))
+            reader._transport.pause_reading()
+            await on.wait()
+            reader._transport.resume_reading()
+            writer.write(b"%d" % len(await reader.read()))
+            await writer.drain()
+
+    async def upload_of(user, reads_bytes):
+        reader, writer = await ends.ask(ask, user)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"%d\n" % reads_bytes + bytes(reads_bytes + 9_000_000))
+        writer.write_eof()
+        return reader, writer
+
+    on = asyncio.Event()
+    ask = http_connect(await ends.origin(reads_some))
+    theirs = await upload_of(2, 9_000_000)  # its window has grown
+    unread = ends.gateway._terms.unread
+    await until(lambda: unread.total_bytes > 1_000_000)
+    flood = [await upload_of(1, 1) for _ in range(60)]
+    (session,) = ends.gateway._sessions.values()
+    await until(lambda: len(session._streams.streams) < 50)
+    assert 1_000_000 < unread.total_bytes <= 6_000_000
+    on.set()
+    assert await asyncio.wait_for(theirs[0].read(), 10) == b"9000000"
+    for _, writer in (theirs, *flood):
+        writer.transport.abort()
+
+
 async def test_connections_leave_files_for_the_session(ends, monkeypatch):
     """1,024 are what a terminal's programs may have: a flood of connections took them all."""
     monkeypatch.setattr(local_proxy.process_limits, "allow", lambda _wanted=None: 1_024)

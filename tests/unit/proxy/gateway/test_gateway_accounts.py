@@ -82,7 +82,7 @@ class Walk:
             ProgramRequests(self.fetcher),
         )  # fmt: skip
         unread = self.gateway._terms.unread
-        self.unread = [unread.share(key.public) for key in self.keys]
+        self.unread = [unread.client(key.public) for key in self.keys]
         await self.gateway.open()
         self.running = asyncio.create_task(self.gateway.run())
 

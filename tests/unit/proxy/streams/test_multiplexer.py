@@ -190,16 +190,36 @@ async def test_the_session_tells_how_many_programs_wait_for_the_rest_of_large_da
 
 async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions():
     """Each kept its stream, and each of 128 sessions 65,536 of them."""
-    share = Unread(1 << 30, 1 << 20).share("client")
+    client = Unread(1 << 30, 1 << 21).client("client")
     made = [(ClosedSession(), count) for count in (150, 300, 100)]
     refuse = RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "no")
     for session, count in made:
         session.full = True
-        streams = Multiplexer(session, lambda one, _asked: one.refuse(refuse), unread=share)
+        streams = Multiplexer(session, lambda one, _asked: one.refuse(refuse), unread=client)
         session.come = [OpenStream(number + 1, "a", 1).pack() for number in range(count)]
         streams._changed()
     assert [bool(session.why) for session, _ in made] == [False, True, False]
-    assert 0 < share.total_bytes <= 1 << 20
+    assert 0 < client.total_bytes <= 1 << 20
+
+
+async def test_no_session_ends_for_what_waits_of_its_streams():
+    """Several users' uploads had a few hundred frames that waited end the session of all users."""
+    client, opened = Unread(1 << 30, 1 << 22).client("client"), []
+    session = ClosedSession()
+    streams = Multiplexer(session, lambda one, _asked: opened.append(one), unread=client)
+    session.come = [OpenStream(n + 1, "a", 1, user=n % 40).pack() for n in range(400)]
+    held = (1 << 22) // 17_000
+    session.come += [StreamBytes(number + 1, 0, bytes(16_384)).pack() for number in range(held)]
+    streams._changed()
+    assert len(opened) == 400
+    assert all(each.broken is None for each in opened)
+    session.full = True
+    for each in opened:
+        each.accept()
+    assert not session.why
+    assert streams._waiting
+    assert 0 < sum(each.broken is not None for each in opened) < 100
+    assert client.total_bytes <= 1 << 22
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -208,7 +228,7 @@ async def test_uploads_that_no_server_takes_break_no_other_users(full):
 
     With 103 frames that waited the session was fuller still, and ended.
     """
-    share, opened = Unread(1 << 30, 1 << 20).share("client"), {}
+    client, opened = Unread(1 << 30, 1 << 20).client("client"), {}
     session = ClosedSession()
     session.full = full
 
@@ -216,7 +236,7 @@ async def test_uploads_that_no_server_takes_break_no_other_users(full):
         opened[asked.stream] = stream
         stream.accept()
 
-    streams = Multiplexer(session, opens, unread=share)
+    streams = Multiplexer(session, opens, unread=client)
     hogs = range(1, 51)
     for number in hogs:
         session.come += [
@@ -230,17 +250,17 @@ async def test_uploads_that_no_server_takes_break_no_other_users(full):
     assert opened[51].broken is None
     assert opened[51].unread_bytes == 100_000
     assert sum(opened[each].broken is not None for each in hogs) >= 3
-    assert share.total_bytes <= 1 << 20
+    assert client.total_bytes <= 1 << 20
 
 
 async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
     """Each session remembered 65,536 numbers, 6 MB of memory, as long as one before them was missing."""
-    share = Unread(1 << 30, 1 << 20).share("client")
+    client = Unread(1 << 30, 1 << 21).client("client")
     refuse = RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "no")
     made = []
     for count in (2_000, 4_000, 3_000):
         session = ClosedSession()
-        streams = Multiplexer(session, lambda one, _asked: one.refuse(refuse), unread=share)
+        streams = Multiplexer(session, lambda one, _asked: one.refuse(refuse), unread=client)
         session.come = [OpenStream(number + 2, "a", 1).pack() for number in range(count)]
         streams._changed()
         made.append((session, streams))
@@ -248,22 +268,22 @@ async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
     for session, streams in made:
         session.ended = True
         await streams.run()
-    assert share.total_bytes == 0
+    assert client.total_bytes == 0
 
 
 async def test_a_session_that_is_ended_at_what_it_brings_opens_no_more_and_ends_once():
-    share, opened = Unread(1 << 30, 5_000).share("client"), []
+    client, opened = Unread(1 << 30, 5_000).client("client"), []
     session = ClosedSession()
     session.full = True
     streams = Multiplexer(
-        session, lambda one, _asked: opened.append(one) or one.accept(), unread=share
+        session, lambda one, _asked: opened.append(one) or one.accept(), unread=client
     )
     session.come = [OpenStream(number + 1, "a", 1).pack() for number in range(100)]
     session.abort = lambda why: session.__dict__.update(why=why, ended=True)
     await streams.run()
     assert session.why == "the other end takes no answers"
     assert 0 < len(opened) < 50
-    assert share.total_bytes == 0
+    assert client.total_bytes == 0
 
 
 async def test_a_fault_at_a_packet_loses_that_one(monkeypatch):
@@ -287,9 +307,9 @@ async def test_a_fault_at_a_packet_loses_that_one(monkeypatch):
 
 async def test_nothing_is_kept_for_a_session_that_has_ended():
     """Open 40 connections too many and leave: 100 kB counted for good, and soon others' broke."""
-    share, opened = Unread().share("client"), []
+    client, opened = Unread().client("client"), []
     session = ClosedSession()
-    streams = Multiplexer(session, lambda one, _asked: opened.append(one), unread=share)
+    streams = Multiplexer(session, lambda one, _asked: opened.append(one), unread=client)
     session.come = [OpenStream(number + 1, "a", 1).pack() for number in range(40)]
     session.come.append(StreamBytes(40, 0, bytes(INITIAL_WINDOW_BYTES)).pack())
     streams._changed()
@@ -299,34 +319,34 @@ async def test_nothing_is_kept_for_a_session_that_has_ended():
         each.refuse(RefusedError(HTTPStatus.FORBIDDEN, "http_request_denied", "no"))
     opened[-1].accept()
     opened[-1].on_read(INITIAL_WINDOW_BYTES)
-    assert share.total_bytes == 0
+    assert client.total_bytes == 0
     assert not streams._waiting
 
 
 @pytest.mark.jumping
 async def test_packets_before_their_association_count_over_all_sessions_of_a_client():
     """Send packets before their association: each of 128 sessions kept a megabyte, uncounted."""
-    share = Unread(1 << 30, 1 << 20).share("client")
+    client = Unread(1 << 30, 1 << 21).client("client")
     made = []
     for count in (5, 11, 4):
         session = ClosedSession()
-        streams = Multiplexer(session, None, lambda _one: None, unread=share)
+        streams = Multiplexer(session, None, lambda _one: None, unread=client)
         for number in range(count):
             streams._datagrams([ProgramPacket(number + 1, "a", 9, bytes(60_000)).pack()])
         made.append((session, streams))
     assert [bool(session.why) for session, _ in made] == [False, True, False]
-    assert share.total_bytes > 9 * 60_000
+    assert client.total_bytes > 9 * 60_000
     await asyncio.sleep(2 * KEPT_S)
-    assert share.total_bytes == 0
+    assert client.total_bytes == 0
     # One that comes behind the end of its session is not kept.
     session, streams = made[1]
     streams._datagrams([ProgramPacket(9, "a", 9, bytes(60_000)).pack()])
-    assert share.total_bytes == 0
+    assert client.total_bytes == 0
     session, streams = made[0]
     streams._datagrams([ProgramPacket(9, "a", 9, bytes(60_000)).pack()])
     session.ended = True
     await streams.run()
-    assert share.total_bytes == 0
+    assert client.total_bytes == 0
 
 
 class ClosedSession(SlowSession):

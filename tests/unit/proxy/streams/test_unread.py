@@ -18,8 +18,8 @@ from cedos.proxy.streams.unread import Reading, Unread
 
 
 class Filled:
-    def __init__(self, share, user=0):
-        self.share, self.user = share, user
+    def __init__(self, share):
+        self.share = share
         self.dropped = False
 
     def drop(self):
@@ -29,8 +29,8 @@ class Filled:
 
 def test_a_clients_fullest_stream_breaks_beyond_its_limit():
     unread = Unread(1_000, 300)
-    share, other = unread.share("a"), unread.share("b")
-    assert unread.share("a") is share
+    share, other = unread.client("a").share(), unread.client("b").share()
+    assert unread.client("a").share() is share
     small, large, last = (Filled(share) for _ in range(3))
     theirs = Filled(other)
     theirs.share.waits(theirs, 290)
@@ -44,8 +44,8 @@ def test_a_clients_fullest_stream_breaks_beyond_its_limit():
 
 
 def test_of_a_clients_users_it_is_whoever_holds_most():
-    share = Unread(1_000, 300).share("a")
-    many, one = [Filled(share, 1) for _ in range(10)], Filled(share, 2)
+    client = Unread(1_000, 300).client("a")
+    many, one = [Filled(client.share(1)) for _ in range(10)], Filled(client.share(2))
     for each in many:
         each.share.waits(each, 20)
     for bytes_ in range(10, 150, 10):
@@ -58,7 +58,7 @@ def test_of_a_clients_users_it_is_whoever_holds_most():
 
 def test_beyond_the_limit_of_all_it_is_whoever_holds_most():
     unread = Unread(1_000, 600)
-    clients = [unread.share(number) for number in range(4)]
+    clients = [unread.client(number).share() for number in range(4)]
     streams = [Filled(share) for share in clients for _ in range(3)]
     for stream in streams[:3]:
         stream.share.waits(stream, 190)
@@ -69,11 +69,71 @@ def test_beyond_the_limit_of_all_it_is_whoever_holds_most():
     assert unread.total_bytes <= 1_000
 
 
+def test_beyond_the_limit_of_all_it_is_the_user_who_holds_most_of_that_client():
+    unread = Unread(1_000, 600)
+    client, other = unread.client("a"), unread.client("b")
+    large = Filled(client.share(2))
+    many = [Filled(client.share(1)) for _ in range(9)]
+    assert client.share(1) is many[0].share
+    large.share.waits(large, 200)
+    for each in many:
+        each.share.waits(each, 50)
+    assert not large.dropped
+    assert sum(each.dropped for each in many) == 1
+    # Beyond the limit of all it is a stream of the client whose streams hold most.
+    theirs = [Filled(other.share(user)) for user in range(9)]
+    for each in theirs:
+        each.share.waits(each, 50)
+    assert sum(each.dropped for each in many) == 2
+    assert unread.total_bytes == 1_000
+    theirs[0].share.waits(theirs[0], 51)
+    assert sum(each.dropped for each in many) == 3
+    assert not any(each.dropped for each in (large, *theirs))
+
+
+def test_a_session_ends_for_what_it_holds_itself_alone():
+    """It was the fullest of a client: a hundred frames waited, beside a thousand smaller streams."""
+    unread = Unread(1_000, 600)
+    client, other = unread.client("a"), unread.client("b")
+    session, second = Filled(client.share(None)), Filled(client.share(None))
+    theirs = Filled(other.share(None))
+    streams = [Filled(client.share(number % 3)) for number in range(30)]
+    session.share.waits(session, 100)
+    for each in streams:
+        each.share.waits(each, 50)
+    assert sum(each.dropped for each in streams) == 20
+    assert not session.dropped
+    # Its limit is half of a client's, and of all half of theirs.
+    second.share.waits(second, 201)
+    assert [session.dropped, second.dropped] == [False, True]
+    session.share.waits(session, 260)
+    theirs.share.waits(theirs, 241)
+    assert [session.dropped, theirs.dropped] == [True, False]
+
+
+def test_telling_of_a_break_breaks_no_more():
+    """What tells of it waits, too, before the broken stream has given up its bytes."""
+    client = Unread(1_000, 600).client("a")
+    session = Filled(client.share(None))
+
+    class Telling(Filled):
+        def drop(self):
+            session.share.waits(session, client.sessions_bytes + 20)
+            super().drop()
+
+    streams = [Telling(client.share()) for _ in range(7)]
+    for each in streams:
+        each.share.waits(each, 90)
+    assert sum(each.dropped for each in streams) == 1
+    assert client.total_bytes == 6 * 90 + 20
+    assert not session.dropped
+
+
 def test_who_has_gone_counts_no_more():
     """Others' connections broke once such bytes had filled the room of all."""
     unread = Unread(1_000, 600)
     for _ in range(3):
-        share = unread.share("a")
+        share = unread.client("a").share()
         share.waits(Filled(share), 400)
         del share
         gc.collect()
@@ -82,7 +142,7 @@ def test_who_has_gone_counts_no_more():
 
 async def test_what_follows_a_request_with_an_answer_does_not_wait_for_ever():
     """Fetch an object and send on: a window for each request counted for good."""
-    share = Unread().share("a")
+    share = Unread().client("a").share()
     stream = ProxiedStream(1, Anything(), unread=share)
     stream.on_frame(StreamBytes(1, 0, b"GET"))
     await send_answer(stream, NoAnswer())
@@ -96,7 +156,7 @@ async def test_what_follows_a_request_with_an_answer_does_not_wait_for_ever():
 
 async def test_what_a_server_does_not_take_does_not_wait_for_ever():
     """Both ends have said all; the server goes with a window of it unread, which counted for good."""
-    share = Unread().share("a")
+    share = Unread().client("a").share()
     stream = ProxiedStream(1, Anything(), unread=share)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
@@ -119,7 +179,7 @@ async def test_what_a_client_left_behind_does_not_wait_for_ever(monkeypatch):
     """It fills its window towards a server that never reads, and resets the stream."""
     monkeypatch.setattr(carry, "_LAST_S", 0.1)
     unread = Unread()
-    stream = ProxiedStream(1, Anything(), unread=unread.share("a"))
+    stream = ProxiedStream(1, Anything(), unread=unread.client("a").share())
     near, far = socket.socketpair()
     near.setblocking(False)
     near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
