@@ -194,11 +194,11 @@ class ApiBackend:
         return PhoneMessage(phone=self._known.budgets.phone, source=self.budgets.phone_source)
 
     async def prefer(self, phone: PhoneUse | None) -> PhoneMessage:
-        self.budgets.prefer(phone)
+        await self.budgets.prefer(phone)
         return await self.phone()
 
     async def remove_budget(self, name: str) -> None:
-        self.budgets.remove(name)
+        await self.budgets.remove(name)
         await self.settle()
 
     async def choose(self, request: ChoiceRequest) -> DecisionMessage:

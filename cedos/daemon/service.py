@@ -27,7 +27,8 @@ from cedos.daemon.executor import HostExecutor
 from cedos.daemon.flows import FlowEvents, PacketHandler
 from cedos.daemon.observer import Observer
 from cedos.daemon.sleep_inhibitor import StayAwake
-from cedos.daemon.startup import NamedNetworks, choices, keep_learned
+from cedos.daemon.startup import NamedNetworks, choices
+from cedos.daemon.state_file import StateFile
 from cedos.daemon.told_connections import ToldConnections
 from cedos.daemon.transfers import FILE, WHAT, Transfers
 from cedos.errors import HostError
@@ -236,6 +237,9 @@ class Daemon:
         self._named = NamedNetworks(config, lambda: list(self._budgets.in_force.values()))
         # -- transfers with deadlines
         self._transfers = Transfers(state, driver)
+        self._sizes_file = StateFile(state / _SIZES_FILE, startup.SIZES)
+        self._learned_file = StateFile(state / startup.POSTERIOR_FILE, startup.POSTERIOR)
+        self._files = [self._rules, self._transfers.file, self._sizes_file, self._learned_file]
         awake = StayAwake(bus if config.transfers.stay_awake else None)
         # -- look-ups
         self._answers = self._answer_watch(privileged) if not dry_run else None
@@ -352,7 +356,8 @@ class Daemon:
             tasks.create_task(self._events.follow_connections(), name="connections")
             tasks.create_task(self._events.follow_looks(), name="samples")
             tasks.create_task(self._budgets.run(), name="budgets")
-            tasks.create_task(self._rules.run(), name="rules")
+            for file in self._files:
+                tasks.create_task(file.run(), name="files")
             if self._lookups is not None:
                 tasks.create_task(self._lookups.run(), name="look-ups")
             if self._answers is not None:
@@ -394,13 +399,14 @@ class Daemon:
         self._driver.close()
         self._executor.close()
         self._keep_learned()
-        self._rules.write()
+        for file in self._files:
+            file.write()
 
     def _keep_learned(self) -> None:
-        state_file.write(self._state / _SIZES_FILE, self._sizes.state(), startup.SIZES)
+        self._sizes_file.take(self._sizes.state())
         self._transfers.keep()
         if self._learning is not None:
-            keep_learned(self._learning, self._state)
+            self._learned_file.take(self._learning.kept())
 
     async def _follow_links(self) -> None:
         async for event in self._links.events():

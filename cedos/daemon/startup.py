@@ -37,7 +37,7 @@ JUDGED_FLOWS = 1_000
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _log = structlog.get_logger(__name__)
 POSTERIOR_FILE: Final = "posterior.json"
-_POSTERIOR: Final = "what came of predictions"
+POSTERIOR: Final = "what came of predictions"
 
 
 def usable_text(links: LinkMonitor) -> str:
@@ -202,7 +202,7 @@ def learned(model: TreeModel, folder: Path) -> Learning:
     """Return the predictors with what was learned earlier, or new ones if that cannot be used."""
     path = folder / POSTERIOR_FILE
     posterior = Posterior()
-    state = state_file.read(path, _POSTERIOR)
+    state = state_file.read(path, POSTERIOR)
     if state is not None:
         try:
             kept = Posterior.from_state(state)
@@ -210,10 +210,5 @@ def learned(model: TreeModel, folder: Path) -> Learning:
                 raise ValueError("it was learned of another model")
             posterior = kept
         except ValueError as error:
-            state_file.unusable(path, _POSTERIOR, error)
+            state_file.unusable(path, POSTERIOR, error)
     return Learning(model, posterior)
-
-
-def keep_learned(learning: Learning, folder: Path) -> None:
-    """Write what is learned to its file."""
-    state_file.write(folder / POSTERIOR_FILE, learning.kept(), _POSTERIOR)

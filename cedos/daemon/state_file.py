@@ -53,15 +53,49 @@ def write(path: Path, state: Any, what: str, *, synced: bool = False) -> bool:
     return True
 
 
-class RulesFile:
-    """The file of the user's rules, which is written off the event loop."""
+class StateFile:
+    """A file that is written off the event loop, and again after a failure."""
 
-    def __init__(self, state: Path) -> None:
-        self._path = state / "rules.json"
-        self._newest: Mapping[str, object] = {}
-        self._written: Mapping[str, object] = self._newest
+    def __init__(self, path: Path, what: str, *, synced: bool = False) -> None:
+        self._path, self._what, self._synced = path, what, synced
+        self._newest = self._written = object()
         self._failed = False
         self._news, self._turn, self._writing = asyncio.Event(), asyncio.Lock(), threading.Lock()
+
+    def take(self, state: object) -> None:
+        """Have this written by `run`."""
+        self._newest = state
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write what is taken; and, while that fails, try it again."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_AGAIN_S if self._failed else None):
+                    await self._news.wait()
+            self._news.clear()
+            await self.written()
+
+    async def written(self) -> None:
+        """Return when what was taken until now is written, or was tried."""
+        async with self._turn:
+            if self._newest is not self._written:
+                await asyncio.to_thread(self.write)
+
+    def write(self) -> None:
+        """Write what was taken last, unless that is done; any thread may."""
+        with self._writing:
+            newest = self._newest
+            if newest is not self._written:
+                self._failed = not write(self._path, newest, self._what, synced=self._synced)
+                self._written = self._written if self._failed else newest
+
+
+class RulesFile(StateFile):
+    """The file of the user's rules."""
+
+    def __init__(self, state: Path) -> None:
+        super().__init__(state / "rules.json", _RULES, synced=True)
 
     @property
     def problems(self) -> list[str]:
@@ -83,31 +117,3 @@ class RulesFile:
             self.take(usable)
             self.write()
         return usable
-
-    def take(self, rules: Mapping[str, object]) -> None:
-        """Have these rules written by `run`."""
-        self._newest = rules
-        self._news.set()
-
-    async def run(self) -> None:
-        """Write what is taken; and, while that fails, try it again."""
-        while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_AGAIN_S if self._failed else None):
-                    await self._news.wait()
-            self._news.clear()
-            await self.written()
-
-    async def written(self) -> None:
-        """Return when what was taken until now is written, or was tried."""
-        async with self._turn:
-            if self._newest is not self._written:
-                await asyncio.to_thread(self.write)
-
-    def write(self) -> None:
-        """Write the newest rules, unless that is done; any thread may."""
-        with self._writing:
-            newest = self._newest
-            if newest is not self._written:
-                self._failed = not write(self._path, newest, _RULES, synced=True)
-                self._written = self._written if self._failed else newest

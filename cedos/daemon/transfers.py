@@ -27,8 +27,8 @@ from cedos.api.transfers import (
 )
 from cedos.controller.deadlines import rows
 from cedos.controller.events import DecisionMade, TransferEnded, TransferReported
-from cedos.daemon import state_file
 from cedos.daemon.driver import ControllerDriver
+from cedos.daemon.state_file import StateFile
 from cedos.errors import ConfigError, NotFoundError
 from cedos.kernel import own_file
 from cedos.model import (
@@ -75,7 +75,7 @@ class Transfers:
     """The requests of programs with transfers, and the file of the table."""
 
     def __init__(self, state: Path, driver: ControllerDriver) -> None:
-        self._file = state / FILE
+        self.file = StateFile(state / FILE, WHAT)
         self._driver = driver
         self._known = driver.controller.transfers
         self._changed = asyncio.Event()
@@ -128,8 +128,8 @@ class Transfers:
         return found
 
     def keep(self) -> None:
-        """Write the table for the next start."""
-        state_file.write(self._file, self._known.state(time.monotonic()), WHAT)
+        """Have the table written for the next start."""
+        self.file.take(self._known.state(time.monotonic()))
 
     def on_turns(self, keys: Sequence[str]) -> None:
         """Wake the requests that wait for another turn, and word the first decisions of `keys`."""

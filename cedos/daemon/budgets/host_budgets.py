@@ -26,6 +26,7 @@ from cedos.controller.events import (
 from cedos.daemon import state_file
 from cedos.daemon.budgets.metering import Metering
 from cedos.daemon.driver import aligned_sleep
+from cedos.daemon.state_file import StateFile
 from cedos.errors import ConfigError, NotFoundError
 from cedos.limits import TokenBucket
 from cedos.model import Budget, PhoneUse, end_wrong
@@ -84,6 +85,8 @@ class HostBudgets:
         self._changed, self._due = False, asyncio.Event()
         self._unread = True
         self._periods: dict[str, Period] = {}
+        self._phone, self._turn = StateFile(state / _PHONE_FILE, _PHONE), asyncio.Lock()
+        self._stamped = False
         self._configured = budget_file.configured(config, wall(clock()), state)
         self._keep_beginnings()
         self._set: dict[str, Budget] = {}
@@ -127,11 +130,12 @@ class HostBudgets:
         """Return where the use of metered networks was set: `configuration` or `command`."""
         return "configuration" if self._known.wanted_phone is None else "command"
 
-    def prefer(self, use: PhoneUse | None) -> None:
+    async def prefer(self, use: PhoneUse | None) -> None:
         """Use metered networks like this from now on; None: as the configuration says."""
-        state_file.write(self._state / _PHONE_FILE, use, _PHONE)
+        self._phone.take(use)
         self._post(PhoneUseChanged(use))
         self.tick()
+        await self._phone.written()
 
     async def set(self, budget: Budget) -> None:
         """Set a budget, or change one. ConfigError: it would be over already."""
@@ -146,10 +150,11 @@ class HostBudgets:
         if self._unread:  # never written over
             self._open_file()
         await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
-        if budget.name not in self._set and len(self._set) >= MOST:
-            raise ConfigError(f"there are {MOST} budgets already: remove one first")
-        self._write_set(self._set | {budget.name: budget})
-        self._tell(budget)
+        async with self._turn:
+            if budget.name not in self._set and len(self._set) >= MOST:
+                raise ConfigError(f"there are {MOST} budgets already: remove one first")
+            await self._write_set(lambda known: known | {budget.name: budget})
+            self._tell(budget)
         await self._read_battery()
         self.tick()
         supply = self._known.keepers[budget.name].budget.supply
@@ -162,29 +167,31 @@ class HostBudgets:
         if aside:
             _log.warning("budgets are not in force", why=aside)
 
-    def remove(self, name: str) -> None:
+    async def remove(self, name: str) -> None:
         """Take a budget back; NotFoundError where there is none, ConfigError where a file has it."""
-        if name not in self._set:
+        async with self._turn:
+            if name not in self._set:
+                if name in self._configured:
+                    raise ConfigError(f'"{name}" is in the configuration file; take it out there')
+                raise NotFoundError(f'there is no budget "{name}"; `cedos budget` lists them')
+            await self._write_set(lambda known: {n: b for n, b in known.items() if n != name})
             if name in self._configured:
-                raise ConfigError(f'"{name}" is in the configuration file; take it out there')
-            raise NotFoundError(f'there is no budget "{name}"; `cedos budget` lists them')
-        self._write_set({each: kept for each, kept in self._set.items() if each != name})
-        if name in self._configured:
-            self._tell(self._configured[name])
-        else:
-            self._post(BudgetRemoved(name))
+                self._tell(self._configured[name])
+            else:
+                self._post(BudgetRemoved(name))
         self.tick()
 
-    def _write_set(self, budgets: dict[str, Budget]) -> None:
-        """Replace the budgets that were set. ConfigError: they cannot be written, and stay."""
-        budget_file.write(self._file, budgets)
-        self._set = budgets
+    async def _write_set(self, change: Callable[[dict[str, Budget]], dict[str, Budget]]) -> None:
+        """Change the budgets that were set. ConfigError: they cannot be written, and stay."""
+        await asyncio.to_thread(budget_file.write, self._file, change(self._set))
+        self._set = change(self._set)  # meanwhile the clock may have been set
 
     async def run(self) -> None:
         """Look at everything once a second until it is cancelled; keep what was counted."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._keep())
+                tasks.create_task(self._phone.run())
                 while True:
                     self.tick()
                     self._due.set()
@@ -206,6 +213,9 @@ class HostBudgets:
             if now_s - battery_at_s >= _BATTERY_S:
                 battery_at_s = now_s
                 await self._read_battery()
+            if self._stamped:
+                async with self._turn:
+                    await asyncio.to_thread(self._keep_stamps)
             if self._begun:  # what a period begins with is to be known exactly
                 self._begun = False
                 await asyncio.to_thread(self._usage.write, self._clock(), mark=True)
@@ -217,6 +227,8 @@ class HostBudgets:
                 await asyncio.to_thread(self._store, self._known.state(), self._clock())
 
     def write(self) -> None:
+        self._keep_stamps()
+        self._phone.write()
         self._store(self._known.state(), self._clock())
 
     def _store(self, learned: dict[str, Any], now_s: float) -> None:
@@ -260,7 +272,6 @@ class HostBudgets:
 
     def _stamp_anew(self, by_s: float, booted_s: float) -> None:
         """Correct the beginnings of budgets that begin in this boot after the clock was set."""
-        written = False
         for name, budget in self.in_force.items():
             if budget.every is not None:
                 continue
@@ -277,17 +288,21 @@ class HostBudgets:
                 if name in known and bool(known[name].since) is began:
                     known[name] = replace(known[name], since=stamped.since)
             self._tell(stamped, stamped=began)
-            written = True
-        if written:
+            self._stamped = True
+
+    def _keep_stamps(self) -> None:
+        """Write the beginnings that were corrected, if any."""
+        stamped, self._stamped = self._stamped, False
+        if stamped:
             self._keep_beginnings()
             try:
-                budget_file.write(self._file, self._set)
+                budget_file.write(self._file, dict(self._set))
             except ConfigError as error:
                 _log.warning("a budget's beginning is not kept", why=str(error))
 
     def _keep_beginnings(self) -> None:
         try:
-            news = budget_file.keep_beginnings(self._configured.values(), self._state)
+            news = budget_file.keep_beginnings(list(self._configured.values()), self._state)
             self._begun = self._begun or news
         except ConfigError as error:
             _log.warning("when budgets began is not kept", why=str(error))

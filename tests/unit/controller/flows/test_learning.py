@@ -11,7 +11,8 @@ from cedos.controller.events import FlowClosed, FlowOpened, SizeLearned
 from cedos.controller.flows.finished_transfer import finished_transfer
 from cedos.controller.flows.learning import TRANSFERS, Learning, Reliability
 from cedos.controller.flows.living_flows import LivingFlows
-from cedos.daemon.startup import POSTERIOR_FILE, keep_learned, learned
+from cedos.daemon import state_file
+from cedos.daemon.startup import POSTERIOR, POSTERIOR_FILE, learned
 from cedos.model import (
     Context,
     Direction,
@@ -111,7 +112,7 @@ def test_what_came_of_predictions_is_kept_over_a_restart(model, tmp_path):
     before_s = learning.predict(columns)["wifi"].mean
     for _ in range(20):
         finish(learning, 3.0 * before_s)
-    keep_learned(learning, tmp_path)
+    state_file.write(tmp_path / POSTERIOR_FILE, learning.kept(), POSTERIOR)
     again = learned(model, tmp_path)
     assert again.predict(columns) == learning.predict(columns)
     assert again.note == "Predictions are corrected by 20 earlier transfers"
@@ -140,7 +141,7 @@ def test_a_file_that_cannot_be_used_is_put_aside_and_not_written_over(model, tmp
         assert learning.note == ""
         aside = tmp_path / f"{POSTERIOR_FILE}.aside-{number}"
         assert [each["kept_as"] for each in said] == [str(aside)]
-        keep_learned(learning, tmp_path)
+        state_file.write(tmp_path / POSTERIOR_FILE, learning.kept(), POSTERIOR)
         assert aside.read_bytes() == nonsense
         (tmp_path / POSTERIOR_FILE).write_bytes(nonsense)
 

@@ -1,5 +1,7 @@
 """Sources of budgets: the configuration, and the file of those that were set, whole or damaged."""
 
+import asyncio
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from cedos.daemon.budgets import used
 from cedos.daemon.budgets.host_budgets import MOST
 from cedos.daemon.budgets.metering import radios_of
 from cedos.errors import ConfigError, NotFoundError
+from cedos.kernel import own_file
 from cedos.model import Budget, Every, PhoneUse
 from cedos.selector.budgets.controller import PROHIBITIVE
 
@@ -27,11 +30,11 @@ async def test_configured_ones_are_taken_out_where_they_are(make_host):
     host = make_host(config)
     assert host.budgets.source("plan") == "configuration"
     with pytest.raises(ConfigError, match="take it out there"):
-        host.budgets.remove("plan")
+        await host.budgets.remove("plan")
     with pytest.raises(NotFoundError, match="no budget"):
-        host.budgets.remove("pan")
+        await host.budgets.remove("pan")
     await host.budgets.set(DATA)
-    host.budgets.remove("data")
+    await host.budgets.remove("data")
     assert list(host.known.keepers) == ["plan"]
 
 
@@ -59,7 +62,7 @@ async def test_nobody_fills_memory_or_disk_with_budgets(host, tmp_path):
         await host.budgets.set(replace(DATA, name=f"b{number}"))
     host.budgets.write()
     for number in range(1, MOST):
-        host.budgets.remove(f"b{number}")
+        await host.budgets.remove(f"b{number}")
     host.budgets.write()
     assert msgspec.json.decode((tmp_path / "pacing.json").read_bytes()).keys() == {"b0"}
     with pytest.raises(ConfigError, match="set too often"):
@@ -124,7 +127,7 @@ async def test_where_nothing_can_be_written_nothing_changes(host, monkeypatch):
         with pytest.raises(ConfigError, match="No space left"):
             await host.budgets.set(replace(DATA, name="other"))
         with pytest.raises(ConfigError, match="No space left"):
-            host.budgets.remove("data")
+            await host.budgets.remove("data")
     host.tick()
     assert list(host.known.keepers) == ["data"]
 
@@ -254,9 +257,9 @@ async def test_what_the_phone_is_for_can_be_said_and_is_kept(make_host):
 
     assert price() == pytest.approx((1.0, 0.1))
     assert host.budgets.phone_source == "configuration"
-    host.budgets.prefer(PhoneUse.FREELY)
+    await host.budgets.prefer(PhoneUse.FREELY)
     assert price() == (0.0, 0.0)
-    host.budgets.prefer(PhoneUse.WITHOUT_WIFI)
+    await host.budgets.prefer(PhoneUse.WITHOUT_WIFI)
     assert price() == pytest.approx((60.0, 1.0))
     host.start()  # another daemon
     assert price() == pytest.approx((60.0, 1.0))
@@ -264,7 +267,7 @@ async def test_what_the_phone_is_for_can_be_said_and_is_kept(make_host):
     # A budget is no wish to use the phone beside Wi-Fi; it replaces the other prices.
     await host.budgets.set(Budget("data", Resource.DATA, 4e9, "2026-12-01T00:00:00"))
     assert price() == pytest.approx((60.0, 1.0))
-    host.budgets.prefer(None)
+    await host.budgets.prefer(None)
     assert price() == (0.0, 0.0)
     (host.state / "phone.json").write_text('"nonsense"')
     host.start()
@@ -372,3 +375,45 @@ async def test_a_hard_one_stays_hard_unless_it_is_told_otherwise(make_host):
     await host.budgets.set(replace(monthly, hard=False))
     await host.budgets.set(monthly)
     assert hard() is False
+
+
+@pytest.mark.parametrize("asked", ["phone", "set", "removed", "clock"])
+async def test_no_request_has_the_host_wait_for_the_disk(host, monkeypatch, asked):
+    """A member said what the phone is for: fail-over waited 4 s for a slow disk."""
+    await host.budgets.set(DATA)
+    await host.budgets.set(Budget("once", Resource.DATA, 1e9, "2026-12-01T00:00:00"))
+    may, real, there = threading.Event(), own_file.write, threading.current_thread()
+
+    def write(*given, **how):
+        assert threading.current_thread() is not there
+        may.wait(10)
+        real(*given, **how)
+
+    running = asyncio.create_task(host.budgets.run())
+    await asyncio.sleep(0.1)
+    monkeypatch.setattr(own_file, "write", write)
+    if asked == "clock":
+        host.now_s += 3600.0
+        host.budgets.tick()
+        request = asyncio.create_task(asyncio.sleep(0))
+    else:
+        request = asyncio.create_task(
+            {
+                "phone": lambda: host.budgets.prefer(PhoneUse.FREELY),
+                "set": lambda: host.budgets.set(replace(DATA, name="more")),
+                "removed": lambda: host.budgets.remove("data"),
+            }[asked]()
+        )
+    await asyncio.sleep(0.1)
+    assert request.done() == (asked == "clock")
+    assert (host.known.phone is PhoneUse.FREELY) == (asked == "phone")
+    may.set()
+    await request
+    monkeypatch.undo()
+    running.cancel()
+    await asyncio.wait({running})
+    before = set(host.budgets.in_force)
+    host.start()
+    assert set(host.budgets.in_force) == before
+    assert ("more" in before, "data" in before) == (asked == "set", asked != "removed")
+    assert (host.known.phone is PhoneUse.FREELY) == (asked == "phone")

@@ -62,6 +62,7 @@ class Host:
                     self.transfers.on_turns(keys)
                 case KeepTransfers():
                     self.transfers.keep()
+                    self.transfers.file.write()
                 case KeepAwake(on):
                     self.awake = on
 
@@ -274,3 +275,12 @@ async def test_the_host_stays_awake_only_while_a_transfer_can_move(host):
     await transfers.report(report(ended=True), 0)
     await host.pass_s(2.5)
     assert not host.awake
+
+
+async def test_keeping_the_table_waits_for_no_disk(tmp_path):
+    transfers = Host(tmp_path).transfers
+    (tmp_path / FILE).unlink(missing_ok=True)
+    transfers.keep()
+    assert not (tmp_path / FILE).exists()
+    await transfers.file.written()
+    assert (tmp_path / FILE).exists()
