@@ -132,8 +132,9 @@ class Origins:
         self._running: Counter[Hashable] = Counter()  # look-ups, by asker
         self._of_user: Counter[tuple[Hashable, int]] = Counter()
         self._freed = asyncio.Event()  # set, and replaced, when a look-up ends
-        self._shares: WeakValueDictionary[tuple[Hashable, int], asyncio.Semaphore]
-        self._shares = WeakValueDictionary()
+        # Held by a user's look-up that waits: the user's others wait behind it.
+        self._first: WeakValueDictionary[tuple[Hashable, int], asyncio.Lock]
+        self._first = WeakValueDictionary()
         self._looking_up: set[asyncio.Task[list[Any]]] = set()
         self._second_attempts: Counter[Hashable] = Counter()
 
@@ -183,24 +184,18 @@ class Origins:
         that there is room for one more.
         """
         user, most = (asker, asking_user.get()), _MOST_LOOKUPS_EACH
-        share = self._shares.setdefault(user, asyncio.Semaphore(most // 2))
-        await share.acquire()
-        try:
+        async with self._first.setdefault(user, asyncio.Lock()):
             while (
                 self._running[asker] >= _MOST_LOOKUPS - self._running.total()
                 or self._of_user[user] >= most - self._running[asker]
             ):
                 await self._freed.wait()
-        except BaseException:
-            share.release()
-            raise
-        self._running[asker] += 1
-        self._of_user[user] += 1
+            self._running[asker] += 1
+            self._of_user[user] += 1
         answering = asyncio.get_running_loop().create_task(_getaddrinfo(host))
 
         def ended(done: asyncio.Task[list[Any]]) -> None:
             self._looking_up.discard(done)
-            share.release()
             self._running -= Counter((asker,))
             self._of_user -= Counter((user,))
             self._freed.set()

@@ -631,6 +631,33 @@ async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(monkey
     assert await origins.addresses("answers.test", 80, b"one") == ["1.1.1.1"]
 
 
+async def test_a_look_up_that_ends_wakes_one_waiting_look_up_of_each_user(monkeypatch):
+    """Each end woke up to 2,000 of a hostile client: what others fetched took three times as long."""
+    answer = asyncio.Event()
+
+    async def resolve(host):
+        await answer.wait()
+        return [(2, 1, 6, "", ("1.1.1.1", 0))]
+
+    monkeypatch.setattr(origin, "_getaddrinfo", resolve)
+    origins, asking = Origins(DestinationRules(())), []
+    for user in range(20):
+        origin.asking_user.set(user)
+        asking += [
+            asyncio.create_task(origins.look_up(f"{user}-{number}.test", b"one"))
+            for number in range(30)
+        ]
+    await asyncio.sleep(0.05)
+    assert 20 < origins._running[b"one"] <= 32
+    assert 0 < len(origins._freed._waiters) <= 20
+    asking.pop().cancel()
+    answer.set()
+    assert await asyncio.gather(*asking) == [["1.1.1.1"]] * len(asking)
+    await asyncio.sleep(0)
+    assert not origins._running
+    assert not origins._of_user
+
+
 @pytest.mark.jumping
 async def test_a_name_with_thousands_of_silent_addresses_takes_no_file_from_others(monkeypatch):
     """Each took 0.6 s of the gateway, then 40 files: 200 connections of one client had 6,800."""
