@@ -59,6 +59,7 @@ EVERYONE = {"ann": ANN, **HELPERS, "mallory": MALLORY}
 class Key(NamedTuple):
     local: IPv4Address
     number: int
+    remote: IPv4Address = IPv4Address(REACHES[0].address)
 
 
 class Party:
@@ -88,10 +89,16 @@ class Flows:
         pass
 
     async def snapshot(self):
+        """Return the connections, and such as a program makes from the same addresses to another host."""
+        connections = Flows.world.connections
         return [
             SimpleNamespace(key=key, bytes_down=path.arrived_bytes, bytes_up=path.heard_bytes,
                             unacknowledged=path.waiting)
-            for key, path in Flows.world.connections.items()
+            for key, path in connections.items()
+        ] + [
+            SimpleNamespace(key=key._replace(remote=key.local), bytes_down=1 << 40, bytes_up=0,
+                            unacknowledged=0)
+            for key in connections
         ]  # fmt: skip
 
 
@@ -466,7 +473,11 @@ class World:
             if driver is None or driver._calls.busy:
                 continue
             if party.name == "ann":
-                known = {IPv4Address(it.command.source) for it in driver._ways.values()}
+                assert not party.task.done(), "the requestor's process has ended by itself"
+                ways = {IPv4Address(it.command.source): it for it in driver._ways.values()}
+                for source, way in ways.items():
+                    assert way.carried_bytes <= self.truth[source], "it did not go by the helper"
+                known = set(ways)
                 assert set(party.paths) <= known, "a path that no machine follows"
             else:
                 served = {IPv4Address(it.source) for it in driver._machine._served.values()}
