@@ -305,7 +305,7 @@ class Dialler:
                 self._exclusive = path
                 self._arm(_EXCLUSIVE_S, self._exclusive_overdue)
             # What answers nothing, as a portal may, must not keep its network unused for good.
-            self._driver.loop.call_later(_HANDSHAKE_S, self._overdue, path)
+            self._driver.loop.call_later(_HANDSHAKE_S, self._overdue, path.path_id)
             path.start()
 
     def _channel(self, *, joins: bool) -> Channel:
@@ -324,8 +324,9 @@ class Dialler:
         else:
             self._arm(_EXCLUSIVE_S, self._exclusive_overdue)
 
-    def _overdue(self, path: SessionPath) -> None:
-        if path.path_id in self._in_handshake:
+    def _overdue(self, path_id: int) -> None:
+        path = self._in_handshake.get(path_id)
+        if path is not None:
             path.channel.expire()
             path.close(_NO_ANSWER, reset=True)
 

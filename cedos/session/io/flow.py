@@ -100,6 +100,7 @@ class SessionFlow:
         # The bytes of closed paths by network.
         self._received: dict[str, int] = {}
         self._resting = RestingNetworks()  # at the accepting end
+        self._rests: dict[int, asyncio.TimerHandle] = {}  # by path: when its network has rested
         self._delivered: dict[str, int] = {}
         if dialling is not None:
             self.dialler = Dialler(
@@ -164,7 +165,8 @@ class SessionFlow:
         until_s = 0.0 if self.dialler else self._resting.until_s(network_of(path.peer))
         if now < until_s:
             self.core.allow(path.path_id, 0, now)
-            self.driver.loop.call_at(until_s, self._has_rested, path)
+            at = self.driver.loop.call_at
+            self._rests[path.path_id] = at(until_s, self._has_rested, path.path_id)
         # A path over the same network was silent, or this one would not have been dialled. It ends when
         # this one is there: else the dialler would find none, and replace this one, too, without end.
         for old in before:
@@ -215,6 +217,8 @@ class SessionFlow:
     def _lost(self, path: SessionPath, why: str) -> None:
         self._unconfirmed.pop(path.path_id, lambda: None)()
         self.paths.pop(path.path_id, None)
+        if (rest := self._rests.pop(path.path_id, None)) is not None:
+            rest.cancel()
         # The end that chooses networks keeps the byte counts of its paths.
         if self.dialler is not None:
             network = path.facts.network
@@ -245,10 +249,10 @@ class SessionFlow:
         self._changed()
         self.pump_soon()
 
-    def _has_rested(self, path: SessionPath) -> None:
-        if not path.closed and not self._ended:
-            self.core.allow(path.path_id, ALL_RANKS, self.driver.now())
-            self.pump()
+    def _has_rested(self, path_id: int) -> None:
+        del self._rests[path_id]
+        self.core.allow(path_id, ALL_RANKS, self.driver.now())
+        self.pump()
 
     def _permit(self) -> None:
         """Let labels onto the paths of now, as the daemon advises; onto all that stay without advice."""

@@ -211,6 +211,7 @@ async def test_a_peer_with_many_sessions_leaves_turns_to_others(by, monkeypatch)
         assert sum(path.received_bytes for path in paths) - before < waiting / 2
         for each in (end for both in ends for end in both):
             each.abort("the test is over")
+        await asyncio.gather(*(end.drained() for both in ends for end in both))
 
 
 async def test_what_costs_much_is_read_for_one_turn(joined, monkeypatch):
@@ -626,6 +627,25 @@ async def test_who_is_on_one_network_does_not_stop_the_session_on_the_next_one(m
         server.close()
 
 
+async def test_paths_that_are_lost_while_their_network_rests_are_forgotten_at_once(
+    joined, monkeypatch
+):
+    """Have connections come in a rest: each stayed in memory until its end, and 10 s at the other end."""
+    near, far = await joined()
+    loop = asyncio.get_running_loop()
+    later_s = loop.time() + 20.0
+    monkeypatch.setattr(far.flow, "_resting", Mock(until_s=lambda _network: later_s))
+    for number in range(5):
+        await until(lambda: near.flow.paths)
+        next(iter(near.flow.paths.values())).close("lost", reset=True)
+        await until(lambda number=number: far.flow.lost_paths > number and far.flow.paths)
+    waiting = [each._args for each in loop._scheduled if each._args]
+    assert not [
+        one for args in waiting for one in args if isinstance(one, SessionPath) and one.closed
+    ]
+    assert len(far.flow._rests) == 1
+
+
 def test_who_has_many_addresses_has_no_account_for_each():
     resting, in_vain = connect_attempts.RestingNetworks(), 1 << 20
     sent = 0
@@ -877,3 +897,4 @@ async def test_thousands_of_sessions_are_looked_at_in_many_turns(tmp_path, monke
         assert max(looks.values()) <= 2
         for end in ends:
             end.abort("the test is over")
+        await asyncio.gather(*(end.drained() for end in ends))
