@@ -860,9 +860,11 @@ async def test_a_session_that_sleeps_keeps_its_id_from_others(tmp_path, monkeypa
         idle = listener._flows._idle
         assert idle.find(one_id).peer_key == keys[1].public
         assert idle.of_host(keys[0].public) == 0
-        second.abort("the test is over")
         first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
+        for each in [second, *await asyncio.gather(first, return_exceptions=True)]:
+            if isinstance(each, Connection):
+                each.abort("the test is over")
+                await each.drained()
 
 
 async def test_thousands_of_sessions_are_looked_at_in_many_turns(tmp_path, monkeypatch):
