@@ -129,14 +129,15 @@ class RuleWall:
         for prefix in near:
             version = prefix.version
             around = [each for each in wide if each.prefix.version == version]
+            inside = [
+                each
+                for each in self._places.values()
+                if each.port is None
+                and each.prefix.version == version
+                and (each.prefix == prefix or contains(prefix, each.prefix))
+            ]
             for port in {each.port for each in around if contains(each.prefix, prefix)}:
                 found[element(prefix, port)] = False
                 if port is not None:
-                    found |= {
-                        element(each.prefix, port): own <= each.names
-                        for each in self._places.values()
-                        if each.port is None
-                        and each.prefix.version == version
-                        and (each.prefix == prefix or contains(prefix, each.prefix))
-                    }
+                    found |= {element(each.prefix, port): own <= each.names for each in inside}
         return found
