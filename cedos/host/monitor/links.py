@@ -510,7 +510,8 @@ class LinkMonitor:
     def is_here(self, address: Address) -> bool:
         """Return whether what is sent to an address stays within this host: it goes by no network.
 
-        It is so for each own address, and what lies behind an interface that is no network (containers).
+        It is so for each own address, and what lies behind a virtual interface that is no network
+        (containers), unless a network's own subnet or a helper's gateway is there, too.
         """
         return address in self._here or any(address in each for each in self._within)
 
@@ -542,10 +543,14 @@ class LinkMonitor:
         self._helpers = {each.name: each for each in shared}
         now = self._helpers | self._networks
         indexes = {network.index for network in now.values()}
-        beside = {i for i, link in tables.links.items() if link.running} - indexes
-        self._within = {
-            *tables.local,
-            *(each.interface.network for each in tables.own if each.index in beside),
+        # (What has no kind is hardware: an ignored network, whose router chooses the prefix.)
+        beside = {i for i, link in tables.links.items() if link.running and link.kind} - indexes
+        prefixes = {each.interface.network for each in tables.own if each.index in beside}
+        reached = {a.network.network_address for n in now.values() for a in n.addresses}
+        reached |= {each.leads_to for each in shared if each.leads_to is not None}
+        # A prefix around a network's hosts, or a helper's gateway, would leave their bytes uncounted.
+        self._within = {*tables.local} | {
+            each for each in prefixes if not any(other in each for other in reached)
         }
         self._addresses = {a.ip for network in now.values() for a in network.addresses}
         at_s = time.monotonic()

@@ -406,3 +406,22 @@ async def test_the_monitor_tells_what_stays_within_the_host():
             assert monitor.is_here(ip_address(each)), each
         for each in ("10.0.1.1", "10.0.1.9", "198.51.100.1", "fd00::8"):
             assert not monitor.is_here(ip_address(each)), each
+
+
+@pytest.mark.parametrize("kind", ["", "tun"])
+async def test_no_interface_beside_takes_in_a_networks_hosts_or_a_helpers_gateway(kind):
+    """What such hosts carry counts, or a hard budget of helpers would be off."""
+    source = PlayedTables(tables("wlan0", "vpn0"))
+    del source.now.routes[2]
+    source.now.links[2] = Link(2, "vpn0", kind, 1, 0x10041)
+    for prefix in ("10.0.1.1/16", "198.51.100.7/24", "203.0.113.7/24"):
+        source.now.own.append(LinkAddress(2, ip_interface(prefix)))
+    source.now.shared = [replace(own(5), index=1)]
+    source.now.shared_routes = [replace(route(HELPER_TABLES[0], 5), index=1)]
+    overrides = {"vpn0": {"ignore": True}}
+    async with LinkMonitor(
+        overrides, tables=source, hardware=Genuine(), resolvers=NoResolvers()
+    ) as monitor:
+        for each in ("10.0.1.9", "198.51.100.1"):
+            assert not monitor.is_here(ip_address(each)), each
+        assert monitor.is_here(ip_address("203.0.113.9")) is bool(kind)
