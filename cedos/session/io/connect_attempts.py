@@ -35,6 +35,7 @@ _LEAST_IN_VAIN_BYTES: Final = 1 << 14
 _FIRST_IN_VAIN_S: Final = 0.5
 _LONGEST_IN_VAIN_S: Final = 30.0
 _MOST_NETWORKS: Final = 8
+_NEXT_NETWORK_S: Final = 5.0  # the longest rest of a further network, from the last loss on
 
 
 class SentInVain:
@@ -69,12 +70,14 @@ class RestingNetworks:
     """The networks of which some rest (`SentInVain`): by the peer's address at an accepting end.
 
     At a dialling end those of one interface, by its addresses. Who is on one of them may have any number
-    of addresses come and go. So a further network gets the account of the one that rests least.
+    of addresses come and go. So a further network gets the account of the one that rests least. It may be
+    an honest one, where the session goes on: it does not rest for as long.
     """
 
     def __init__(self) -> None:
         self._accounts: dict[str, SentInVain] = {}
         self._until_s: dict[str, float] = {}
+        self._lost_s = 0.0  # when a loss last made a network rest
 
     def until_s(self, network: str) -> float:
         """Return until when a network rests: it has no new connection before, or one without data."""
@@ -83,6 +86,7 @@ class RestingNetworks:
             if len(self._accounts) >= _MOST_NETWORKS:
                 least = min(self._until_s, key=self._until_s.__getitem__)
                 account, until_s = self._accounts.pop(least), self._until_s.pop(least)
+                until_s = min(until_s, self._lost_s + _NEXT_NETWORK_S)
             self._accounts[network], self._until_s[network] = account, until_s
         return self._until_s[network]
 
@@ -91,6 +95,8 @@ class RestingNetworks:
         until_s = self.until_s(network)
         pause_s = self._accounts[network].on_lost(in_vain_bytes, arrived_bytes)
         self._until_s[network] = max(until_s, now + pause_s)
+        if pause_s:
+            self._lost_s = now
 
 
 @dataclass(slots=True)

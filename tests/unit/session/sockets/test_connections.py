@@ -658,6 +658,27 @@ def test_who_has_many_addresses_has_no_account_for_each():
     assert len(resting._accounts) == len(resting._until_s) == 8
 
 
+def test_who_has_many_addresses_stops_no_session_on_the_next_network():
+    """Have 8 addresses rest: any other network rested with them, for up to 30 s."""
+    resting, now, bursts = connect_attempts.RestingNetworks(), 0.0, 0
+    assert not resting.until_s("home")
+    while now < 500.0:
+        for number in range(8):
+            network = f"2001:db8:{number:x}::"
+            if now >= resting.until_s(network):
+                resting.on_lost(network, 1 << 20, 0, now)
+        now += 30.0
+    for network in ("home", "cafe"):
+        assert resting.until_s(network) <= now - 30.0 + 5.0
+    # New addresses without end get little more by it.
+    for number in range(1_000):
+        now, network = now + 0.3, f"2001:db9:{number:x}::"
+        if now >= resting.until_s(network):
+            resting.on_lost(network, 1 << 20, 0, now)
+            bursts += 1
+    assert bursts <= 300 * (8 / 30 + 1 / 5)
+
+
 async def test_networks_are_what_the_daemon_takes_them_for_from_the_first_connection_on(joined):
     near, far = await joined(chooser=Daemon())
     await near.write(b"x")
