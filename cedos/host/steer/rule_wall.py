@@ -43,7 +43,7 @@ class RuleWall:
         self._kernel = kernel
         self._networks: Sequence[Network] = ()
         self._places: dict[tuple[str, int | None], _Place] = {}
-        self._stands: dict[int, dict[bytes, bool]] = {}
+        self._stands: dict[int, Mapping[bytes, bool | None]] = {}
         self._behind = False
 
     def forbid(self, news: Mapping[tuple[str, int | None], Sequence[str] | None]) -> None:
@@ -94,6 +94,8 @@ class RuleWall:
         changes = sorted(wanted.items() - before.items(), key=lambda each: not each[1])
         gone = [(key, None) for key in before.keys() - wanted.keys()]
         if changes or gone:
+            # Should it be refused, any part of it may stand.
+            self._stands[index] = dict.fromkeys((*before, *wanted))
             self._kernel.forbid(index, (*changes, *gone))
         self._stands[index] = dict(wanted)
         if not wanted:

@@ -99,3 +99,20 @@ async def test_many_ports_and_addresses_are_compared_once_each(world, steering, 
     for port in ports:
         assert said(world, lte0, "10.7.0.0/24", port) is False
         assert said(world, lte0, "10.7.0.9/32", port) is True
+
+
+async def test_what_a_full_table_took_goes_at_the_end_too(world, steering, monkeypatch):
+    """A filter that was refused in part stayed at the interface when the daemon ended."""
+    steering.forbid({PLACE: ["lte0"]})
+    takes = world.kernel.forbid
+
+    def full(index, changes):
+        takes(index, changes[:1])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(world.kernel, "forbid", full)
+        steering.forbid({(f"203.0.113.{i}/32", None): ["lte0"] for i in range(3)})
+    assert len(world.kernel.forbidden[world.lte0.index]) == 2
+    steering.forbid({(f"203.0.113.{i}/32", None): None for i in range(3)})
+    assert world.kernel.forbidden[world.lte0.index] == {element(ip_network(PLACE[0]), None): True}
