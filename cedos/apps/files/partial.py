@@ -60,7 +60,7 @@ class PartOf(msgspec.Struct, frozen=True):
 
 
 class NotedBytes(msgspec.Struct, frozen=True):
-    """How many received bytes are on the disk for sure, and since which boot."""
+    """The number of received bytes that are on the disk for sure, and the boot since which they are."""
 
     boot: str = ""
     sure_bytes: _Bytes = 0

@@ -150,7 +150,7 @@ class RedirectedDatagrams:
         self._redirection.hold_addresses(self._port)
 
     def _routed(self, events: bytes) -> None:
-        """Put the route back that somebody has deleted, or datagrams would go into a network."""
+        """Put the route back that another program has deleted, or datagrams would go into a network."""
         if any(each.type == RTM_DELROUTE and is_of_host(each) for each in messages(events)):
             self._hold_addresses()
 

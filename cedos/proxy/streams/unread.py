@@ -80,7 +80,7 @@ class Unread:
 
 
 class UnreadOfClient:
-    """What waits of one client: of each user's streams, and of its sessions themselves."""
+    """The account of what waits of one client: of each user's streams, and of its sessions themselves."""
 
     def __init__(self, all_: Unread) -> None:
         self.total_bytes = self.sessions_bytes = 0

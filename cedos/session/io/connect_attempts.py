@@ -39,7 +39,7 @@ _NEXT_NETWORK_S: Final = 5.0  # the longest rest of a further network, from the 
 
 
 class SentInVain:
-    """What lost connections sent beyond what a session has heard to have arrived.
+    """The account of what lost connections sent beyond what a session has heard to have arrived.
 
     An attacker on the way who resets connections, and takes what they send, could have the session send
     all its data again over each new connection.
