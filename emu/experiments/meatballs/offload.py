@@ -148,7 +148,10 @@ def _line(runs: Sequence[tuple[tuple[float, ...], float]]) -> tuple[float, ...]:
     for i in range(size):
         matrix[i][i] += (_SCATTER / _UNSURE) ** 2
         right[i] += (_SCATTER / _UNSURE) ** 2 / size
-    found: list[float] = np.linalg.solve(matrix, right).tolist()
+    try:
+        found: list[float] = np.linalg.solve(matrix, right).tolist()
+    except np.linalg.LinAlgError:  # one run is so much shorter that the others have no weight left
+        found = np.linalg.lstsq(matrix, right)[0].tolist()
     return (
         level * found[0],
         *(level * b / scale for b, scale in zip(found[1:], scales, strict=True)),

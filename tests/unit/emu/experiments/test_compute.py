@@ -2,7 +2,7 @@ import random
 from math import inf
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from emu.experiments.meatballs.offload import VALUE, ComputePredictor
@@ -34,6 +34,7 @@ def test_two_runs_of_about_the_same_length_say_little_of_longer_ones():
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(st.floats(), st.floats()), max_size=15), st.floats())
+@example([(0.0, 740991.0), (1.0, 0.0078125)], 0.0)
 def test_whatever_is_observed_predictions_stay_numbers(runs, at):
     predictor = ComputePredictor(("x",))
     for x, value in runs:
