@@ -380,7 +380,7 @@ class Walk:
         name = f"data-{'-'.join(names)}"
         if name in self.budgets.in_force and self.random.random() < 0.3:
             self.done.append(f"-- remove {name}")
-            self.budgets.remove(name)
+            await self.budgets.remove(name)
         else:
             supply = self.random.choice((1.0, 1.0, 9e14))
             self.done.append(f"-- {name} {supply}")
