@@ -57,10 +57,9 @@ class HostExecutor:
     budgets: HostBudgets
     transfers: Transfers
     awake: StayAwake
-    # Commands of one kind that wait for each other: not walls, whose order the packet filter keeps.
-    _turns: defaultdict[type, asyncio.Lock] = field(
-        default_factory=lambda: defaultdict(asyncio.Lock)
-    )
+    # The turns of commands that wait for others of their kind. (The packet filter keeps that of walls.)
+    _holding: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _locking: asyncio.Lock = field(default_factory=asyncio.Lock)
     _tasks: set[asyncio.Task[None]] = field(default_factory=set)
     # By the kind of commands the places that the kernel refused at their last try.
     _refused: defaultdict[type, set[do.Place]] = field(default_factory=lambda: defaultdict(set))
@@ -161,7 +160,7 @@ class HostExecutor:
             case do.AnswerLookup() if self.lookups is not None:
                 self.lookups.answer(command)
             case do.HoldAnswers(on) if self.answers is not None:
-                self._start(self._end(command, self.answers.hold, on))
+                self._start(self._end(command, self.answers.hold, on, self._holding))
             case do.ReleaseAnswer(number, passes) if self.answers is not None:
                 self.answers.release(number, passes=passes)
             case do.LookUpName() if self.answers is not None:
@@ -205,11 +204,10 @@ class HostExecutor:
         command: do.BarNetworks | do.HoldAnswers,
         carry_out: Callable[[_Argument], Awaitable[None]],
         argument: _Argument,
+        turn: asyncio.Lock | None = None,
     ) -> None:
-        """Carry a command out that takes a while; its end is an event."""
-        async with (
-            nullcontext() if isinstance(command, do.BarNetworks) else self._turns[type(command)]
-        ):
+        """Carry a command out that takes a while, in its turn if it has one; its end is an event."""
+        async with turn or nullcontext():
             try:
                 await carry_out(argument)
             except (CedosError, OSError) as error:
@@ -219,7 +217,7 @@ class HostExecutor:
                 self.driver.post(CommandDone(command))
 
     async def _keep_awake(self, command: do.KeepAwake) -> None:
-        async with self._turns[type(command)]:
+        async with self._locking:
             if not await self.awake.hold(command.on):
                 self.driver.post(CommandFailed(command))
 

@@ -669,12 +669,10 @@ class RuledDestinations:
 
     def _ways_to_resolvers(self) -> dict[Address, list[str]]:
         """Return the resolvers and routers of networks, each with those that lead questions there."""
-        rules = self.rules.rules
         ways: dict[Address, list[str]] = {}
         for network in sorted(self._decider.usable, key=lambda each: each.metered):
             for resolver in {*network.resolvers, *network.gateways}:
-                number = self.rules.of(resolver, _DNS, named=False)
-                if number is None or number < 0 or allows(rules[number], network):
+                if self.may_ask(network, resolver):
                     ways.setdefault(resolver, []).append(network.name)
         return ways
 

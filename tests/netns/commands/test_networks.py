@@ -148,7 +148,7 @@ def test_dead_flows_and_own_look_ups_are_not_listed(tethered, install):
 def test_the_look_ups_of_the_daemon_are_nobodys_flows(tethered, install):
     cedos = install(tethered.laptop)
     (cedos.folder / "cedos.toml").write_text(ASKING)
-    # Nobody answers, neither pings nor questions: each question stays open until it is given up.
+    # The network answers neither pings nor questions: each question stays open until it is given up.
     tethered.phones.run("iptables", "-A", "INPUT", "-p", "icmp", "-j", "DROP")
     with tethered.phones.entered():
         silent = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in "wl"]

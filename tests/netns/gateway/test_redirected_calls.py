@@ -383,7 +383,7 @@ print(ask(one, b"2")[0], flush=True)
     routes = own_prefix(laptop).splitlines()
     assert len(routes) == 1
     assert calling.communicate(b"\n", timeout=10)[0] == carried
-    # Whoever deletes it: it is back before the next check.
+    # Where another program deletes it, it is back before the next check.
     laptop.near.ip("-6", "route", "del", "table", "local", "local", str(PLACES6), "dev", "lo")
     wait_until(lambda: own_prefix(laptop).splitlines() == routes, 3)
     laptop.forward("--redirect", str(OTHER)).kill()

@@ -239,7 +239,7 @@ def test_a_public_resolver_is_asked_over_the_other_network_too(script):
     ],
 )
 def test_no_question_goes_over_a_network_that_a_rule_forbids_it(script, host, port, asked):
-    """Each question to a resolver went over the phone as well, once its own network was silent."""
+    """Keep to rules: questions to a resolver went over the phone, too, once its network was silent."""
     script.says, addresses = None, () if host[0].isdigit() else ("9.9.9.9", str(LTE0.gateways[0]))
     rule = RuleRequest(host=host, port=port, never=("lte0",), addresses=addresses)
     script.tell(on.RuleSet(1, rule))

@@ -73,7 +73,7 @@ async def test_a_well_known_host_is_asked_only_where_it_lies_beyond_the_router(m
 
 
 async def test_a_host_is_not_asked_where_a_rule_forbids_it(monkeypatch):
-    """What a filter drops looked like the network's silence: it counted as dead."""
+    """Tell the two apart: a network whose checks a filter drops counted as dead."""
     asked = []
 
     async def anything(*_):

@@ -632,7 +632,7 @@ async def test_look_ups_that_are_given_up_keep_their_share_until_they_end(monkey
 
 
 async def test_a_look_up_that_ends_wakes_one_waiting_look_up_of_each_user(monkeypatch):
-    """Each end woke up to 2,000 of a hostile client: what others fetched took three times as long."""
+    """Wake few: each end woke 2,000 look-ups of a hostile client, and others waited."""
     answer = asyncio.Event()
 
     async def resolve(host):

@@ -681,7 +681,7 @@ async def test_a_gateway_with_another_key_is_not_the_one(ends):
 
 @pytest.mark.usefixtures("nothing_is_near")
 async def test_a_gateway_that_answers_no_request_keeps_no_program_for_ever(ends, monkeypatch):
-    """Its session stood, and no path of it was silent: programs waited, also with another way."""
+    """Give up: the session stood, no path was silent, and programs waited, also with another way."""
     monkeypatch.setattr(gateway_link, "_ORIGIN_S", 0.5, raising=False)
     monkeypatch.setattr(GatewaySession, "_opened", lambda *_: None)
     await ends.start(fail=Fail.OPEN)

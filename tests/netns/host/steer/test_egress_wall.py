@@ -79,7 +79,7 @@ def test_nothing_of_a_program_leaves_and_the_interface_is_as_before_afterwards(h
 
 
 def test_interfaces_that_have_gone_cost_nothing(host, monkeypatch):
-    """Each was asked for by itself, in the daemon's event loop, which stood still for 10 s and more."""
+    """Read them at once: the daemon asked for each, and its event loop stood still for 10 s and more."""
     with wall(host) as made:
         made.put_up(["lte0"])
         asked, ask, dump = [], made._requester.ask, made._requester.dump

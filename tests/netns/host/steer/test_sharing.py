@@ -464,7 +464,7 @@ def test_nothing_is_forwarded_once_others_change_what_bounds_it(there, changed):
 @pytest.mark.parametrize("renamed", ["wlan0", "lte0"])
 @pytest.mark.parametrize("end", ["undone", "restored"])
 def test_what_a_renamed_interface_forwards_is_undone(there, renamed, end):
-    """It forwarded on for good, and `restore` found nothing left."""
+    """Rename it: the helper forwarded on for good, and `restore` found nothing left."""
     there.stranger.ip("route", "add", "default", "via", HELPER)
     before = there.state(there.helper)
     shared = Shared(there)
@@ -499,21 +499,16 @@ def test_what_cannot_be_ended_stays_bounded(there, monkeypatch):
         assert not restore_sharing(folder, SharingRole.HELP).left
 
 
-def test_a_flushed_requestor_s_connections_end_at_a_router(there):
-    """Nothing was there to undo, so the address translation went on for them."""
-    there.helper.sysctl("net.ipv4.ip_forward", 1)
-    there.helper.ip("route", "add", "169.254.0.0/16", "dev", "wlan0")  # as zeroconf has it
-    there.helper.run(
-        "iptables", "-t", "nat", "-A", "POSTROUTING", "-o", "docker0", "-j", "MASQUERADE"
-    )
-    shared = Shared(there)
-    with answered(there, shared, 1) as living:
+def test_a_flushed_requestor_s_connections_end_at_a_router(router):
+    """Undo what a flush has left: the address translation went on for them."""
+    shared = Shared(router)
+    with answered(router, shared, 1) as living:
         for program in ("iptables", "ip6tables"):
-            there.helper.run("sh", "-c", f"{program} -F; {program} -X")
+            router.helper.run("sh", "-c", f"{program} -F; {program} -X")
             for act in ("-D POSTROUTING -j", "-F", "-X"):
-                there.helper.run(program, "-t", "nat", *act.split(), "CEDOSHARE_NAT")
-        there.helper.run("ip6tables", "-t", "nat", "-X")
-        with there.helper.entered():
+                router.helper.run(program, "-t", "nat", *act.split(), "CEDOSHARE_NAT")
+        router.helper.run("ip6tables", "-t", "nat", "-X")
+        with router.helper.entered():
             undo_sharing(shared.kernel, SharingRole.HELP, shared._journals[1].read())
         living.sendall(b"who\n")
         with pytest.raises(TimeoutError):
@@ -549,6 +544,17 @@ def test_forwarding_of_the_host_itself_stays(there):
     assert there.helper.sysctl("net.ipv4.conf.wlan0.forwarding") == "1"
 
 
+@pytest.fixture
+def router(there):
+    """Return the street whose helper was a router before it helps."""
+    there.helper.sysctl("net.ipv4.ip_forward", 1)
+    there.helper.ip("route", "add", "169.254.0.0/16", "dev", "wlan0")  # as zeroconf has it
+    there.helper.run(
+        "iptables", "-t", "nat", "-A", "POSTROUTING", "-o", "docker0", "-j", "MASQUERADE"
+    )
+    return there
+
+
 def answered(there, shared, limit_s):
     """Return a connection of the requestor, by way of the helper, that the gateway has answered."""
     with there.requestor.entered():
@@ -560,20 +566,15 @@ def answered(there, shared, limit_s):
 
 
 @pytest.mark.parametrize("end", ["dismissed", "undone"])
-def test_a_router_forwards_no_connection_of_a_requestor_that_was_left(there, end):
+def test_a_router_forwards_no_connection_of_a_requestor_that_was_left(router, end):
     """The requestor's connections went on behind the address translation, without limit or receipt."""
-    there.helper.sysctl("net.ipv4.ip_forward", 1)
-    there.helper.ip("route", "add", "169.254.0.0/16", "dev", "wlan0")  # as zeroconf has it
-    there.helper.run(
-        "iptables", "-t", "nat", "-A", "POSTROUTING", "-o", "docker0", "-j", "MASQUERADE"
-    )
-    shared = Shared(there)
-    with answered(there, shared, 1) as living:
+    shared = Shared(router)
+    with answered(router, shared, 1) as living:
         if end == "dismissed":
-            with there.helper.entered():
+            with router.helper.entered():
                 shared.forwarding.dismiss(shared.own)
         else:
-            with there.helper.entered():
+            with router.helper.entered():
                 undo_sharing(shared.kernel, SharingRole.HELP, shared._journals[1].read())
         living.sendall(b"who\n")
         with pytest.raises(TimeoutError):

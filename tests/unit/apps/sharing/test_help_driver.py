@@ -138,7 +138,7 @@ async def test_contracts_that_carry_nothing_take_no_disk(helping):
 
 
 async def test_a_contract_is_stored_once_the_disk_takes_it(helping, monkeypatch):
-    """Where the disk was full at the first try, its helper's receipts were refused."""
+    """Try again: where the disk was full at the first try, the helper's receipts were refused."""
     number, leave = confirmed(helping)
     await until(lambda: SOURCE in helping._forwarding.open)
     helping._forwarding.bytes = 40_000
@@ -165,7 +165,7 @@ async def test_a_requestor_that_left_is_not_forwarded_for_once_the_kernel_takes_
 
 
 async def test_helping_ends_once_others_change_what_bounds_it(helping):
-    """It went on, with nothing that kept strangers' packets from being forwarded."""
+    """End it: helping went on, and strangers' packets were forwarded."""
     confirmed(helping)
     await until(lambda: SOURCE in helping._forwarding.open)
     helping._forwarding.changed = True
@@ -176,7 +176,7 @@ async def test_helping_ends_once_others_change_what_bounds_it(helping):
 
 
 async def test_a_look_up_that_hangs_keeps_no_requestor(helping, monkeypatch):
-    """What the kernel forwards was neither checked nor ended while the gateway's name was looked up."""
+    """Check beside it: the driver neither checked nor ended forwarding while it looked up the gateway."""
     monkeypatch.setattr(help_driver, "_COUNT_S", 0.01)
     confirmed(helping)
     await until(lambda: SOURCE in helping._forwarding.open)
@@ -240,7 +240,7 @@ def test_a_barred_uplink_is_no_uplink(barred):
 async def test_a_helper_keeps_what_it_is_owed_by_contracts_that_it_has_not_kept(
     tmp_path, monkeypatch
 ):
-    """Its process had ended before the contract was stored, and 2.8 MB of receipts were refused."""
+    """End its process before the contract is stored: it refused 2.8 MB of receipts."""
     monkeypatch.setattr(side_driver, "LinkSocket", lambda *_args, **_more: None)
     store, ann, bob = SharingStore(tmp_path / "s"), key_of("ann").public, key_of("bob").public
     side = Side(identity("bob"), trust(), "wlan0", None, store, tmp_path / "status")

@@ -516,7 +516,7 @@ async def test_no_upload_takes_what_stays_free(tmp_path, monkeypatch):
 
 
 async def test_a_full_disk_gets_no_folder(tmp_path, monkeypatch):
-    """Each request that is refused could else make thousands of folders."""
+    """Check for room first: else each refused request may make thousands of folders."""
     room_of(monkeypatch, 400)
     uploads = Uploads(Tree(tmp_path), 500)
     with pytest.raises(TransferError, match="not enough room"):

@@ -78,7 +78,7 @@ def test_of_helpers_before_the_daemon_only_what_they_carry_from_now_on_counts():
 
 
 def test_only_connections_to_the_gateway_are_a_helpers():
-    """A program may send from a helper's address to any host, with datagrams that nobody acknowledges."""
+    """A program may send from a helper's address to any host, datagrams without an answer, too."""
     counted = counting(1)
     aside = replace(key(1), remote=ip_address("192.168.1.1"))
     datagrams = replace(key(1), protocol="udp")

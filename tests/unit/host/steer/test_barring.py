@@ -146,7 +146,7 @@ async def test_a_network_that_comes_back_elsewhere_is_barred_there(world, steeri
 
 
 async def test_the_kernel_is_asked_once_for_one_change_of_networks(world, steering, monkeypatch):
-    """It was asked for each barred interface again and again, in the event loop."""
+    """Ask once: the event loop asked the kernel for each barred interface again and again."""
     await steering.barring.bar(["lte0"])
     asked = []
     monkeypatch.setattr(world.kernel, "raise_wall", lambda names: asked.append(names) or False)

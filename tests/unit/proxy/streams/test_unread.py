@@ -92,7 +92,7 @@ def test_beyond_the_limit_of_all_it_is_the_user_who_holds_most_of_that_client():
 
 
 def test_a_session_ends_for_what_it_holds_itself_alone():
-    """It was the fullest of a client: a hundred frames waited, beside a thousand smaller streams."""
+    """Count apart: a session with a hundred waiting frames was fuller than a thousand streams."""
     unread = Unread(1_000, 600)
     client, other = unread.client("a"), unread.client("b")
     session, second = Filled(client.share(None)), Filled(client.share(None))
@@ -112,7 +112,7 @@ def test_a_session_ends_for_what_it_holds_itself_alone():
 
 
 def test_telling_of_a_break_breaks_no_more():
-    """What tells of it waits, too, before the broken stream has given up its bytes."""
+    """Count the RESET of a broken stream, which waits before the stream has given up its bytes."""
     client = Unread(1_000, 600).client("a")
     session = Filled(client.share(None))
 

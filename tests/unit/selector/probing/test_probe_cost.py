@@ -1,4 +1,4 @@
-"""What probes cost: Delphi's table, and tails."""
+"""The cost of probes: Delphi's table, and tails."""
 
 import pytest
 

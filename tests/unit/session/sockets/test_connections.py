@@ -5,7 +5,7 @@ import itertools
 import os
 import socket
 from collections import Counter
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -478,47 +478,43 @@ async def test_a_closed_connection_counts_what_had_arrived_alone(joined):
     assert path.acknowledged_bytes() == arrived < path._written_bytes
 
 
-async def test_what_is_taken_on_the_way_is_not_sent_without_end(monkeypatch):
-    """Without any key such a one had 83 MB a second sent, for as long as the session's deadline."""
-    monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
+@asynccontextmanager
+async def joined_through(kind):
+    """Yield two ends of a session, and the attacker between them, who takes from now on."""
     key, window = KeyPair(os.urandom(32)), SessionLimits(stream_window=4 << 20)
     async with await session.listen(("127.0.0.1", 0), key=key, limits=window) as listener:
-        thief = Thief(listener.address)
+        thief = kind(listener.address)
         server = await asyncio.start_server(thief, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()[:2]
-        own = KeyPair(os.urandom(32))
-        near = await session.connect(address, server_key=key.public, key=own)
+        near = await session.connect(address, server_key=key.public, key=KeyPair(os.urandom(32)))
         far = await listener.accept()
         await near.write(b"first")
         assert await far.read_exactly(5) == b"first"
         thief.takes = True
-        near.flow.paths[next(iter(near.flow.paths))].close("lost", reset=True)
-        await near.write_source(lambda _, count: bytes(count), 3 << 20)
-        await asyncio.sleep(3.0)
-        assert 1 << 20 < thief.came_bytes < 20 << 20
-        thief.takes = False
-        assert await far.read_exactly(3 << 20) == bytes(3 << 20)
+        yield near, far, thief
         for each in (near, far):
             each.abort("the test is over")
             await each.drained()
         server.close()
 
 
+async def test_what_is_taken_on_the_way_is_not_sent_without_end(monkeypatch):
+    """Without any key such a one had 83 MB a second sent, for as long as the session's deadline."""
+    monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
+    async with joined_through(Thief) as (near, far, thief):
+        near.flow.paths[next(iter(near.flow.paths))].close("lost", reset=True)
+        await near.write_source(lambda _, count: bytes(count), 3 << 20)
+        await asyncio.sleep(3.0)
+        assert 1 << 20 < thief.came_bytes < 20 << 20
+        thief.takes = False
+        assert await far.read_exactly(3 << 20) == bytes(3 << 20)
+
+
 async def test_an_address_that_comes_and_goes_makes_no_new_account(monkeypatch):
     """A network that announced another address each 0.5 s had 15 MB a second sent without end."""
     monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
     monkeypatch.setattr(connect_attempts, "_FIRST_IN_VAIN_S", 20.0)
-    key, window = KeyPair(os.urandom(32)), SessionLimits(stream_window=4 << 20)
-    async with await session.listen(("127.0.0.1", 0), key=key, limits=window) as listener:
-        thief = Thief(listener.address)
-        server = await asyncio.start_server(thief, "127.0.0.1", 0)
-        address = server.sockets[0].getsockname()[:2]
-        own = KeyPair(os.urandom(32))
-        near = await session.connect(address, server_key=key.public, key=own)
-        far = await listener.accept()
-        await near.write(b"first")
-        assert await far.read_exactly(5) == b"first"
-        thief.takes = True
+    async with joined_through(Thief) as (near, _far, thief):
         links, numbers = near.flow.driver.links, itertools.count()
         found = links.egresses
 
@@ -536,10 +532,6 @@ async def test_an_address_that_comes_and_goes_makes_no_new_account(monkeypatch):
             await asyncio.sleep(0.1)
             near.flow.dialler.check()
         assert thief.came_bytes < 40 << 20
-        for each in (near, far):
-            each.abort("the test is over")
-            await each.drained()
-        server.close()
 
 
 class Swallower:
@@ -577,42 +569,20 @@ class Swallower:
 async def test_what_is_taken_of_a_download_is_not_sent_without_end(monkeypatch):
     """The end that is dialled had 29 MB a second sent: only what the other end sent was counted."""
     monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
-    key = KeyPair(os.urandom(32))
-    async with await session.listen(("127.0.0.1", 0), key=key) as listener:
-        thief = Swallower(listener.address)
-        server = await asyncio.start_server(thief, "127.0.0.1", 0)
-        address = server.sockets[0].getsockname()[:2]
-        near = await session.connect(address, server_key=key.public, key=KeyPair(os.urandom(32)))
-        far = await listener.accept()
-        await near.write(b"first")
-        assert await far.read_exactly(5) == b"first"
-        thief.takes = True
+    async with joined_through(Swallower) as (near, far, thief):
         near.flow.paths[next(iter(near.flow.paths))].close("lost", reset=True)
         await far.write_source(lambda _, count: bytes(count), 4 << 20)
         await asyncio.sleep(4.0)
         assert 1 << 20 < thief.took_bytes < 24 << 20
         thief.takes = False
         assert await near.read_exactly(4 << 20) == bytes(4 << 20)
-        for each in (near, far):
-            each.abort("the test is over")
-            await each.drained()
-        server.close()
 
 
 async def test_who_is_on_one_network_does_not_stop_the_session_on_the_next_one(monkeypatch):
     """Let data onto another network at once: it rested, too, for up to 30 s."""
     monkeypatch.setattr(connect_attempts, "_IN_VAIN_BYTES", 1 << 20)
     monkeypatch.setattr(connect_attempts, "_FIRST_IN_VAIN_S", 20.0)
-    key = KeyPair(os.urandom(32))
-    async with await session.listen(("127.0.0.1", 0), key=key) as listener:
-        thief = Swallower(listener.address)
-        server = await asyncio.start_server(thief, "127.0.0.1", 0)
-        address = server.sockets[0].getsockname()[:2]
-        near = await session.connect(address, server_key=key.public, key=KeyPair(os.urandom(32)))
-        far = await listener.accept()
-        await near.write(b"first")
-        assert await far.read_exactly(5) == b"first"
-        thief.takes = True
+    async with joined_through(Swallower) as (near, far, thief):
         near.flow.paths[next(iter(near.flow.paths))].close("lost", reset=True)
         await far.write_source(lambda _, count: bytes(count), 4 << 20)
         await until(lambda: far.flow.lost_paths > 3, 10.0)
@@ -624,10 +594,6 @@ async def test_who_is_on_one_network_does_not_stop_the_session_on_the_next_one(m
             await asyncio.sleep(0.2)
         async with asyncio.timeout(5.0):
             assert await near.read_exactly(4 << 20) == bytes(4 << 20)
-        for each in (near, far):
-            each.abort("the test is over")
-            await each.drained()
-        server.close()
 
 
 async def test_paths_that_are_lost_while_their_network_rests_are_forgotten_at_once(

@@ -78,7 +78,7 @@ async def test_names_that_nobody_answers_for_keep_only_their_own_client_waiting(
             for each in floods:
                 each.cancel()
             await asyncio.sleep(0.1)
-            assert len(asyncio.all_tasks()) < 30, "what nobody waits for is looked up all the same"
+            assert len(asyncio.all_tasks()) < 30, "names are looked up that no request waits for"
     finally:
         answers.set()
         await asyncio.gather(*floods, return_exceptions=True)

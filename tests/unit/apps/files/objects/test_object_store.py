@@ -196,7 +196,7 @@ async def test_what_an_origin_announces_takes_no_disk_and_leaves_no_room(store, 
 
 
 async def test_what_is_removed_counts_until_nobody_reads_it(store):
-    """Objects that their origin broke off filled a disk of 30 GB while nobody took them."""
+    """Objects that their origin broke off filled a disk of 30 GB while no client took them."""
     reading = []
 
     async def fail(size):
@@ -228,7 +228,7 @@ async def test_what_is_removed_counts_until_nobody_reads_it(store):
 
 
 async def test_objects_on_their_way_have_a_limit_of_descriptors(store):
-    """Those that waited to ask a broken origin again took 1,022 of 1,024, so that no client came in."""
+    """Bound them: requests that waited to ask an origin again took 1,022 of 1,024 files."""
     for _ in range(MOST_OPEN):
         last = await coming(store, ME, 1)
     with pytest.raises(TransferError, match="64 objects are on their way"):

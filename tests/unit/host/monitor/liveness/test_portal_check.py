@@ -111,8 +111,8 @@ async def test_what_a_rule_forbids_is_not_asked_and_tells_nothing(forbidden):
     async with surroundings(Resolver({"page.test": "::1", "known.test": "::1"})) as around:
         page = TestPage.of(f"http://page.test:{around.web}/", "")
         port = around.port if forbidden == "names" else around.web
-        may = lambda _network, _address, to: to != port  # noqa: E731
-        found = await PortalCheck(page, "known.test", around.port, may)(LO6, 0.5)
+        check = PortalCheck(page, "known.test", around.port, lambda *asked: asked[2] != port)
+        found = await check(LO6, 0.5)
     assert (found.verdict, around.asked) == (PortalVerdict.UNCLEAR, 0)
     assert "rule of yours" in found.why
 

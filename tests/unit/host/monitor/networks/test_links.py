@@ -410,7 +410,7 @@ async def test_the_monitor_tells_what_stays_within_the_host():
 
 @pytest.mark.parametrize("kind", ["", "tun"])
 async def test_no_interface_beside_takes_in_a_networks_hosts_or_a_helpers_gateway(kind):
-    """What such hosts carry counts, or a hard budget of helpers would be off."""
+    """Count flows to such hosts, or a hard budget of helpers is off."""
     source = PlayedTables(tables("wlan0", "vpn0"))
     del source.now.routes[2]
     source.now.links[2] = Link(2, "vpn0", kind, 1, 0x10041)
