@@ -4,32 +4,33 @@
     s.setsockopt(blocking.SOL_SESSION, blocking.SO_DEADLINE, 600)
     s.connect(("server.example", 9000))
 
-A thread of the process runs the event loop of all its sockets. The loop reads each session ahead into
-the socket's buffer, and wakes the threads that wait for it. Any thread may call any socket. `fileno` is
-for `select`, which may wait for sessions and TCP sockets together.
+The program has one end of a pair of kernel sockets, so that time-outs, `select` and threads are the
+kernel's matter. A thread of the process runs the event loop of all its sockets, which carries bytes
+between the other end of each pair and its session.
 """
 
 import asyncio
 import atexit
 import contextlib
 import errno
+import fcntl
 import os
 import socket as bsd
+import struct
+import termios
 import threading
-import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, Self, TypeVar
 
 from cedos.errors import CedosError, ConfigError, HostError, SessionError, SessionRefusedError
+from cedos.kernel.interface_socket import receive
 from cedos.session.protocol.buffer_manager import BufferManager
-from cedos.session.protocol.schedulers import DEFAULT
 from cedos.session.sockets import sockets
 from cedos.session.sockets.connection import STREAM_LABEL, Connection
 from cedos.session.sockets.listener import Listener, open_bound
 
-_READ_AHEAD: Final = 1 << 20
+_CARRIED_BYTES: Final = 1 << 16
 _AT_EXIT_S: Final = 3.0
 
 T = TypeVar("T")
@@ -43,78 +44,56 @@ SO_RCVBUFTH: Final = 3  # (low, high) bytes: when cellular networks are used
 SO_LABEL: Final = 4  # of the stream: a cedos.model.Label
 SO_SERVER_KEY: Final = 5  # 32 bytes, before `connect`; without, the key in the user's file
 SO_KEY: Final = 6  # a KeyPair, before `connect` and `listen`; without, the user's own
-SO_SCHEDULER: Final = 7  # the name of a path scheduler, before `connect` and `listen`
-SO_NETWORKS: Final = 8  # a function, as `connect(networks=...)`
-SO_CHOOSER: Final = 9  # a cedos.session.io.advice.Chooser, before `connect`
-
-
-class _Background:
-    """The event loop of a process's sockets, and the thread that runs it."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
-        threading.Thread(target=self.loop.run_forever, name="cedos-session", daemon=True).start()
-
-    def run(self, wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine in the loop and wait for its end.
-
-        OSError: see `_as_os_error`. TimeoutError: not in time; the coroutine is cancelled then.
-        """
-        future = asyncio.run_coroutine_threadsafe(wanted, self.loop)
-        try:
-            return future.result(timeout_s)
-        except CedosError as error:
-            raise _as_os_error(error) from error
-        except BaseException:
-            future.cancel()
-            raise
-
-    def spawn(self, wanted: Coroutine[Any, Any, None]) -> None:
-        """Start a coroutine in the loop, from any thread, without waiting for its end."""
-
-        def start() -> None:
-            task = self.loop.create_task(wanted)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-        self.loop.call_soon_threadsafe(start)
-
 
 _making = threading.Lock()
-_shared: _Background | None = None
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_loop: asyncio.AbstractEventLoop | None = None
+_sessions: "set[socket]" = set()  # whose sessions have not ended
 
 
-def _background() -> _Background:
+def _shared_loop() -> asyncio.AbstractEventLoop:
     """Return the process's loop; the first call makes it, in the network namespace of its thread."""
-    global _shared  # noqa: PLW0603 - a process has one loop for all its sockets
+    global _loop  # noqa: PLW0603 - a process has one loop for all its sockets
     with _making:
-        _shared = _shared or _Background()
-        return _shared
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="cedos-session", daemon=True).start()
+        return _loop
+
+
+def _run(wanted: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    """Run a coroutine in the loop and wait for its end.
+
+    OSError: see `_as_os_error`. TimeoutError: not in time; the coroutine is cancelled then.
+    """
+    future = asyncio.run_coroutine_threadsafe(wanted, _shared_loop())
+    try:
+        return future.result(timeout_s)
+    except CedosError as error:
+        raise _as_os_error(error) from error
+    except BaseException:
+        future.cancel()
+        raise
 
 
 def _after_fork() -> None:
     """Forget the parent's loop and sessions in a forked child: the parent goes on with them."""
-    global _shared, _making
-    _shared, _making = None, threading.Lock()
-    _connections.clear()
-
-
-async def _close(connection: Connection) -> None:
-    with contextlib.suppress(SessionError):  # the program has closed the socket: no call can fail
-        await connection.close()
+    global _loop, _making
+    _loop, _making = None, threading.Lock()
+    _sessions.clear()
 
 
 def _leave_all() -> None:
     """Deliver what a program has sent that ends without `close`, as TCP does."""
+    left = list(_sessions)
+    for each in left:
+        each.close()
 
     async def leave() -> None:
-        await asyncio.gather(*(each.leave() for each in _connections), return_exceptions=True)
+        await asyncio.gather(*(each._leave() for each in left), return_exceptions=True)
 
-    if _connections:
+    if left:
         with contextlib.suppress(OSError):
-            _background().run(leave(), _AT_EXIT_S)
+            _run(leave(), _AT_EXIT_S)
 
 
 atexit.register(_leave_all)
@@ -129,20 +108,20 @@ class socket:  # noqa: N801 - as the standard library's
     """
 
     def __init__(self) -> None:
-        self._timeout_s = bsd.getdefaulttimeout()
         self._options: dict[int, Any] = {}
         self._address = self._peer = ("", 0)
         self._bound: bsd.socket | None = None
         self._listener: Listener | None = None
         self._connection: Connection | None = None
-        # The loop and the program's threads share the following fields, under this lock.
-        self._changed = threading.Condition()
+        self._closed = False
+        # The program's end of the pair, and the loop's. A listener's has a byte while a session waits.
+        self._shown, self._hidden = bsd.socketpair()
+        self._hidden.setblocking(False)
         self._accepted: deque[Connection] = deque()
-        self._ahead: deque[memoryview] = deque()  # read from the session, not yet by the program
-        self._ahead_bytes = 0
-        self._eof = self._closed = self._has_room = False
+        self._accepting = threading.Lock()
+        self._tasks: list[asyncio.Task[None]] = []  # in the loop: one from the program, one to it
+        self._eof = False  # the program's end has the peer's whole stream
         self._failure: SessionError | None = None
-        self._ready = _Readiness()
 
     # Options
 
@@ -150,16 +129,14 @@ class socket:  # noqa: N801 - as the standard library's
         """Set an option. OSError: ENOPROTOOPT: a session has no such option."""
         self._options[_known(level, option)] = value
         if self._connection is not None:
-            _background().run(self._apply())
+            _run(self._apply(self._connection))
 
     def getsockopt(self, level: int, option: int) -> Any:
         """Return an option's value; None where it was not set."""
         return self._options.get(_known(level, option))
 
-    async def _apply(self) -> None:
-        connection, options = self._connection, self._options
-        if connection is None:  # closed meanwhile
-            return
+    async def _apply(self, connection: Connection) -> None:
+        options = self._options
         connection.label = options.get(SO_LABEL, connection.label)
         thresholds, deadline_s = options.get(SO_RCVBUFTH), options.get(SO_DEADLINE)
         buffer = thresholds and BufferManager(low_bytes=thresholds[0], high_bytes=thresholds[1])
@@ -168,22 +145,25 @@ class socket:  # noqa: N801 - as the standard library's
                 deadline_s=deadline_s,
                 expected_bytes=options.get(SO_ESIZE, 0),
                 buffer=buffer,
-                buffered=lambda: self._ahead_bytes,
+                buffered=self._unread_bytes,
             )
+
+    def _unread_bytes(self) -> int:
+        if self._closed:
+            return 0
+        found = fcntl.ioctl(self._shown, termios.FIONREAD, bytes(4))
+        return int(struct.unpack("i", found)[0])
 
     def settimeout(self, seconds: float | None) -> None:
         """Let calls wait so long; None: without limit; 0: not at all."""
-        if seconds is not None and not 0.0 <= seconds < 1e9:
-            raise ValueError(f"{seconds} is no time-out; seconds from 0 on, or None, are")
-        self._timeout_s = None if seconds is None else float(seconds)
+        self._shown.settimeout(seconds)
 
     def setblocking(self, yes: bool) -> None:
-        self._timeout_s = None if yes else 0.0
+        self._shown.setblocking(yes)
 
     def fileno(self) -> int:
         """Return a descriptor for `select` alone; -1 once closed."""
-        with self._changed:
-            return -1 if self._closed else self._ready.fileno()
+        return self._shown.fileno()
 
     # Connecting and listening
 
@@ -206,34 +186,35 @@ class socket:  # noqa: N801 - as the standard library's
             self.bind(("", 0))
         assert self._bound is not None
         self._bound.listen(max(backlog, 1))
-        self._listener = _background().run(self._listen(self._bound))
+        self._listener = _run(self._listen(self._bound))
 
     async def _listen(self, bound: bsd.socket) -> Listener:
-        key, scheduler = self._options.get(SO_KEY), self._options.get(SO_SCHEDULER, DEFAULT)
-        listener = await sockets.listen(
-            self._address, key=key, listening=bound, scheduler=scheduler
-        )
-        listener.on_new(lambda: self._on_new(listener))
+        key = self._options.get(SO_KEY)
+        listener = await sockets.listen(self._address, key=key, listening=bound)
+        self._tasks.append(asyncio.get_running_loop().create_task(self._collect(listener)))
         return listener
 
-    def _on_new(self, listener: Listener) -> None:
-        with self._changed:
-            while (connection := listener.accept_now()) is not None:
-                self._accepted.append(connection)
-            self._ready.set_readable(bool(self._accepted))
-            self._changed.notify_all()
+    async def _collect(self, listener: Listener) -> None:
+        with contextlib.suppress(SessionError):  # the listener has been closed
+            while True:
+                connection = await listener.accept()
+                with self._accepting:
+                    self._accepted.append(connection)
+                    if len(self._accepted) == 1:
+                        self._hidden.send(b"1")
 
     def accept(self) -> "tuple[socket, tuple[str, int]]":
         """Return the next session and the address that its first connection came from."""
-        with self._changed:
-            self._check_open()
-            if self._listener is None:
-                raise _os_error(errno.EINVAL, "the socket does not listen")
-            self._wait(lambda: bool(self._accepted), self._timeout_s)
+        self._check_open()
+        if self._listener is None:
+            raise _os_error(errno.EINVAL, "the socket does not listen")
+        self._through(self._shown.recv, 1)
+        with self._accepting:
             connection = self._accepted.popleft()
-            self._ready.set_readable(bool(self._accepted))
+            if self._accepted:
+                self._hidden.send(b"1")
         made = socket()
-        _background().run(made._take(connection))
+        _run(made._take(connection))
         return made, connection.peer_address
 
     def connect(self, address: str | tuple[str, int]) -> None:
@@ -251,7 +232,7 @@ class socket:  # noqa: N801 - as the standard library's
         self._check_open()
         if self._connection is not None or self._bound is not None:
             raise _os_error(errno.EISCONN, "the socket is connected, or bound to listen")
-        _background().run(self._connect(address))
+        _run(self._connect(address))
 
     async def _connect(self, address: str | tuple[str, int]) -> None:
         options = self._options
@@ -261,93 +242,83 @@ class socket:  # noqa: N801 - as the standard library's
             key=options.get(SO_KEY),
             label=options.get(SO_LABEL, STREAM_LABEL),
             deadline=options.get(SO_DEADLINE),
-            timeout_s=self._timeout_s or sockets.FIRST_PATH_S,
-            networks=options.get(SO_NETWORKS),
-            chooser=options.get(SO_CHOOSER),
-            scheduler=options.get(SO_SCHEDULER, DEFAULT),
+            timeout_s=self._shown.gettimeout() or sockets.FIRST_PATH_S,
         )
         await self._take(connection)
 
     async def _take(self, connection: Connection) -> None:
         """Make a session this socket's; in the loop."""
-        with self._changed:
-            if self._closed:  # while the session was made
-                _background().spawn(_close(connection))
-                return
-            self._connection = connection
-            _connections.add(connection)
+        self._connection = connection
+        _sessions.add(self)
         for path in list(connection.flow.paths.values())[:1]:
             self._peer, self._address = path.peer_address(), path.own_endpoint()
-        connection.on_change(self._on_change)
-        await self._apply()
-        self._on_change()
+        create_task = asyncio.get_running_loop().create_task
+        self._tasks = [create_task(self._bring(connection)), create_task(self._send_on(connection))]
+        if self._closed:  # while the session was made
+            await self._end(connection)
+        else:
+            await self._apply(connection)
 
     # The stream
 
-    def _on_change(self) -> None:
-        """Read ahead, and wake the threads that wait; in the loop, after each change of the session."""
-        with self._changed:
-            if (connection := self._connection) is None:  # closed before this call's turn
-                return
-            while self._ahead_bytes < _READ_AHEAD and (data := connection.read_now()):
-                self._ahead.append(memoryview(data))
-                self._ahead_bytes += len(data)
-            self._eof, self._failure = connection.at_eof, connection.failure
-            self._has_room = connection.room_bytes > 0 or connection.ended
-            self._ready.set_readable(self._readable())
-            self._ready.set_writable(self._has_room)
-            self._changed.notify_all()
+    async def _bring(self, connection: Connection) -> None:
+        """Hand the program what comes, until the stream ends or the program has closed the socket."""
+        loop = asyncio.get_running_loop()
+        try:
+            while data := await connection.read(_CARRIED_BYTES):
+                await loop.sock_sendall(self._hidden, data)
+            self._eof = True
+            self._hidden.shutdown(bsd.SHUT_WR)
+        except SessionError as error:
+            self._fail(error)
+        except OSError:
+            pass
 
-    def _readable(self) -> bool:
-        return bool(self._ahead) or self._eof or self._failure is not None
+    async def _send_on(self, connection: Connection) -> None:
+        """Send what the program writes, until it ends the stream."""
+        try:
+            while data := await receive(self._hidden, _CARRIED_BYTES):
+                await connection.write(data)
+            connection.finish()
+        except SessionError as error:
+            self._fail(error)
+
+    def _fail(self, error: SessionError) -> None:
+        """Wake all that wait: the session has ended."""
+        self._failure = self._failure or error
+        with contextlib.suppress(OSError):
+            self._hidden.shutdown(bsd.SHUT_RDWR)
 
     def recv(self, bufsize: int) -> bytes:
         """Return the next bytes of the stream; empty at its end."""
-        with self._changed:
-            self._connected()
-            self._wait(self._readable, self._timeout_s)
-            if not self._ahead:
-                if self._failure is not None and not self._eof:
-                    raise _as_os_error(self._failure) from self._failure
-                return b""
-            full = self._ahead_bytes >= _READ_AHEAD  # the session may have more
-            chunk = self._ahead.popleft()
-            if len(chunk) > bufsize:
-                self._ahead.appendleft(chunk[bufsize:])
-            data = bytes(chunk[:bufsize])
-            self._ahead_bytes -= len(data)
-            self._ready.set_readable(self._readable())
-        if full:
-            _background().loop.call_soon_threadsafe(self._on_change)
+        self._connected()
+        data = self._through(self._shown.recv, bufsize)
+        if not (data or self._eof or self._failure is None):
+            raise _as_os_error(self._failure) from self._failure
         return data
 
     def send(self, data: Any) -> int:
         """Hand bytes to the stream; return how many of them there was room for."""
-        return self._send(bytes(memoryview(data)), self._timeout_s)
+        self._connected()
+        return self._through(self._shown.send, data)
 
     def sendall(self, data: Any) -> None:
         """Hand all bytes to the stream. TimeoutError: no room in time; a part may have been taken."""
-        view = memoryview(data).cast("B")
-        ends_s = time.monotonic() + (self._timeout_s or 0.0)
-        while view:
-            left_s = max(ends_s - time.monotonic(), 1e-3) if self._timeout_s else self._timeout_s
-            view = view[self._send(bytes(view[:_READ_AHEAD]), left_s) :]
+        self._connected()
+        self._through(self._shown.sendall, data)
 
-    def _send(self, data: bytes, timeout_s: float | None) -> int:
-        taken = 0
-        while data and not taken:
-            with self._changed:
-                connection = self._connected()
-                self._wait(lambda: self._has_room, timeout_s)
-            taken = _background().run(self._write(connection, data))
-        return taken
-
-    async def _write(self, connection: Connection, data: bytes) -> int:
-        taken = connection.write_now(data)
-        with self._changed:
-            self._has_room = connection.room_bytes > 0
-            self._ready.set_writable(self._has_room)
-        return taken
+    def _through(self, call: Callable[[Any], T], argument: Any) -> T:
+        """Do a call of the kernel's socket; raise what has ended this one, or its session."""
+        try:
+            found = call(argument)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            self._check_open()
+            if self._failure is None:
+                raise
+            raise _as_os_error(self._failure) from error
+        if not found:
+            self._check_open()
+        return found
 
     # Ending
 
@@ -355,25 +326,40 @@ class socket:  # noqa: N801 - as the standard library's
         """End the stream to the peer: SHUT_WR, or SHUT_RDWR. The peer's own stream goes on."""
         if how not in (bsd.SHUT_WR, bsd.SHUT_RDWR):
             raise _os_error(errno.EINVAL, "a session ends its own way; SHUT_WR would be right")
-        _background().run(self._finish(self._connected()))
-
-    async def _finish(self, connection: Connection) -> None:
-        connection.finish()
+        self._connected()
+        self._shown.shutdown(bsd.SHUT_WR)
 
     def close(self) -> None:
         """End the session without waiting; what was sent still arrives, if it can."""
-        with self._changed:
-            connection, listener = self._connection, self._listener
-            self._connection = self._listener = None
-            self._closed = True
-            self._ready.close()
-            self._changed.notify_all()
-        if self._bound is not None and listener is None:
+        if self._closed:
+            return
+        self._closed = True
+        self._shown.shutdown(bsd.SHUT_RDWR)  # wakes the threads that wait
+        self._shown.close()
+        if self._connection is not None:
+            asyncio.run_coroutine_threadsafe(self._end(self._connection), _shared_loop())
+            return
+        if self._listener is not None:
+            _run(self._listener.close())
+        elif self._bound is not None:
             self._bound.close()
-        if connection is not None:
-            _background().spawn(_close(connection))
-        if listener is not None:
-            _background().run(listener.close())
+        self._hidden.close()
+
+    async def _end(self, connection: Connection) -> None:
+        bringing, sending = self._tasks
+        bringing.cancel()
+        await asyncio.wait({sending})
+        self._hidden.close()
+        with contextlib.suppress(
+            SessionError
+        ):  # the program has closed the socket: no call can fail
+            await connection.close()
+        _sessions.discard(self)
+
+    async def _leave(self) -> None:
+        await asyncio.wait({self._tasks[1]})
+        if self._connection is not None:
+            await self._connection.leave()
 
     def getsockname(self) -> tuple[str, int]:
         """Return the address of a listener, or this host's end of a session's first connection."""
@@ -395,16 +381,6 @@ class socket:  # noqa: N801 - as the standard library's
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    # Waiting
-
-    def _wait(self, wanted: Callable[[], bool], timeout_s: float | None) -> None:
-        """Wait until a condition holds or the socket is closed; with the lock held."""
-        if not self._changed.wait_for(lambda: self._closed or wanted(), timeout_s):
-            if timeout_s == 0:
-                raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-            raise TimeoutError("timed out")
-        self._check_open()
-
     def _connected(self) -> Connection:
         self._check_open()
         if self._connection is None:
@@ -416,63 +392,8 @@ class socket:  # noqa: N801 - as the standard library's
             raise _os_error(errno.EBADF, "the socket is closed")
 
 
-class _Readiness:
-    """A file descriptor that `select` finds readable and writable as the socket is.
-
-    It is one end of a pair of kernel sockets, made at the first call of `fileno`. A byte written to the
-    other end makes it readable; filling its own buffer makes it not writable. Callers hold the lock.
-    """
-
-    def __init__(self) -> None:
-        self._ends: tuple[bsd.socket, bsd.socket] | None = None  # shown and hidden
-        self._readable = self._writable = False
-
-    def fileno(self) -> int:
-        if self._ends is None:
-            shown, hidden = self._ends = bsd.socketpair()
-            for each in self._ends:
-                each.setblocking(False)
-            shown.setsockopt(bsd.SOL_SOCKET, bsd.SO_SNDBUF, 1)  # the least that the kernel allows
-            if self._readable:
-                hidden.send(b"r")
-            if not self._writable:
-                self._fill(shown)
-        return self._ends[0].fileno()
-
-    def set_readable(self, yes: bool) -> None:
-        if self._ends is not None and yes is not self._readable:
-            shown, hidden = self._ends
-            if yes:
-                hidden.send(b"r")
-            else:
-                shown.recv(1)
-        self._readable = yes
-
-    def set_writable(self, yes: bool) -> None:
-        if self._ends is not None and yes is not self._writable:
-            shown, hidden = self._ends
-            if yes:
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        hidden.recv(1 << 20)
-            else:
-                self._fill(shown)
-        self._writable = yes
-
-    @staticmethod
-    def _fill(shown: bsd.socket) -> None:
-        with contextlib.suppress(BlockingIOError):
-            while True:
-                shown.send(bytes(8_192))
-
-    def close(self) -> None:
-        for each in self._ends or ():
-            each.close()
-        self._ends = None
-
-
 def _known(level: int, option: int) -> int:
-    if level == SOL_SESSION and SO_DEADLINE <= option <= SO_CHOOSER:
+    if level == SOL_SESSION and SO_DEADLINE <= option <= SO_KEY:
         return option
     raise OSError(errno.ENOPROTOOPT, f"a session has no option {option} of level {level:#x}")
 

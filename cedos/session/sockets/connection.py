@@ -196,10 +196,6 @@ class Connection:
         return self._core.receiver.stream.received.floor
 
     @property
-    def readable_bytes(self) -> int:
-        return self._core.readable_bytes
-
-    @property
     def held_bytes(self) -> int:
         """Return what the session keeps in memory for its application and its peer."""
         return self._core.held_bytes
@@ -209,19 +205,6 @@ class Connection:
         """Return what arrived and is kept in memory, as it is unfinished or was not read."""
         partial = sum(path.channel.partial_bytes for path in self.flow.paths.values())
         return self._core.unread_bytes + partial
-
-    @property
-    def at_eof(self) -> bool:
-        return self._core.at_eof
-
-    @property
-    def receivable(self) -> int:
-        return self._core.receivable
-
-    @property
-    def room_bytes(self) -> int:
-        """Return how much of the stream the session would keep now; 0 once it has ended."""
-        return 0 if self._over else self._core.sender.room_bytes
 
     @property
     def failure(self) -> SessionError | None:

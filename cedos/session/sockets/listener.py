@@ -130,7 +130,6 @@ class Listener:
         self._timer: asyncio.TimerHandle | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._closed = False
-        self._on_new: Callable[[], None] | None = None
         driver.acquire(self)
         self._listen()
 
@@ -154,18 +153,13 @@ class Listener:
         SessionError: the listener has been closed.
         """
         while True:
-            connection = self.accept_now()
-            if connection is not None:
-                return connection
+            if self._new:
+                return self._new.popleft()
             if self._closed:
                 raise SessionError("the listener has been closed")
             waiter = self._driver.loop.create_future()
             self._waiters.append(waiter)
             await waiter
-
-    def accept_now(self) -> Connection | None:
-        """Return what `accept` would, or None where there is no session."""
-        return self._new.popleft() if self._new else None
 
     def _listen(self) -> None:
         self._pause = None
@@ -274,12 +268,6 @@ class Listener:
             if not waiter.done():
                 waiter.set_result(None)
                 break
-        if self._on_new is not None:
-            self._on_new()
-
-    def on_new(self, call: Callable[[], None]) -> None:
-        """Call `call`, in the loop, whenever `accept_now` has one more."""
-        self._on_new = call
 
     def stop(self) -> None:
         """Accept no more connections."""

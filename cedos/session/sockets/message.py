@@ -74,23 +74,14 @@ class DatagramCounts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PathReport:
-    """The state of one path; rates and times are None where they are not measured yet."""
+    """The state of one path; `rtt_s` is None where it is not measured yet."""
 
     network: str
     peer: str
     rtt_s: float | None
-    rate_bps: float | None
-    unsent_bytes: int
     stalled: bool
 
     @classmethod
     def of(cls, path: SessionPath) -> Self:
         facts = path.facts
-        return cls(
-            facts.network,
-            path.peer,
-            facts.rtt_s,
-            facts.rate_bps,
-            facts.unsent_bytes,
-            facts.stalled_at_s is not None,
-        )
+        return cls(facts.network, path.peer, facts.rtt_s, facts.stalled_at_s is not None)

@@ -35,7 +35,7 @@ class Session:
     up: dict[str, int] = field(default_factory=dict)
 
     def paths(self):
-        return [PathReport("wlan0", "192.0.2.1", None, None, 0, stalled=False)]
+        return [PathReport("wlan0", "192.0.2.1", None, stalled=False)]
 
     def received_by_network(self):
         return dict(self.down)
