@@ -1,7 +1,7 @@
 """Structured logs to standard error, for people, for programs and for the journal.
 
-`configure` once at the start; then `structlog.get_logger()` anywhere. Libraries that use the
-standard logging module come out in the same form.
+`configure` once at the start; then `get_logger()` anywhere. Libraries that use the standard logging
+module come out in the same form.
 """
 
 import io
@@ -16,7 +16,8 @@ from typing import Any, Literal, TextIO
 
 from cedos.plain_text import plain, plain_json
 
-# Without this, structlog imports rich for tracebacks that cedos never shows: 3 MB and 66 modules.
+# Without this, structlog imports rich for tracebacks that cedos never shows: 3 MB, 66 modules and a
+# fifth of a second. Therefore only this module imports structlog.
 _with_rich = "rich" in sys.modules
 if not _with_rich:
     sys.modules["rich"] = None  # type: ignore[assignment]
@@ -27,6 +28,9 @@ try:
 finally:
     if not _with_rich:
         del sys.modules["rich"]
+
+get_logger = structlog.get_logger
+BoundLogger = structlog.stdlib.BoundLogger
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["console", "json"]

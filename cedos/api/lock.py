@@ -18,12 +18,11 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from cedos.config.directories import directories
 from cedos.errors import AlreadyRunningError, HostError, PrivilegeError
 from cedos.kernel import own_file
 from cedos.kernel.privileges import PART_NAME
+from cedos.logs import get_logger
 
 _NAME: Final = "\0cedos-steers-this-network-namespace"
 _ROOT: Final = 0
@@ -31,7 +30,7 @@ _PID_BYTES: Final = 32
 _ENDING_S: Final = 0.5
 _BETWEEN_S: Final = 0.02
 _ANSWER_TIMEVAL: Final = struct.pack("@2l", 3, 0)  # seconds, and microseconds
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @contextmanager

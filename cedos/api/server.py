@@ -17,7 +17,6 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
-import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler
@@ -54,6 +53,7 @@ from cedos.errors import (
     PrivilegeError,
 )
 from cedos.kernel import own_file
+from cedos.logs import get_logger
 from cedos.model import Budget, PhoneUse
 
 IDLE_S: Final = 30.0
@@ -80,7 +80,7 @@ _STATUS: Final[dict[type[CedosError], int]] = {
 }
 
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Backend(Protocol):

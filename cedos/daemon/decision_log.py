@@ -9,19 +9,19 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
-import structlog
 
 from cedos.api.messages import DecisionMessage, NowMessage, flow_matches
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.daemon.told_connections import ToldConnections
 from cedos.errors import NotFoundError
+from cedos.logs import get_logger
 from cedos.model import CarriedConnection, Context, Decision, Network, Strategy
 from cedos.selector.decision.liveness import silent_s, why_dead
 from cedos.selector.decision.reason import seconds
 from cedos.storage.history import History
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _RECENT = 200
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import structlog
 
 from cedos.api.messages import RecordingMessage, RecordingRequest
 from cedos.controller.codec import (
@@ -39,8 +38,9 @@ from cedos.controller.flows.learning import Learning
 from cedos.controller.snapshot import snapshot
 from cedos.errors import HistoryError, NotFoundError, PrivilegeError
 from cedos.kernel import own_file
+from cedos.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # Events that are written together: so many, or those of so many seconds.
 _TOGETHER_S: Final = 2.0

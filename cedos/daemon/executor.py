@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final, TypeVar
 
-import structlog
-
 from cedos.api.messages import flow_text
 from cedos.controller import commands as do
 from cedos.controller.commands import Command
@@ -33,9 +31,10 @@ from cedos.host.lookups.answers import AnswerWatch
 from cedos.host.lookups.watch import LookupWatch
 from cedos.host.monitor.links import received_bytes
 from cedos.host.steer.steering import Steering
+from cedos.logs import get_logger
 from cedos.model import NetworkLife
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # The most tries to lead places of which the kernel refuses some.
 _MOST_TRIES: Final = 64

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-import structlog
-
 from cedos.controller.events import (
     FlowClosed,
     FlowOpened,
@@ -31,10 +29,11 @@ from cedos.host.profiler.profiler import Profiler
 from cedos.host.steer.mptcp.connection import ConnectionClosed, ConnectionOpened, SubflowUp
 from cedos.host.steer.steering import Steering
 from cedos.kernel.netlink import BatchedReader
+from cedos.logs import get_logger
 from cedos.model import Direction, FlowKey, FlowRecord, FlowSample
 from cedos.storage.history import History
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # Seconds between two looks at the captured packets.
 _TOGETHER_S = 0.02

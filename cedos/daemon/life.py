@@ -10,19 +10,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from cedos import logs
 from cedos.config import Config, found, load
 from cedos.errors import CedosError, ConfigError
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
+from cedos.logs import get_logger
 
 MANY: Final = 16_384
 _USED_UP: Final = frozenset({errno.EMFILE, errno.ENFILE})
 _APART_S: Final = 60.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Complaints:

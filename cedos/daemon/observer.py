@@ -9,8 +9,6 @@ from functools import partial
 from ipaddress import ip_address
 from math import inf
 
-import structlog
-
 from cedos.config import Config
 from cedos.config.sections import ProbesConfig
 from cedos.controller.commands import AskName, CheckPage, ShakeHands
@@ -43,10 +41,11 @@ from cedos.host.monitor.providers.screen import Screen
 from cedos.host.monitor.providers.series_file import SeriesProvider
 from cedos.host.monitor.providers.wifi import WifiProvider
 from cedos.kernel.rtnetlink import Counters
+from cedos.logs import get_logger
 from cedos.model import Address, Indicator, Network
 from cedos.selector.energy import PowerModel
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Question = AskName | CheckPage | ShakeHands
 _DNS, _HTTPS = 53, 443

@@ -7,8 +7,6 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from pathlib import Path
 
-import structlog
-
 from cedos.api.server import ControlServer
 from cedos.config import Config
 from cedos.config.directories import HISTORY_FILE, directories
@@ -56,11 +54,12 @@ from cedos.host.steer.kernel.filter_rules import QUEUE
 from cedos.host.steer.steering import Steering
 from cedos.kernel import conntrack, process_limits
 from cedos.kernel.service_manager import Notifier
+from cedos.logs import get_logger
 from cedos.storage.history import History
 from cedos.storage.sharing_status import neighbours
 from cedos.storage.usage import Usage
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _FLUSH_S = 1.0
 _SIZES_FILE = "sizes.json"

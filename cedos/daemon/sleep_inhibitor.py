@@ -3,14 +3,13 @@
 import os
 from typing import Final
 
-import structlog
-
 from cedos.host.monitor.bus import BusError, SystemBus
+from cedos.logs import get_logger
 
 _LOGIND: Final = ("org.freedesktop.login1", "/org/freedesktop/login1")
 _MANAGER: Final = "org.freedesktop.login1.Manager"
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class StayAwake:

@@ -8,8 +8,6 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from cedos.config import Config, unknown_names
 from cedos.controller.config import Choices, ControllerConfig
 from cedos.controller.flows.learning import Learning
@@ -19,6 +17,7 @@ from cedos.errors import HistoryError, HostError, ModelError
 from cedos.host.monitor.links import LinkMonitor
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.sizes import UNKNOWN, SizeHistory
+from cedos.logs import get_logger
 from cedos.model import Budget, Network
 from cedos.selector.energy import PowerModel
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
@@ -35,7 +34,7 @@ SIZES = "the sizes learned earlier"
 # The number of latest flows in the history that show how well networks are predicted.
 JUDGED_FLOWS = 1_000
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 POSTERIOR_FILE: Final = "posterior.json"
 POSTERIOR: Final = "what came of predictions"
 

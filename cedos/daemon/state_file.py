@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-import structlog
 
 from cedos.controller.decisions.user_rules import ALIASES, UserRules
 from cedos.controller.outbox import Outbox
 from cedos.kernel import own_file
+from cedos.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _RULES: Final = "the rules"
 # The pause before what could not be written is tried again.

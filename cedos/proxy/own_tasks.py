@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import structlog
+from cedos.logs import BoundLogger
 
 
 def failing(awaited: asyncio.Future[Any], call: Callable[[], object]) -> Callable[[], None]:
@@ -26,7 +26,7 @@ def failing(awaited: asyncio.Future[Any], call: Callable[[], object]) -> Callabl
 class OwnTasks:
     """Tasks of one owner. A task that fails is logged as `failed`, and harms no other."""
 
-    def __init__(self, log: structlog.stdlib.BoundLogger, failed: str) -> None:
+    def __init__(self, log: BoundLogger, failed: str) -> None:
         self._log, self._failed = log, failed
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import msgspec
-import structlog
 
 from cedos.apps.files.messages import (
     DIGEST_BYTES,
@@ -50,6 +49,7 @@ from cedos.apps.files.partial import (
 from cedos.apps.files.tree import FileHash, Tree, Version, listed, reader
 from cedos.errors import SessionError, TransferError
 from cedos.kernel.own_file import to_its_end
+from cedos.logs import get_logger
 from cedos.session import keys
 from cedos.session.io.flow import MOST_PATHS
 from cedos.session.protocol.crypto import host_id
@@ -298,7 +298,7 @@ THREADS_OF_ADDRESS: Final = 2
 # Lists that clients have not taken yet: eight of the largest ones.
 MOST_LISTED_BYTES: Final = 8 * LONGEST_LISTING
 
-log = structlog.get_logger("cedos-serve")
+log = get_logger("cedos-serve")
 
 
 def host_limits(files: int) -> HandshakeLimits:

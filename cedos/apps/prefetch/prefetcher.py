@@ -13,8 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
-import structlog
-
 from cedos.apps.prefetch.rates import Rates
 from cedos.apps.prefetch.surroundings import (
     Fetcher,
@@ -25,11 +23,12 @@ from cedos.apps.prefetch.surroundings import (
     Turn,
 )
 from cedos.errors import CedosError
+from cedos.logs import get_logger
 from cedos.model import Bulk, Label, Urgency
 from cedos.selector.prefetch.queue import Queue, State, ways
 
 T = TypeVar("T")
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 _AHEAD = Label(Urgency.BACKGROUND, Bulk.LARGE)
 _WANTED = Label(Urgency.FOREGROUND, Bulk.LARGE)

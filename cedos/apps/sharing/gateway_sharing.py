@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Final
 
 import msgspec
-import structlog
 
 from cedos.apps.sharing.own_identity import SharingClock
 from cedos.apps.sharing.protocol.accounting import GatewayAccounts
@@ -47,6 +46,7 @@ from cedos.apps.sharing.store import SharingStore
 from cedos.errors import SharingError
 from cedos.kernel import own_file, tcp_info
 from cedos.limits import TokenBucket
+from cedos.logs import BoundLogger, get_logger
 from cedos.selector.sharing import NOWHERE, BandwidthMap, MapRecord
 from cedos.session.io.path import SessionPath
 from cedos.session.protocol.in_flight import PathFlight
@@ -55,7 +55,7 @@ from cedos.session.sockets.connection import Connection
 
 _MOST_BYTES: Final = 32 << 20
 _APART_S: Final = 10.0
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 _COUNT_S: Final = 0.5
 _MOST_DECLARED: Final = 4096
 _MOST_DECLARED_EACH: Final = 64

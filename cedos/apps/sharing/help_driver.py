@@ -9,8 +9,6 @@ from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from cedos.apps.sharing.own_identity import SharingClock
 from cedos.apps.sharing.protocol.accounting import LARGE_BYTES
 from cedos.apps.sharing.protocol.commands import StartForwarding, StopForwarding
@@ -20,12 +18,13 @@ from cedos.apps.sharing.side_driver import Command, Side, SideDriver
 from cedos.errors import CedosError, SharingError
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import NOTHING, Forwarding
+from cedos.logs import BoundLogger, get_logger
 
 _COUNT_S: Final = 2.0  # reading the counters starts a process
 _UPLINK_S: Final = 10.0
 _AGAIN_S, _TRIES = 1.0, 5
 _OVERHEAD: Final = 0.1
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 _SUPPLIES: Final = Path("/sys/class/power_supply")
 
 

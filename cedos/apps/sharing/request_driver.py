@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from typing import Any, Final
 
-import structlog
-
 from cedos.api.budgets import BudgetMessage
 from cedos.apps.sharing.own_identity import SharingClock
 from cedos.apps.sharing.protocol.accounting import PERIOD_S
@@ -36,6 +34,7 @@ from cedos.apps.sharing.side_driver import Command, Side, SideDriver, asked
 from cedos.errors import CedosError
 from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.host.steer.sharing.helper_paths import HelperPaths
+from cedos.logs import BoundLogger, get_logger
 from cedos.model import FlowKey
 
 _LOOK_S: Final = 0.2
@@ -44,7 +43,7 @@ _SEGMENT_BYTES: Final = 1448
 _BUSY_BYTES: Final = 10_000  # in the time between two looks
 _IDLE_SHARE: Final = 0.05
 _RATES_S: Final = 60.0
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 _AGAIN_S: Final = 1.0
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-import structlog
-
 from cedos.apps.sharing.own_identity import AnswerKind, SharingClock, expected
 from cedos.apps.sharing.protocol.accounting import OwnCounts
 from cedos.apps.sharing.protocol.certificates import HostIdentity, Trust, UntrustedError
@@ -45,6 +43,7 @@ from cedos.apps.sharing.questions import (
 from cedos.apps.sharing.store import SharingStore
 from cedos.errors import CedosError, HostError
 from cedos.kernel.interface_socket import bind_to_interface
+from cedos.logs import BoundLogger, get_logger
 from cedos.storage.sharing_status import write_status
 
 _MOST_BYTES: Final = 2_048
@@ -56,7 +55,7 @@ Command = HelperCommand | RequestorCommand
 _LONGEST_S: Final = 1.0
 _RECEIPTS_S: Final = 5.0
 _AGAIN_S: Final = 1.0
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 Machine = TypeVar("Machine", RequestorMachine, HelperMachine)
 
 

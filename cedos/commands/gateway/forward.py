@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import structlog
 
 from cedos import logs
 from cedos.api.asking import DaemonChooser, DaemonRoutes
@@ -24,6 +23,7 @@ from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import process_limits
+from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
@@ -48,7 +48,7 @@ _LED_S: Final = 0.2
 _LOOPBACK: Final = ("127.0.0.1", "::1")
 _FORWARDING = re.compile(r"((?:\[[^\]]+\]:|[^:\[\]]+:)?\d+):((?:\[[^\]]+\]|[^:\[\]]+):\d+)")
 
-log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+log: Final[BoundLogger] = get_logger()
 
 
 def _far_end(text: str) -> tuple[str, int]:

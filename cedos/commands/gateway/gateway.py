@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, Self
 
 import click
-import structlog
 
 from cedos import logs
 from cedos.apps.files.objects.object_store import ObjectStore
@@ -26,6 +25,7 @@ from cedos.errors import CedosError, ConfigError, SharingError, TransferError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
+from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings, InvitedClients, default_path
 from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
@@ -39,7 +39,7 @@ from cedos.session.sockets.listener import open_listening
 _FIRST: Final = "laptop"
 _ANYWHERE: Final = ("", PORT)
 
-log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+log: Final[BoundLogger] = get_logger()
 
 
 @click.command(

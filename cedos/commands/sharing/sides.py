@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import structlog
 
 from cedos import logs
 from cedos.api.client import ControlClient
@@ -39,6 +38,7 @@ from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.sharing.undo import open_journal, undo_sharing
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import SHARING_PROTOCOL
+from cedos.logs import BoundLogger, get_logger
 from cedos.model import NetworkKind
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.gateway_link import GatewayLink
@@ -56,7 +56,7 @@ _TYPES: Final = {
     NetworkKind.ETHERNET: NetworkType.ETHERNET,
     NetworkKind.CELLULAR: NetworkType.LTE,
 }
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 _link_option = click.option(
     "--link", metavar="INTERFACE",
     help="The interface that the neighbours are on.  [default: the only one that is no uplink]",

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-import structlog
-
 from cedos.config import Config
 from cedos.controller.budgets.keepers import BudgetKeepers
 from cedos.controller.events import (
@@ -29,13 +27,14 @@ from cedos.daemon.driver import aligned_sleep
 from cedos.daemon.state_file import StateFile
 from cedos.errors import ConfigError, NotFoundError
 from cedos.limits import TokenBucket
+from cedos.logs import get_logger
 from cedos.model import Budget, PhoneUse, end_wrong
 from cedos.selector.budgets.keeper import Period, period_at, wall
 from cedos.selector.budgets.prices import amount
 from cedos.storage import budget_file
 from cedos.storage.usage import Usage
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 LEARNED_FILE: Final = "pacing.json"
 LEARNED: Final = "what budgets have learned"

@@ -22,8 +22,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, TypeVar
 
-import structlog
-
 from cedos.controller.commands import AnswerLookup, AskResolver
 from cedos.controller.events import Event, LookupAnswered, LookupAsked, ResolverReplied
 from cedos.errors import CedosError, HostError, PrivilegeError
@@ -34,6 +32,7 @@ from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.classic_bpf import PACKET_TYPE, Assembler
 from cedos.kernel.interface_socket import interface_socket, receive
+from cedos.logs import get_logger
 from cedos.model import Address, FlowKey, Network
 
 TIMEOUT_S = 2.0
@@ -52,7 +51,7 @@ _FRAGMENT: Final = 0x1FFF
 _LOCAL: Final = frozenset(
     ("local", "lan", "home", "home.arpa", "internal", "localdomain", "corp", "localhost")
 )
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _K = TypeVar("_K")
 _IPV4: Final = struct.Struct("!BBHHHBBH4s4s")
 _IPV6: Final = struct.Struct("!IHBB16s16s")

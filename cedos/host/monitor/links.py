@@ -20,8 +20,6 @@ from itertools import product
 from pathlib import Path
 from typing import Final, Generic, Protocol, TypeVar
 
-import structlog
-
 from cedos.errors import HostError
 from cedos.host.costly_reads import CostlyReads
 from cedos.host.monitor.events import Change, Mailbox, NetworkEvent
@@ -57,9 +55,10 @@ from cedos.kernel.policy_routing import (
 )
 from cedos.kernel.rtnetlink import Counters, Link, LinkAddress
 from cedos.limits import TokenBucket
+from cedos.logs import get_logger
 from cedos.model import Address, Network, NetworkKind, NetworkOverride, NextHop, Translator
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _PRICE_MB: Final = 1e9
 _T = TypeVar("_T")
 

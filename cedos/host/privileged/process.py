@@ -22,8 +22,6 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast, get_type_hints
 
-import structlog
-
 from cedos import errors
 from cedos.api import lock
 from cedos.errors import CedosError, HostError
@@ -39,9 +37,10 @@ from cedos.host.steer.kernel.rescue import RescueKernel, operations
 from cedos.kernel import privileges
 from cedos.kernel.mptcp import PathManagerCommand
 from cedos.kernel.privileges import EventSocket, PacketSocket, PrivilegedSocket, delegated
+from cedos.logs import get_logger
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 

@@ -8,18 +8,17 @@ The record of the packet filter stands for the chains: they are found by their n
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from cedos.errors import SteeringError
 from cedos.host.steer.journal_records import MPTCP_CLOSE_TIMEOUT, change_sysctl
 from cedos.host.steer.kernel.filter_rules import INTERFACE
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.mptcp.connections import MptcpConnections
 from cedos.host.steer.repairs import HeldSysctls, PacketFilter
+from cedos.logs import get_logger
 from cedos.model import Network
 from cedos.selector.decision.liveness import usable
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # The seconds for which the kernel keeps an MPTCP connection without subflows (by itself 60). Its
 # program learns nothing meanwhile. A second is enough for a subflow that is being joined.

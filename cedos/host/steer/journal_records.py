@@ -18,13 +18,13 @@ from typing import Final, Protocol
 from zlib import crc32
 
 import msgspec
-import structlog
 
 from cedos.errors import SteeringError
 from cedos.kernel.bpf import netns_cookie
 from cedos.kernel.sysctl import MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
+from cedos.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 # No name of an interface has one of these bytes (dev_valid_name); the last one is a space of Latin-1.
 _NO_NAME: Final = frozenset(b"/:\0 \t\n\v\f\r\xa0")
 CONNTRACK_ACCOUNTING: Final = "net.netfilter.nf_conntrack_acct"

@@ -19,8 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Final, TypeVar
 
-import structlog
-
 from cedos.errors import HostError
 from cedos.host.steer.journal_records import (
     CONNTRACK_ACCOUNTING,
@@ -35,8 +33,9 @@ from cedos.host.steer.journal_records import (
     is_marked,
 )
 from cedos.host.steer.kernel.interface import FilterPlan, SteeringKernel
+from cedos.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 _PERIOD_S: Final = 1.0
 # The least time between two looks at the packet filter, which others may change often, and the
 # same while a wall stands.

@@ -10,17 +10,16 @@ rescue on, whatever the first network still answers is dropped, so that never tw
 from collections.abc import Mapping
 from typing import Final
 
-import structlog
-
 from cedos.errors import HostError, SteeringError
 from cedos.host.steer.journal_records import MPTCP_FALLBACK, RESCUE, Append, change_sysctl
 from cedos.host.steer.kernel.interface import SteeringKernel, refusals
 from cedos.host.steer.mptcp.connections import MptcpConnections
 from cedos.host.steer.routing_rules import Routing
 from cedos.kernel.sock_diag import ConnectingSocket
+from cedos.logs import get_logger
 from cedos.model import Address, FlowKey, Network
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # MPTCP takes so many repeated first packets for a sign that a middlebox removes its option, goes
 # on in plain TCP and, if that works, does without MPTCP for an hour. Packets that are repeated every

@@ -8,8 +8,6 @@ from ipaddress import ip_network
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from cedos.controller.commands import NOWHERE
 from cedos.controller.events import HostDefault
 from cedos.errors import CedosError, HostError, PrivilegeError, SteeringError
@@ -46,11 +44,12 @@ from cedos.host.steer.rule_wall import RuleWall
 from cedos.host.steer.undo import restore, undo_all
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import PROTOCOLS
+from cedos.logs import get_logger
 from cedos.model import FlowKey, Network, Strategy
 
 __all__ = ["Steering", "restore"]
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 # Changes of the host's routing within this time are handled together.
 _SETTLE_S: Final = 0.05

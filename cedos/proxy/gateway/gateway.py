@@ -14,13 +14,12 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from cedos.errors import ConfigError, NotFoundError, SessionError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import own_file, process_limits
 from cedos.kernel.process_limits import MemoryRoom
 from cedos.limits import TokenBucket
+from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.gateway_session import (
     GatewaySession,
     NameService,
@@ -53,7 +52,7 @@ OPENS_AT_ONCE: Final = 8_192
 OPENS_PER_S: Final = 1_000
 _LEAST_MEMORY: Final = 16 << 20
 _ADDRESS_BYTES: Final = 1_024
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,30}")
 
 

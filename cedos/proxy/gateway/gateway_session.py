@@ -12,9 +12,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-import structlog
-
 from cedos.errors import SessionAsleepError, SessionError, TransferError
+from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.origin import Origins, asking_user
 from cedos.proxy.gateway.packet_relay import Associations
 from cedos.proxy.http import LONGEST_HEAD, RefusedError, forwarded
@@ -29,7 +28,7 @@ from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
 from cedos.proxy.streams.unread import Unread
 from cedos.session.sockets.connection import Connection
 
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 # The lifetime of an answer. After this time the client has asked another resolver.
 ANSWER_S: Final = 2.0
 MOST: Final = 512

@@ -20,8 +20,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-import structlog
-
+from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.origin import Origins, asking_user
 from cedos.proxy.http import RefusedError
 from cedos.proxy.streams.association import ProxiedAssociation
@@ -61,7 +60,7 @@ Permitted = Callable[[str, int], Awaitable[list[str]]]
 MOST: Final = 4_096
 MOST_PER_CLIENT: Final = 512
 _CHECK_S: Final = 15.0
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger(__name__)
+_log: Final[BoundLogger] = get_logger(__name__)
 
 
 class RememberedPeers:

@@ -9,12 +9,11 @@ from math import inf
 from typing import Final, TypeVar
 from weakref import WeakValueDictionary
 
-import structlog
-
 from cedos.errors import CedosError, SessionError, SessionRefusedError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel.socket_owners import UNKNOWN
 from cedos.limits import TokenBucket
+from cedos.logs import get_logger
 from cedos.model import Label, is_address
 from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS, OPENS_AT_ONCE, OPENS_PER_S
 from cedos.proxy.http import RefusedError
@@ -61,7 +60,7 @@ UNUSED_S: Final = 600.0
 
 _Opened = TypeVar("_Opened", ProxiedStream, ProxiedAssociation)
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class GatewayUnreachableError(CedosError):

@@ -13,12 +13,11 @@ from http import HTTPStatus
 from ipaddress import ip_address, ip_network
 from typing import Final
 
-import structlog
-
 from cedos.errors import HostError
 from cedos.kernel import process_limits
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.limits import UsersTable
+from cedos.logs import get_logger
 from cedos.proxy.gateway.origin import GUARDED_PORTS, HIDDEN, DestinationRules, Origins
 from cedos.proxy.http import OnlyAnswer, RefusedError, RequestBody
 from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
@@ -58,7 +57,7 @@ _MOST_REFUSED: Final = 256
 _ABSENT: Final = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
 _EVERYTHING: Final = (ip_network("0.0.0.0/0"), ip_network("::/0"), *HIDDEN)
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Fail(StrEnum):

@@ -12,14 +12,13 @@ from ipaddress import ip_address
 from typing import Final
 from weakref import WeakValueDictionary
 
-import structlog
-
 from cedos.errors import HostError
 from cedos.host.monitor.dns_message import parse
 from cedos.host.monitor.resolvers import search_domains
 from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.limits import UsersTable
+from cedos.logs import get_logger
 from cedos.model import Address
 from cedos.proxy.local.direct import LocalNames, RuleBook, is_near
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
@@ -65,7 +64,7 @@ _NEAR_REVERSE: Final = (
 
 _MOST_KNOWN: Final = 2_048
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class KnownNames:

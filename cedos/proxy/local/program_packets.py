@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-import structlog
-
+from cedos.logs import get_logger
 from cedos.proxy.gateway.packet_relay import IDLE_S, PacketRelay, Permitted
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.gateway_link import AGAIN_S, GatewayUnreachableError
@@ -21,7 +20,7 @@ _MOST_WAITING: Final = 64
 # The way of a destination that has not answered is chosen again after this time.
 _TRIED_S: Final = 5.0
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 Came = Callable[[str, int, bytes], None]
 Refused = Callable[[str, int], None]

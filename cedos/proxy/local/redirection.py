@@ -13,8 +13,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from cedos.errors import HostError, PrivilegeError
 from cedos.kernel import sock_diag
 from cedos.kernel.bpf import (
@@ -40,6 +38,7 @@ from cedos.kernel.netlink import (
 from cedos.kernel.policy_routing import own_prefix_metrics, own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
 from cedos.kernel.socket_owners import UNKNOWN, Endpoint, SocketOwners
+from cedos.logs import get_logger
 from cedos.model import FlowKey
 from cedos.proxy.local import redirection_programs as programs
 from cedos.proxy.local.direct import NEAR
@@ -61,7 +60,7 @@ _PEER_NAMES: Final = {4: AttachType.INET4_GETPEERNAME, 6: AttachType.INET6_GETPE
 _SENDERS: Final = {4: AttachType.UDP4_RECVMSG, 6: AttachType.UDP6_RECVMSG}
 _SIX: Final = frozenset({AttachType.INET6_CONNECT, AttachType.UDP6_SENDMSG})
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ from itertools import count
 from math import inf
 from typing import Final
 
-import structlog
-
 from cedos.errors import SessionError
 from cedos.host.profiler.sizes import SizeHistory
+from cedos.logs import get_logger
 from cedos.model import Direction, Label
 from cedos.proxy.streams.association import KEPT_S, EarlyPackets, ProxiedAssociation
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
@@ -60,7 +59,7 @@ _NUMBER_BYTES: Final = 128
 # of unread ones must not fill memory.
 _LENT_BYTES: Final = 8 << 20
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Multiplexer:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, Protocol, Self
 from weakref import WeakValueDictionary
 
-import structlog
+from cedos.logs import get_logger
 
 # The memory of each piece beside its bytes. Without it thousands of one-byte pieces would count
 # for nothing.
@@ -20,7 +20,7 @@ CHUNK_BYTES: Final = 384
 MOST_BYTES: Final = 1 << 30
 MOST_OF_ONE_BYTES: Final = 1 << 28
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class Fillable(Protocol):

@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-import structlog
-
 from cedos.errors import SessionError
 from cedos.kernel import own_file
+from cedos.logs import get_logger
 from cedos.session.protocol.handshake.credentials import CREDENTIALS_BYTES, PEER_KEY, Credentials
 from cedos.session.protocol.handshake.limits import HostCounts
 from cedos.session.protocol.idle_record import IDLE_BYTES, IdleRecord, pack, unpack_session
@@ -323,7 +322,7 @@ RECORD_BYTES: Final = CREDENTIALS_BYTES + IDLE_BYTES + STATE_BYTES
 _IDLE: Final = slice(CREDENTIALS_BYTES, CREDENTIALS_BYTES + IDLE_BYTES)
 _SCAN_SLOTS: Final = 2_000
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 
 class IdleSessions:

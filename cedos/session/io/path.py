@@ -13,11 +13,10 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
 
-import structlog
-
 from cedos.errors import ProtocolError
 from cedos.kernel import tcp_info
 from cedos.kernel.interface_socket import bind_to_interface
+from cedos.logs import BoundLogger, get_logger
 from cedos.session.io.driver import TURN_S, Driver
 from cedos.session.io.path_estimator import PathEstimator
 from cedos.session.protocol.channel import Channel
@@ -37,7 +36,7 @@ _LINGER_RESET: Final = struct.pack("ii", 1, 0)
 # The most unsent bytes in the kernel (TCP_NOTSENT_LOWAT). They cannot move to another path, and no
 # urgent data can overtake them.
 UNSENT_BYTES: Final = 1 << 19
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger(__name__)
+_log: Final[BoundLogger] = get_logger(__name__)
 # With several paths, the time of sending that may wait in the kernel, but some records at least.
 # If a path fails, these data are sent again over another path behind its own queue.
 _UNSENT_S: Final = 0.1

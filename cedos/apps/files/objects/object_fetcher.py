@@ -12,7 +12,6 @@ from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
 
 import aiohttp
-import structlog
 from aiohttp import hdrs
 from yarl import URL
 
@@ -23,6 +22,7 @@ from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.apps.files.objects.origin_client import LookUp, OriginClient, words
 from cedos.apps.files.objects.stored_object import StoredObject
 from cedos.errors import TransferError
+from cedos.logs import BoundLogger, get_logger
 from cedos.web import AGENT, LEAST_BYTES, AnswerHead, blocks, strong_validator
 
 _BLOCK: Final = 1 << 17
@@ -45,7 +45,7 @@ _ASKED: Final[dict[str, str]] = {
 # The proxy streams a program's smaller answers instead of keeping them.
 _LEAST_KEPT: Final = 1 << 16
 
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import aiohttp
-import structlog
 from yarl import URL
 
 from cedos.apps.files.messages import (
@@ -26,11 +25,12 @@ from cedos.apps.files.objects.object_fetcher import ObjectFetcher, PassedOn
 from cedos.apps.files.objects.stored_object import ObjectRecord, OpenObject, StoredObject
 from cedos.apps.files.tree import reader
 from cedos.errors import SessionError, TransferError
+from cedos.logs import BoundLogger, get_logger
 from cedos.session.io.driver import current
 from cedos.session.protocol.crypto import host_id
 from cedos.session.sockets.connection import Connection
 
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 # The most unacknowledged objects of one session.
 MOST_AHEAD: Final = 8
 _GOODBYE_S: Final = 3.0

@@ -19,7 +19,6 @@ from typing import Final
 from uuid import uuid4
 
 import msgspec
-import structlog
 
 from cedos.apps.files.objects.stored_object import (
     LONGEST_RECORD,
@@ -37,6 +36,7 @@ from cedos.apps.files.objects.stored_object import (
 )
 from cedos.errors import TransferError
 from cedos.kernel import own_file
+from cedos.logs import BoundLogger, get_logger
 from cedos.session.io.driver import current
 
 # The most objects that one client has open; as many are on their way to it.
@@ -54,7 +54,7 @@ _OURS: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.js
 _NO_ROOM: Final = "the gateway has no room for it while it fetches others"
 _NOTHING: Final = Cost()
 
-_log: Final[structlog.stdlib.BoundLogger] = structlog.get_logger()
+_log: Final[BoundLogger] = get_logger()
 
 
 class ObjectStore:

@@ -29,12 +29,11 @@ import re
 from collections.abc import Collection, Iterator
 from typing import Final
 
-import structlog
-
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.iptables import Chain
+from cedos.logs import get_logger
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 
 QUEUE: Final = 7300
 _HELD: Final = tuple(

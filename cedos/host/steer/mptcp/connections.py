@@ -10,8 +10,6 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Final
 
-import structlog
-
 from cedos.errors import HostError, SteeringError
 from cedos.host.steer.journal_records import CONNECTIONS, Append, change_sysctl
 from cedos.host.steer.kernel.interface import SteeringKernel
@@ -27,9 +25,10 @@ from cedos.kernel.mptcp import MptcpEvent, MptcpEventKind, SetBackup
 from cedos.kernel.policy_routing import MAIN_TABLE, SeenRoute
 from cedos.kernel.sock_diag import TcpSocket
 from cedos.kernel.sysctl import MPTCP_ENABLED, MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
+from cedos.logs import get_logger
 from cedos.model import Address, FlowKey, Network, Strategy
 
-_log = structlog.get_logger(__name__)
+_log = get_logger(__name__)
 # A priority flag travels on one packet without acknowledgement. It is sent again after this time,
 # in case it was lost.
 _FLAGS_AGAIN_S: Final = 0.25
