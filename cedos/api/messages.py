@@ -224,19 +224,6 @@ class CarriedReport(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     problem: Annotated[str, Meta(max_length=MOST_PROBLEM)] = ""
 
 
-class ProbesMessage(ControlMessage, frozen=True, kw_only=True):
-    """The cost of all probes of one kind on one network; `energy_j` includes the radio's tails."""
-
-    network: str
-    kind: str
-    probes: int
-    failed: int
-    bytes_up: int
-    bytes_down: int
-    seconds: float
-    energy_j: float
-
-
 class PhoneMessage(ControlMessage, frozen=True, kw_only=True):
     """The use of metered networks; `source`: `configuration` or `command`."""
 
@@ -273,7 +260,6 @@ class StatusMessage(ControlMessage, frozen=True, kw_only=True):
     budget_problems: list[str] = []
     rule_problems: list[str] = []
     decisions: int = 0
-    probes: list[ProbesMessage] = []
     config_file: str | None = None
     carried: list[CarriedConnection] = []
     other_carried: int = 0

@@ -16,9 +16,9 @@ from cedos.api.messages import (
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
-from cedos.doctor import predicted_text
 from cedos.model import NO_DEFAULT_ROUTE, NetworkLife
-from cedos.plain_text import plain
+from cedos.plain_text import plain, rounded
+from predictors.base import Calibration
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
 # A delivery rate is a lower bound of the network's rate.
@@ -32,6 +32,8 @@ _RATES = {
 _STATES = {NetworkLife.CAPTIVE: "log-in", NetworkLife.DEAD: "silent", NetworkLife.SILENT: "silent"}
 # The age from which a round trip is shown with its age.
 _FRESH_S = 10.0
+# The fewest transfers that a sentence about predictions is based on.
+_LEAST = 5
 
 
 @click.command(
@@ -81,7 +83,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
             )
         if network.leads_to is not None:
             yield from render.wrapped(_helper(network))
-        yield from render.wrapped(predicted_text(network.name, network.predicted))
+        yield from render.wrapped(_predicted_text(network.name, network.predicted))
     yield ""
     yield from default_lines(status)
     if status.flows:
@@ -279,3 +281,15 @@ def _paths(connection: FlowMessage) -> Iterator[tuple[str, ...]]:
             render.rate(path.delivery_rate_bps),
             path.flow,
         )
+
+
+def _predicted_text(name: str, held: Calibration | None) -> str:
+    """Compare predictions with transfers in a sentence; empty if there were too few."""
+    if held is None or held.n < _LEAST or not held.expected_over_actual_median > 0.0:
+        return ""
+    # Actual over expected: below 1 the forecasts were longer than the transfers.
+    times = 1.0 / held.expected_over_actual_median
+    how = "right"
+    if not 0.95 <= times < 1.05:
+        how = f"{rounded(max(times, 1.0 / times), 2)} times too {'slow' if times < 1.0 else 'fast'}"
+    return f"Forecasts for {name} were {how} lately ({held.n} transfers)"

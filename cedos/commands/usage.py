@@ -13,7 +13,7 @@ from cedos.commands.budget import without_daemon
 from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, STATE, Manual, json_option
 from cedos.commands.console.render import echo
-from cedos.config import amounts, load
+from cedos.config import amounts
 from cedos.config.directories import Directories, directories
 from cedos.errors import ConfigError, DaemonUnreachableError, HistoryError, PrivilegeError
 
@@ -163,4 +163,4 @@ def _without_daemon(where: Directories, since_unix_s: float) -> UsageMessage:
         counted = used.by_network(usage, since_unix_s)
     finally:
         usage.close()
-    return used.by_server(counted, load().history.path or where.history)
+    return used.by_server(counted, where.history)

@@ -30,7 +30,7 @@ NetworkName = Annotated[
 Exponent = Annotated[float, Meta(ge=0, le=10)]
 Rate = Annotated[float, Meta(ge=0, le=1e6)]
 Interval = Annotated[float, Meta(ge=0.1, le=3600)]
-Offset = Annotated[float, Meta(ge=-1e9, le=1e9)]
+Instant = Annotated[float, Meta(ge=-1e9, le=1e12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 
@@ -144,14 +144,12 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     target_ipv6: str = "2606:4700:4700::1111"
     interval_s: Interval = 2.0
     idle_interval_s: Interval = 30.0
-    asleep_interval_s: Interval = 300.0
     timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
     dns: bool = True
     dns_name: Annotated[
         str, Meta(pattern=r"^([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?$", max_length=253)
     ] = "example.com"
     portal_url: Annotated[str, Meta(max_length=2000)] = "http://network-test.debian.org/nm"
-    portal_body: Annotated[str, Meta(max_length=1000)] = "NetworkManager is online"
 
     def __post_init__(self) -> None:
         _target(self.target, "target", IPv4Address, "1.1.1.1")
@@ -225,10 +223,9 @@ class PredictorsConfig(Section, frozen=True, kw_only=True):
 
 
 class HistoryConfig(Section, frozen=True, kw_only=True):
-    """`[history]`: the file of decisions and finished flows; no `path`: in the state directory."""
+    """`[history]`: the file of decisions and finished flows."""
 
     enabled: bool = True
-    path: Path | None = None
 
 
 class ProvidersConfig(Section, frozen=True, kw_only=True):
@@ -237,14 +234,8 @@ class ProvidersConfig(Section, frozen=True, kw_only=True):
     host: bool = True
     # CSV files by interface.
     series: dict[InterfaceName, Path] = msgspec.field(default_factory=dict)
-    # The time in the file at which it starts, by interface.
-    offset_s: dict[InterfaceName, Offset] = msgspec.field(default_factory=dict)
-    # The monotonic clock at that start; None: the daemon's start.
-    started_at_s: Annotated[float, Meta(ge=0, le=1e12)] | None = None
-
-    def __post_init__(self) -> None:
-        if stray := [name for name in self.offset_s if name not in self.series]:
-            raise ValueError(f"offset_s names {stray[0]}, which has no series")
+    # The monotonic clock at the file's second 0, by interface; by default the daemon's start.
+    started_at_s: dict[InterfaceName, Instant] = msgspec.field(default_factory=dict)
 
 
 class LogConfig(Section, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,7 +20,6 @@ from cedos.api.messages import (
     NetworkMessage,
     OtherDefaultMessage,
     PhoneMessage,
-    ProbesMessage,
     RecordingMessage,
     RecordingRequest,
     RuleMessage,
@@ -111,10 +110,6 @@ class ApiBackend:
             budget_problems=[*self.budgets.problems, *self._known.hard.problems],
             rule_problems=self.rule_problems(),
             decisions=self._known.decider.decisions,
-            probes=[
-                ProbesMessage(network=network, kind=kind, **asdict(total))
-                for network, kind, total in self.observer.prober.costs
-            ],
             config_file=str(self.config_file) if self.config_file else None,
             carried=carried,
             other_carried=other_carried,

@@ -19,7 +19,6 @@ from cedos.controller.events import (
     HandshakeEnded,
     IndicatorsRead,
     PageChecked,
-    PingEnded,
     PortalDoubted,
     PortalFinding,
     PortalVerdict,
@@ -28,22 +27,19 @@ from cedos.controller.events import (
     Witnessed,
 )
 from cedos.controller.networks.observation import NetworkObservation
-from cedos.daemon.budgets.metering import radios_of
 from cedos.host.monitor.bus import SystemBus
 from cedos.host.monitor.links import InterfaceCounters
 from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
 from cedos.host.monitor.probing.prober import Prober
-from cedos.host.monitor.probing.probes import ProbeKind, ProbeSchedule
+from cedos.host.monitor.probing.probes import ProbeSchedule
 from cedos.host.monitor.providers.cellular import CellularProvider
 from cedos.host.monitor.providers.networkmanager import NetworkManager
 from cedos.host.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
-from cedos.host.monitor.providers.screen import Screen
 from cedos.host.monitor.providers.series_file import SeriesProvider
 from cedos.host.monitor.providers.wifi import WifiProvider
 from cedos.kernel.rtnetlink import Counters
 from cedos.logs import get_logger
 from cedos.model import Address, Indicator, Network
-from cedos.selector.energy import PowerModel
 
 _log = get_logger(__name__)
 
@@ -65,11 +61,10 @@ def providers(config: Config, bus: SystemBus | None) -> list[GuardedProvider]:
         found.append(WifiProvider())
         if bus is not None:
             found.append(CellularProvider(bus))
-    told_s = config.providers.started_at_s
-    began_s = time.monotonic() if told_s is None else told_s
+    now_s = time.monotonic()
     for interface, file in config.providers.series.items():
-        offset_s = config.providers.offset_s.get(interface, 0.0)
-        found.append(SeriesProvider(file, interface, began_s, offset_s))
+        began_s = config.providers.started_at_s.get(interface, now_s)
+        found.append(SeriesProvider(file, interface, began_s))
     return [GuardedProvider(provider, _log.warning) for provider in found]
 
 
@@ -86,7 +81,7 @@ def probe_target(probes: ProbesConfig, network: Network) -> Address | None:
 
 
 class Observer:
-    """Reads providers, counters and screens, and asks networks; all it finds are events.
+    """Reads providers and counters, and asks networks; all it finds are events.
 
     Args:
         post: takes the events.
@@ -112,10 +107,9 @@ class Observer:
         self._may = may
         self._manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus)
-        self.screen = Screen(bus)
         self._check: PortalCheck | None = None
         if probes.enabled and probes.portal_url:
-            page = TestPage.of(probes.portal_url, probes.portal_body)
+            page = TestPage.of(probes.portal_url)
             self._check = PortalCheck(page, probes.dns_name, may=may)
         if self._manager is not None:
             self._manager.on_change(lambda: post(PortalDoubted()))
@@ -125,15 +119,10 @@ class Observer:
         self._helpers: Sequence[Network] = ()
         self.prober = Prober(
             self._ping_target,
-            schedule=ProbeSchedule(
-                probes.interval_s, probes.idle_interval_s, asleep_s=probes.asleep_interval_s
-            ),
-            ping_timeout_s=probes.timeout_s,
+            schedule=ProbeSchedule(probes.interval_s, probes.idle_interval_s),
             timeout_s=probes.timeout_s,
             dns_name=probes.dns_name,
-            power=PowerModel(radios_of(config)),
         )
-        self.screen.on_change(self.prober.user_present)
         # The questions to networks that are under way, by kind, network and number.
         self._asking: dict[tuple[type, str, int], asyncio.Task[None]] = {}
 
@@ -212,7 +201,6 @@ class Observer:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._read_providers(), name="providers")
                 tasks.create_task(self._follow_probes(), name="probes")
-                tasks.create_task(self.screen.run(), name="screen")
 
     async def _read_providers(self) -> None:
         while True:
@@ -288,18 +276,12 @@ class Observer:
         return finding, manager
 
     def _until_next(self, now_s: float) -> float:
-        config = self._config.providers
-        phase_s = 0.0
-        if config.started_at_s is not None and config.offset_s:
-            phase_s = config.started_at_s - next(iter(config.offset_s.values()))
+        phase_s = next(iter(self._config.providers.started_at_s.values()), 0.0)
         return _READ_S - (now_s - phase_s) % _READ_S + _LATE_S
 
     async def _follow_probes(self) -> None:
-        async for result in self.prober.results():
-            if result.kind is ProbeKind.PING:
-                asked_s = result.at_s - result.spent.seconds
-                rtt_s = result.indicators.get("rtt_s")
-                self._post(PingEnded(result.network, rtt_s, asked_s, result.at_s))
+        async for ended in self.prober.results():
+            self._post(ended)
 
     async def _ask_for_a_name(self, network: Network) -> None:
         asked_s = time.monotonic()

@@ -298,7 +298,7 @@ class Daemon:
             neighbours=partial(neighbours, directories().runtime),
             odometers=usage,
             history=self._history,
-            history_file=config.history.path or state / HISTORY_FILE,
+            history_file=state / HISTORY_FILE,
             config_file=config_file,
             dry_run=dry_run,
         )

@@ -55,7 +55,7 @@ def history(
     """Return the history; None where nothing is to be kept."""
     if not config.history.enabled:
         return None
-    opened = History(config.history.path or path)
+    opened = History(path)
     stack.callback(opened.close)
     if opened.notice:
         problems.append(opened.notice)

@@ -3,13 +3,6 @@
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Final
-
-from cedos.plain_text import rounded
-from predictors.base import Calibration
-
-# The fewest transfers that a sentence is based on.
-_LEAST: Final = 5
 
 
 class FindingState(StrEnum):
@@ -65,15 +58,3 @@ class Files:
     def sysctl(self, name: str) -> str | None:
         """Return the value of a sysctl by its dotted name."""
         return self.read("/proc/sys/" + name.replace(".", "/"))
-
-
-def predicted_text(name: str, held: Calibration | None) -> str:
-    """Compare predictions with transfers in a sentence; empty if there were too few."""
-    if held is None or held.n < _LEAST or not held.expected_over_actual_median > 0.0:
-        return ""
-    # Actual over expected: below 1 the forecasts were longer than the transfers.
-    times = 1.0 / held.expected_over_actual_median
-    how = "right"
-    if not 0.95 <= times < 1.05:
-        how = f"{rounded(max(times, 1.0 / times), 2)} times too {'slow' if times < 1.0 else 'fast'}"
-    return f"Forecasts for {name} were {how} lately ({held.n} transfers)"

@@ -14,11 +14,11 @@ from cedos.api.client import ControlClient
 from cedos.api.lock import running_pid
 from cedos.config import Config, unknown_names
 from cedos.config.directories import Directories
-from cedos.doctor import Files, Finding, FindingState, kernel, limited, missing, ok, predicted_text
+from cedos.doctor import Files, Finding, FindingState, kernel, limited, missing, ok
 from cedos.errors import CedosError, ConfigError, HostError, ModelError, PrivilegeError
 from cedos.host.monitor.bus import BusError, SystemBus
 from cedos.host.monitor.links import LinkMonitor
-from cedos.host.monitor.providers import cellular, networkmanager, screen
+from cedos.host.monitor.providers import cellular
 from cedos.host.monitor.providers.metered import HostMetered
 from cedos.host.steer import default_route
 from cedos.host.steer.kernel.linux import LinuxKernel
@@ -77,32 +77,13 @@ async def on_the_bus(address: str | None = None) -> list[Finding]:
                 for name, service, lost, how in _SERVICES
             ),
             await modems(bus, names),
-            await network_manager(bus, names),
-            await user_presence(bus, names),
         ]
     finally:
         await bus.close()
 
 
 _OBJECTS: Final = "org.freedesktop.DBus.ObjectManager"
-_NETWORK_MANAGER: Final = "NetworkManager"
 _MODEMS: Final = "ModemManager"
-_SCREEN: Final = "screen (logind)"
-_PORTALS: Final = "captive portals"
-
-
-async def network_manager(bus: SystemBus, names: set[str]) -> Finding:
-    """Check whether NetworkManager runs, and whether it tests for portals itself."""
-    if networkmanager.SERVICE not in names:
-        return ok(_NETWORK_MANAGER, "not used")
-    try:
-        properties = await bus.properties(
-            networkmanager.SERVICE, networkmanager.PATH, networkmanager.SERVICE
-        )
-    except BusError as error:
-        return limited(_NETWORK_MANAGER, f"does not answer: {error}", "access points it has heard")
-    checks = properties.get("ConnectivityCheckEnabled") is True
-    return ok(_NETWORK_MANAGER, f"running, {'checks' if checks else 'does not check'} for portals")
 
 
 async def modems(bus: SystemBus, names: set[str]) -> Finding:
@@ -118,30 +99,6 @@ async def modems(bus: SystemBus, names: set[str]) -> Finding:
     if interfaces:
         return ok(_MODEMS, f"running, with a modem behind {interfaces}")
     return ok(_MODEMS, "running, without a modem")
-
-
-async def user_presence(bus: SystemBus, names: set[str]) -> Finding:
-    """Check that logind knows whether a person is at the screen."""
-    lost = "probes do not pause while the user is away"
-    if screen.SERVICE not in names:
-        return limited(_SCREEN, "logind is not running", lost)
-    state = await screen.read(bus)
-    if state is None:
-        return limited(_SCREEN, "no user is logged in at a screen", lost)
-    return ok(_SCREEN, "a person is there" if state else "idle or locked")
-
-
-def portals(config: Config) -> Finding:
-    """Check whether a captive portal is noticed."""
-    probes = config.probes
-    if probes.enabled and probes.portal_url:
-        return ok(_PORTALS, f"each new network is tested with {probes.portal_url}")
-    return limited(
-        _PORTALS,
-        "no test page is set" if probes.enabled else "probes are off",
-        "a log-in page is noticed late, when connections get no reply",
-        "set probes.portal_url",
-    )
 
 
 _ENOUGH_BYTES: Final = 50_000_000
@@ -281,17 +238,6 @@ def daemon(where: Directories) -> Finding:
     return ok(topic, "not running")
 
 
-def predictions(where: Directories) -> Finding | None:
-    """Compare the running daemon's predictions with transfers; None: unknown."""
-    try:
-        networks = ControlClient(where.socket).networks()
-    except CedosError:
-        return None
-    told = filter(None, (predicted_text(each.name, each.predicted) for each in networks))
-    found = ". ".join(told)
-    return ok("predictions", found) if found else None
-
-
 def ip_versions(where: Directories) -> list[Finding]:
     """List the IP versions whose connections the running daemon refuses."""
     try:
@@ -329,27 +275,18 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
         vpn(found),
         runs_now,
         kernel.capabilities(),
-        kernel.version(os.uname().release),
+        ok("kernel", os.uname().release),
         kernel.mptcp(files),
         kernel.path_manager(files, runs),
-        kernel.black_hole(files),
-        await kernel.endpoints(files, runs),
         iptables(),
         kernel.second_wall(),
         kernel.rescue(),
         kernel.early_rescue(files),
         kernel.retransmission(files, runs),
-        await kernel.flows(),
         kernel.connection_tracking(files),
-        kernel.packets(),
-        kernel.lookups(files, config),
-        kernel.ping(files),
         kernel.bpf(files),
-        await kernel.wifi_signal(files),
         *await on_the_bus(),
-        portals(config),
         model(config),
-        predictions(where) if runs else None,
         *(ip_versions(where) if runs else ()),
         state(where),
     ]

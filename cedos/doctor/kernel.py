@@ -1,41 +1,26 @@
-"""The doctor's findings about the kernel: MPTCP, observation of flows and packets, rescue, barring."""
+"""The doctor's findings about the kernel: MPTCP, observation of flows, rescue, barring."""
 
 import ctypes
-import errno
 import os
-import re
 import socket
 import threading
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Final
 
-from cedos.config import Config
 from cedos.doctor import Files, Finding, limited, missing, ok
-from cedos.errors import CedosError, HostError
-from cedos.host.profiler.capture import open_capture
+from cedos.errors import HostError
 from cedos.host.steer.journal_records import RETRANSMISSION, TCP_RTO_MAX
 from cedos.host.steer.kernel import first_timeout, ipset
 from cedos.host.steer.kernel.egress_wall import EgressWall
 from cedos.host.steer.kernel.rule_filter import element
-from cedos.kernel import conntrack, generic_netlink, privileges, sock_diag
+from cedos.kernel import conntrack, privileges
 from cedos.kernel.bpf import AttachType, ProgramType, instruction, load, root_cgroup
-from cedos.kernel.mptcp import FAMILY_NAME, GET_ADDRESS, IPPROTO_MPTCP, mptcp_info, parse_endpoint
-from cedos.kernel.netlink import NETLINK_NETFILTER, NETLINK_SOCK_DIAG, AsyncRequester, Requester
+from cedos.kernel.mptcp import IPPROTO_MPTCP
+from cedos.kernel.netlink import NETLINK_NETFILTER, Requester
 from cedos.kernel.sysctl import MPTCP_ENABLED, MPTCP_PATH_MANAGER, MPTCP_PM_TYPE
 
 _NO_MOVES: Final = "living connections cannot be moved; new ones still get their network"
 _MPTCP_KERNEL: Final = "a kernel from 5.19 with CONFIG_MPTCP"
-
-
-def version(release: str) -> Finding:
-    """Check the kernel's version; `release` as `uname -r` prints it."""
-    match = re.match(r"(\d+)\.(\d+)", release)
-    version = (int(match[1]), int(match[2])) if match else (0, 0)
-    if version >= (5, 19):
-        return ok("kernel", release)
-    lost = "per-connection steering of MPTCP" if version >= (5, 6) else _NO_MOVES
-    return limited("kernel", release, lost, _MPTCP_KERNEL)
 
 
 def mptcp(files: Files) -> Finding:
@@ -74,78 +59,6 @@ def path_manager(files: Files, daemon_runs: bool) -> Finding:
     )
 
 
-def black_hole(files: Files) -> Finding | None:
-    """Check over the loopback whether the kernel has paused MPTCP after a broken connection."""
-    timeout = files.sysctl("net.mptcp.blackhole_timeout")
-    if files.sysctl(MPTCP_ENABLED) != "1" or timeout is None:
-        return None
-    topic = "MPTCP black hole"
-    lives = _mptcp_over_loopback()
-    if lives is None:
-        return limited(
-            topic, "cannot be tested on the loopback", "it is not known whether MPTCP is paused"
-        )
-    if lives:
-        return ok(
-            topic,
-            "not detected"
-            if timeout == "0"
-            else f"not detected; if it is, MPTCP pauses for {timeout} s",
-        )
-    return limited(
-        topic,
-        "detected: new connections are plain TCP for now",
-        _NO_MOVES,
-        f"sysctl net.mptcp.blackhole_timeout={timeout} (writing it forgets the black hole)",
-    )
-
-
-def _mptcp_over_loopback() -> bool | None:
-    try:
-        with (
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as listening,
-            socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP) as connecting,
-        ):
-            listening.bind(("127.0.0.1", 0))
-            listening.listen(1)
-            connecting.settimeout(1.0)
-            connecting.connect(listening.getsockname())
-            with listening.accept()[0]:
-                info = mptcp_info(connecting)
-    except OSError as error:
-        # A connection that fell back to TCP has no MPTCP_INFO on newer kernels.
-        return False if error.errno in {errno.EOPNOTSUPP, errno.ENOPROTOOPT} else None
-    return None if info is None else not info.fallback
-
-
-async def endpoints(files: Files, daemon_runs: bool) -> Finding | None:
-    """List MPTCP endpoints that other programs wrote (NetworkManager does).
-
-    The kernel's own path manager uses them; a running daemon replaces that.
-    """
-    if files.sysctl(MPTCP_ENABLED) is None:
-        return None
-    topic = "MPTCP endpoints"
-    try:
-        answers = await generic_netlink.dump(FAMILY_NAME, GET_ADDRESS)
-    except PermissionError:
-        return limited(
-            topic,
-            "cannot be seen without CAP_NET_ADMIN",
-            "other programs that manage them stay unseen",
-            "use sudo",
-        )
-    except (OSError, LookupError) as error:
-        return limited(
-            topic, f"cannot be seen: {error}", "other programs that manage them stay unseen"
-        )
-    if not answers:
-        return ok(topic, "none, so no other program manages them")
-    shown = ", ".join(map(str, filter(None, map(parse_endpoint, answers))))
-    unused = "not used while the daemon runs" if daemon_runs else "in use while no daemon runs"
-    return ok(topic, f"{len(answers)} of another program (NetworkManager?), {unused}: {shown}")
-
-
 _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)"
 
 
@@ -164,20 +77,6 @@ def capabilities() -> Finding:
     )
 
 
-async def flows() -> Finding:
-    """Check that sock_diag lists the living flows, which includes MPTCP tokens."""
-    topic = "flows (sock_diag)"
-    lost = "living flows are not seen; new connections are still steered"
-    requester = AsyncRequester(NETLINK_SOCK_DIAG)
-    try:
-        answers = await requester.dump(sock_diag.TCP_SOCKETS, sock_diag.flows_request())
-    except OSError as error:
-        return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_INET_DIAG")
-    finally:
-        requester.close()
-    return ok(topic, f"available; {len(answers)} over TCP now")
-
-
 def connection_tracking(files: Files) -> Finding:
     """Check that connection tracking reports new plain TCP and UDP flows."""
     topic = "flows (conntrack)"
@@ -192,51 +91,6 @@ def connection_tracking(files: Files) -> Finding:
     if full := conntrack.crowded(files.sysctl):
         return limited(topic, full, "all programs: their new connections fail")
     return ok(topic, "available")
-
-
-def packets() -> Finding:
-    topic = "first packets (AF_PACKET)"
-    lost = "sizes are guessed, not read from HTTP and TLS"
-    try:
-        # Protocol 0 receives no packets, so the test costs nothing.
-        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
-    except PermissionError:
-        return limited(topic, "needs CAP_NET_RAW", lost, _AS_ROOT)
-    except OSError as error:
-        return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_PACKET")
-    return ok(topic, "available")
-
-
-def ping(files: Files, groups: frozenset[int] | None = None) -> Finding:
-    topic = "ping"
-    if "CAP_NET_RAW" in privileges.held():
-        return ok(topic, "allowed by CAP_NET_RAW")
-    allowed = files.sysctl("net.ipv4.ping_group_range") or "1 0"
-    low, high = (int(bound) for bound in allowed.split()[:2])
-    mine = frozenset({os.getegid(), *os.getgroups()}) if groups is None else groups
-    if any(low <= group <= high for group in mine):
-        return ok(topic, f"allowed by net.ipv4.ping_group_range {low} to {high}")
-    return limited(
-        topic,
-        "needs CAP_NET_RAW, or a group within net.ipv4.ping_group_range",
-        "round-trip times are known only where flows show them",
-        _AS_ROOT,
-    )
-
-
-async def wifi_signal(files: Files) -> Finding:
-    topic = "Wi-Fi signal (nl80211)"
-    lost = "signal strength and link speed of Wi-Fi"
-    try:
-        await generic_netlink.family("nl80211")
-    except LookupError:
-        return missing(topic, "not in this kernel, or no radio", lost)
-    except OSError as error:
-        return missing(topic, str(error.strerror), lost)
-    radios = sorted(path.name for path in _entries(files.path("/sys/class/ieee80211")))
-    if not radios:
-        return limited(topic, "available, but there is no radio", lost)
-    return ok(topic, ", ".join(radios))
 
 
 def bpf(files: Files) -> Finding:
@@ -258,33 +112,6 @@ def bpf(files: Files) -> Finding:
     except OSError as error:
         return missing(topic, str(error.strerror), lost, "a kernel with CONFIG_CGROUP_BPF")
     return ok(topic, "available")
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
-        return []
-
-
-def lookups(files: Files, config: Config) -> Finding:
-    """Check what happens to DNS queries that a network's resolver does not answer."""
-    topic = "look-ups"
-    servers = [
-        words[1]
-        for line in (files.read("/etc/resolv.conf") or "").splitlines()
-        if len(words := line.split()) > 1 and words[0] == "nameserver"
-    ]
-    if servers and all(each.startswith("127.0.0.5") for each in servers):
-        return ok(topic, "systemd-resolved asks the resolvers of all networks by itself")
-    lost = "where a network's resolver says nothing, each look-up takes five seconds or fails"
-    if not config.steering.lookups:
-        return limited(topic, "fail over to no other network", lost, "[steering] lookups = true")
-    try:
-        open_capture().close()
-    except CedosError as error:
-        return limited(topic, str(error), lost, "run the daemon with CAP_NET_RAW")
-    return ok(topic, "answered over another network where a resolver says nothing for 0.3 s")
 
 
 _NO_RESCUE: Final = "connections that start on a dead network fail after many seconds"

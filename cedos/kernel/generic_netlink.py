@@ -46,35 +46,20 @@ def parse_family(message: NetlinkMessage) -> Family | None:
     return Family(number, named) if number else None
 
 
-async def family(name: str) -> int:
-    """Return the kernel's number of a family; LookupError without it, OSError if it is refused."""
-    requester = AsyncRequester(NETLINK_GENERIC)
-    try:
-        return await _family(requester, name)
-    finally:
-        requester.close()
-
-
 async def dump(name: str, command: int, body: bytes = b"") -> list[bytes]:
     """Return the attributes of all messages of a dump; `body` is the request's own.
 
-    Errors as for `family`.
+    LookupError: the kernel has no such family. OSError: it is refused.
     """
     requester = AsyncRequester(NETLINK_GENERIC)
     try:
-        number = await _family(requester, name)
-        answers = await requester.dump(number, request(command, body))
+        found = map(parse_family, await requester.get(GENL_ID_CTRL, family_request(name)))
+        family = next(filter(None, found), None)
+        if family is None:
+            raise LookupError(f"no {name} in this kernel")
+        answers = await requester.dump(family.number, request(command, body))
+    except FileNotFoundError as error:
+        raise LookupError(f"no {name} in this kernel") from error
     finally:
         requester.close()
     return [answer.payload[HEADER_BYTES:] for answer in answers]
-
-
-async def _family(requester: AsyncRequester, name: str) -> int:
-    try:
-        answers = await requester.get(GENL_ID_CTRL, family_request(name))
-    except FileNotFoundError as error:
-        raise LookupError(f"no {name} in this kernel") from error
-    for answer in answers:
-        if (found := parse_family(answer)) is not None:
-            return found.number
-    raise LookupError(f"no {name} in this kernel")

@@ -1,15 +1,14 @@
-"""MPTCP: the state of sockets, and the path manager's commands and events.
+"""MPTCP: the path manager's commands and events.
 
-The structures are those of linux/mptcp.h (`struct mptcp_info`) and linux/mptcp_pm.h (generic
-netlink). Ports are in commands in host order and in events in network order.
+The structures are those of linux/mptcp_pm.h (generic netlink). Ports are in commands in host order and
+in events in network order.
 """
 
-import socket
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from cedos.kernel import generic_netlink
 from cedos.kernel.netlink import attribute, attributes, messages, nested, unsigned
@@ -17,35 +16,10 @@ from cedos.kernel.rtnetlink import FAMILIES
 from cedos.model import Address, FlowKey, address
 
 IPPROTO_MPTCP: Final = 262
-_SOL_MPTCP, _MPTCP_INFO = 284, 1
-_INFO: Final = struct.Struct("=B7xI")  # further subflows; flags
-_FLAG_FALLBACK: Final = 0x1
-
-
-class MptcpInfo(NamedTuple):
-    """The subflows of a connection, and whether it fell back to plain TCP."""
-
-    subflows: int
-    fallback: bool
-
-
-def mptcp_info(connection: socket.socket) -> MptcpInfo | None:
-    """Return the kernel's facts of a connection; None if the kernel says too little.
-
-    OSError: it is plain TCP, or (on newer kernels) fell back to it.
-    """
-    raw = connection.getsockopt(_SOL_MPTCP, _MPTCP_INFO, _INFO.size)
-    if len(raw) < _INFO.size:
-        return None
-    further, flags = _INFO.unpack(raw)
-    return MptcpInfo(further + 1, bool(flags & _FLAG_FALLBACK))
-
-
 FAMILY_NAME: Final = "mptcp_pm"
 EVENT_GROUP: Final = "mptcp_pm_events"
 
 # MPTCP_PM_CMD_*
-GET_ADDRESS: Final = 3
 _SET_FLAGS, _REMOVE, _SUBFLOW_CREATE, _SUBFLOW_DESTROY = 7, 9, 10, 11
 # MPTCP_PM_ATTR_*, MPTCP_PM_ADDR_ATTR_*, MPTCP_PM_ADDR_FLAG_*
 _ADDR, _TOKEN, _LOC_ID, _ADDR_REMOTE = 1, 4, 5, 6
@@ -187,15 +161,6 @@ def _address(of: Address) -> tuple[bytes, bytes]:
 
 def _port(port: int) -> bytes:
     return attribute(_PORT, _U16.pack(port))
-
-
-def parse_endpoint(answer: bytes) -> Address | None:
-    """Return the address of an endpoint of the kernel's path manager, from a message's attributes."""
-    found = attributes(attributes(answer).get(_ADDR, b""))
-    octets = found.get(_ADDR4) or found.get(_ADDR6) or b""
-    if len(octets) not in {4, 16}:
-        return None
-    return address(octets)
 
 
 def mptcp_events(data: bytes) -> Iterator[MptcpEvent]:

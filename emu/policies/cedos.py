@@ -153,12 +153,13 @@ class CedosTold(Cedos):
     title = "cedos, told the rates"
 
     def start(self, stage: Stage) -> None:
-        told: dict[str, Any] = {"started_at_s": stage.replay_at_s, "series": {}, "offset_s": {}}
+        told: dict[str, Any] = {"series": {}, "started_at_s": {}}
         for kind, network in stage.place.networks.items():
             if network.series_path is not None:
                 interface = INTERFACES[NetworkKind(kind)]
                 told["series"][interface] = str(network.series_path.absolute())
-                told["offset_s"][interface] = stage.offset_s % network.down.period_s
+                offset_s = stage.offset_s % network.down.period_s
+                told["started_at_s"][interface] = stage.replay_at_s - offset_s
         super().start(with_settings(stage, "providers", told))
 
 

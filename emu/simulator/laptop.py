@@ -127,11 +127,7 @@ class SimulatedLaptop:
         self._watch = watch
         self._profiler = Profiler()
         self._probes: ProbesConfig = config.probes
-        self._schedule = ProbeSchedule(
-            self._probes.interval_s,
-            self._probes.idle_interval_s,
-            asleep_s=self._probes.asleep_interval_s,
-        )
+        self._schedule = ProbeSchedule(self._probes.interval_s, self._probes.idle_interval_s)
         self._pending: dict[str, float] = {}
         self._waiting: deque[Event] = deque()
         self._busy = self._closed = False

@@ -20,7 +20,7 @@ MONTHLY = ("--until", "2099-12-01", "--every", "month")
 
 CONFIG = (
     f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
-    "asleep_interval_s = 0.5\ndns = false\n"
+    "dns = false\n"
     f'portal_url = ""\n[providers]\nhost = false\n[networks.{LTE}]\nmetered = true\n'
 )
 

@@ -20,7 +20,7 @@ BYTES = 6_000_000  # five seconds over either network
 
 CONFIG = (
     f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
-    "asleep_interval_s = 0.5\ndns = false\n"
+    "dns = false\n"
     "[providers]\nhost = false\n[decision]\nredundant = true\n"
 )
 

@@ -31,7 +31,7 @@ WIFI = Access(NetworkKind.WIFI, Trace.constant(12e6), Trace.constant(12e6), 0.02
 LTE = Access(NetworkKind.CELLULAR, Trace.constant(16e6), Trace.constant(16e6), 0.060)
 CONFIG = (
     f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
-    "asleep_interval_s = 0.5\ndns = false\n[providers]\nhost = false\n"
+    "dns = false\n[providers]\nhost = false\n"
 )
 
 

@@ -250,9 +250,6 @@ PARSERS = {
         lambda data: list(mptcp.mptcp_events(data)),
         (netlink.message(30, 0, 0, bytes((1, 1, 0, 0)) + attribute(1, bytes(4))),),
     ),
-    "MPTCP endpoints": Parser(
-        mptcp.parse_endpoint, (attribute(1, attribute(4, bytes(4))),)
-    ),
     "tcp_info": Parser(read_info, (bytes(240), bytes(104))),
     "Wi-Fi stations": Parser(
         lambda data: (wifi.parse_stations([data]), wifi.parse_survey([data]), wifi.parse_bssid([data])),

@@ -254,16 +254,6 @@ class SystemBus:
         else:
             await self._connected()
 
-    async def unwatch(self, service: str, path: str, interface: str) -> None:
-        """End what `watch` began; errors as of `call`.
-
-        To be called before another path of that interface is watched: the bus ends the latest watch of
-        the interface, whatever its path.
-        """
-        ended = (service, path, interface)
-        self._watches = [each for each in self._watches if each[:3] != ended]
-        await self._match("RemoveMatch", *ended)
-
     async def _match(self, change: str, service: str, path: str, interface: str) -> None:
         # Any user may send a signal of this name; the bus knows whose the service is.
         rule = (
@@ -324,7 +314,7 @@ def _refusal(why: str) -> str:
     text = (
         f"the system's message bus (D-Bus) refuses this program, which runs as user {user} ({why}). So it"
         " is not known what NetworkManager says of metered networks, which resolver belongs to which"
-        " network, how full the battery is, whether a person is at the screen, and when this host sleeps"
+        " network, how full the battery is, and when this host sleeps"
     )
     if user in _MADE_UP:
         text += (

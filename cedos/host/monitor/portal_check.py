@@ -34,6 +34,7 @@ _NAMES_SHARE = 0.5
 _MOST_REDIRECTS = 3
 _HTTPS = 443
 MAX_ANSWER_BYTES = 4096
+_USUAL_BODY = "NetworkManager is online"
 _LONGEST_PAGE = 500
 _TAG = re.compile(rb"<[^<>]*>")
 _CHUNK_SIZE = re.compile(rb"\A[0-9A-Fa-f]{1,8}[^\r\n]{0,100}\r\n")
@@ -55,7 +56,7 @@ class TestPage:
     body: str
 
     @classmethod
-    def of(cls, url: str, body: str) -> "TestPage":
+    def of(cls, url: str, body: str = _USUAL_BODY) -> "TestPage":
         """Return the page of an http:// URL; ValueError where it is none."""
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.username:

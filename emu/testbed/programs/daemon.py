@@ -145,7 +145,6 @@ class RescueDaemon(Daemon):
     def __init__(self, laptop: Laptop, *, unmetered: bool = False, steering: str = "") -> None:
         config = (
             f'[probes]\ntarget = "{SERVER}"\ninterval_s = 0.5\nidle_interval_s = 0.5\n'
-            "asleep_interval_s = 0.5\n"
             f"dns = false\n[steering]\n{steering}"
             '[providers]\nhost = false\n[log]\nformat = "json"\n'
         )

@@ -30,12 +30,8 @@ HERE = Path(__file__).parent
 HEADER_BYTES = 16
 
 
-def parse_endpoint(message):
-    return mptcp.parse_endpoint(message.payload[generic_netlink.HEADER_BYTES :])
-
-
 PARSERS = {
-    "endpoints": parse_endpoint, "family": generic_netlink.parse_family, "links": parse_link,
+    "family": generic_netlink.parse_family, "links": parse_link,
     "lookup": policy_routing.parse_route, "refusal": netlink.refusal,
     "routes": policy_routing.parse_route, "rules": routing_requests.parse_rule,
     "sockets4": sock_diag.parse_tcp_socket, "sockets6": sock_diag.parse_tcp_socket,
@@ -124,10 +120,6 @@ def test_the_family_and_its_event_group():
     (sent, *_) = (netlink.messages(data) for data in datagrams("commands"))
     assert family.number == next(sent).type
     assert family.groups[mptcp.EVENT_GROUP]
-
-
-def test_endpoints_of_others():
-    assert [str(each) for each in parsed("endpoints")] == ["192.168.2.1", "fd00:2::1"]
 
 
 def test_rules_come_back_as_they_were_sent(record):

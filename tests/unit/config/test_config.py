@@ -82,18 +82,15 @@ phone = "freely"
 model = "m.json"
 [providers.series]
 usb0 = "place/c.csv"
-[providers.offset_s]
+[providers.started_at_s]
 usb0 = 3
-[history]
-path = "/h.sqlite"
 """,
     )
     config = load(path)
     assert config.decision == DecisionConfig(objective="balanced", phone=PhoneUse.FREELY)
     assert config.predictors.model_path == tmp_path / "m.json"
     assert config.providers.series == {"usb0": tmp_path / "place/c.csv"}
-    assert config.providers.offset_s == {"usb0": 3.0}
-    assert config.history.path == Path("/h.sqlite")
+    assert config.providers.started_at_s == {"usb0": 3.0}
     assert config.network_overrides() == {
         "usb0": {"kind": "cellular", "name": "phone", "ignore": False}
     }
@@ -116,7 +113,6 @@ path = "/h.sqlite"
         ('[probes]\n\ntarget = "::1"', 3, 'target must be an IPv4 address such as "1.1.1.1"'),
         ('[probes]\ntarget_ipv6 = "localhost"', 2, "target_ipv6 must be an IPv6 address"),
         ('[probes]\ndns_name = "a b"', 2, "probes.dns_name must be text"),
-        ("[providers]\noffset_s = {a = 1}", 2, "offset_s names a, which has no series"),
         ("[predictors]\nmodel = ''", 2, "predictors.model must be text"),
     ],
 )

@@ -9,18 +9,15 @@ import pytest
 from kit.controller import Script
 
 from cedos.config import Config, ProbesConfig, ProvidersConfig
-from cedos.config.sections import EnergyConfig
 from cedos.controller import events as on
 from cedos.controller.commands import AskName, CheckPage, ShakeHands
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.networks.observation import NetworkObservation
 from cedos.controller.outbox import Outbox
-from cedos.daemon.budgets.metering import radios_of
 from cedos.daemon.observer import Observer
-from cedos.host.monitor.probing.probes import ProbeKind, ProbeOutcome, Spent
 from cedos.host.monitor.providers.provider import AccessPoint, GuardedProvider
 from cedos.kernel.rtnetlink import Counters
-from cedos.model import Direction, Network, NetworkKind, NextHop
+from cedos.model import Network, NetworkKind, NextHop
 
 GATEWAY = ip_address("10.0.0.1")
 WLAN = Network(
@@ -28,8 +25,6 @@ WLAN = Network(
     next_hops=(NextHop(4, GATEWAY),),
 )
 LTE = Network("lte0", "lte0", 3, NetworkKind.CELLULAR, True, (ip_interface("10.1.0.2/24"),))
-ANSWERED = ProbeOutcome({"rtt_s": 0.03}, Spent(98, 98, 0.03))
-LOST = ProbeOutcome({}, Spent(98, 0, 1.0), "no answer in time")
 
 
 @dataclass
@@ -99,8 +94,8 @@ async def test_pings_that_end_and_counters_are_events(monkeypatch):
     monkeypatch.setattr(observer._counters, "read", counters)
     following = asyncio.create_task(observer._follow_probes())
     await watched.rest()
-    observer.prober.finished(WLAN, ANSWERED)
-    observer.prober.finished(LTE, LOST)
+    observer.prober._finished("wlan0", 0.03, 1.0)
+    observer.prober._finished("lte0", None, 1.0)
     await watched.rest()
     await observer._read(WLAN)
     following.cancel()
@@ -224,32 +219,6 @@ async def test_networkmanager_is_asked_where_the_page_does_not_come(monkeypatch,
     assert watched.events == [
         on.PageChecked("wlan0", 7, on.PortalFinding(page, "as it is"), captive)
     ]
-
-
-def test_nobody_at_the_screen_slows_the_pings_of_the_daemon_down():
-    observer = Watched().observer
-    told = []
-    observer.prober._schedule.user_present = told.append
-    for state in (True, False, False, None):  # unknown counts as somebody
-        observer.screen._learned(state)
-    assert told == [False, True]
-
-
-def test_the_ledgers_joules_are_those_of_the_configured_radios():
-    lookup = ProbeOutcome({}, Spent(70, 90, 0.6))
-
-    def joules_taken(config):
-        observer = Observer(config, None, print, NetworkObservation(Outbox(), LivingFlows()))
-        return observer.prober.finished(LTE, lookup, ProbeKind.DNS).energy_j
-
-    papers = joules_taken(Config())
-    assert papers == pytest.approx((2.778 + 1.674) / 2 * 0.6 + 6.5, rel=0.1)
-    told = Config(energy=EnergyConfig(device="nexus-one", cellular="3g"))
-    radio = radios_of(told)[NetworkKind.CELLULAR]
-    watts = (radio.active_w(Direction.UP) + radio.active_w(Direction.DOWN)) / 2
-    joules = joules_taken(told)
-    assert joules == pytest.approx(watts * 0.6 + radio.added_tail_j(None))
-    assert abs(joules - papers) > 0.5, "the two phones differ"
 
 
 async def test_a_network_that_answers_nothing_holds_up_no_other():

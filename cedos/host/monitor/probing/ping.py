@@ -19,16 +19,10 @@ _ECHO = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence
 _PAYLOAD = b"cedos..."
 _REQUEST = {4: 8, 6: 128}
 _REPLY = {4: 0, 6: 129}
-_IP_HEADER = {4: 20, 6: 40}
 _ICMP_FILTER = 1
 _SOL_RAW = 255
 # The most replies that are read before the event loop does other work.
 _AT_ONCE = 64
-
-# The bytes of an echo, or of its answer, on the wire, by IP version.
-PING_BYTES = {
-    version: header + _ECHO.size + len(_PAYLOAD) for version, header in _IP_HEADER.items()
-}
 
 
 def checksum(data: bytes) -> int:

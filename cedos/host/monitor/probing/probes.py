@@ -1,20 +1,20 @@
-"""Probes: when to ping which network, and a probe's result and cost. Pure."""
+"""When to ping which network. Pure."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Iterable
 
 from cedos.model import Network, NetworkKind
+
+_ASLEEP = 10.0
 
 
 class ProbeSchedule:
     """When each network that is up is pinged.
 
-    Every `in_use_s` while in use, every `idle_s` while idle, or `asleep_s` where it is cellular (each
-    ping wakes the radio for its tail), every `hurry_s` while it has fallen silent, and `away` times as
-    seldom as an idle one while no user is at the screen (Delphi, 5.2). One that did not answer last is
-    pinged like an idle one of any kind: that it is dead is believed for a minute only. What programs
-    receive tells as much as a ping: in use, none goes before the network was quiet for `quiet_s`.
+    Every `in_use_s` while in use, every `idle_s` while idle, ten times as seldom where it is cellular
+    (each ping wakes the radio for its tail), and every `hurry_s` while it has fallen silent. One that did
+    not answer last is pinged like an idle one of any kind: that it is dead is believed for a minute
+    only. What programs receive tells as much as a ping: in use, none goes before the network was quiet
+    for `quiet_s`.
     """
 
     def __init__(
@@ -22,18 +22,14 @@ class ProbeSchedule:
         in_use_s: float = 1.0,
         idle_s: float = 5.0,
         hurry_s: float = 0.2,
-        away: float = 10.0,
-        asleep_s: float = 0.0,
         quiet_s: float = 0.5,
     ) -> None:
         self._quiet_s = min(quiet_s, in_use_s)
         self._heard_s: dict[str, float] = {}
         self._in_use_s = in_use_s
         self._idle_s = idle_s
-        self._asleep_s = max(asleep_s, idle_s)
+        self._asleep_s = _ASLEEP * idle_s
         self._hurry_s = hurry_s
-        self._away = away
-        self._user_present = True
         self._unanswered: set[str] = set()
         self._silent: frozenset[str] = frozenset()
         self._cellular: frozenset[str] = frozenset()
@@ -64,10 +60,6 @@ class ProbeSchedule:
     def silent(self, names: Iterable[str]) -> None:
         self._silent = frozenset(names)
 
-    def user_present(self, present: bool) -> None:
-        """Note whether a user is at the screen; when a user comes back, overdue pings are due at once."""
-        self._user_present = present
-
     def on_answer(self, name: str, answered: bool) -> None:
         if answered:
             self._unanswered.discard(name)
@@ -79,7 +71,6 @@ class ProbeSchedule:
             return float("-inf")
         rests = name not in self._unanswered
         idle_s = self._asleep_s if rests and name in self._cellular else self._idle_s
-        idle_s *= self._away if rests and not self._user_present else 1.0
         in_use_s = self._in_use_s if name in self._in_use else idle_s
         if name in self._silent:
             return self._last_s[name] + min(self._hurry_s, in_use_s)
@@ -98,48 +89,3 @@ class ProbeSchedule:
         for name in due:
             self._last_s[name] = now_s
         return due
-
-
-class ProbeKind(StrEnum):
-    PING = "ping"
-    DNS = "dns"
-
-
-@dataclass(frozen=True, slots=True)
-class Spent:
-    """The cost of a probe: bytes on the wire with IP headers, and seconds from first to last."""
-
-    bytes_up: int = 0
-    bytes_down: int = 0
-    seconds: float = 0.0
-
-    @property
-    def bytes(self) -> int:
-        return self.bytes_up + self.bytes_down
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeOutcome:
-    """The outcome of a probe: indicators by name, or none and the problem in words."""
-
-    indicators: Mapping[str, float]
-    spent: Spent
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeResult:
-    """A probe of a network.
-
-    `indicators` are named as in a transfer data set, and absent where the probe failed: then `problem`
-    says why. `at_s` is the monotonic instant at which that was known. `energy_j` includes the tail that
-    the probe added.
-    """
-
-    network: str
-    kind: ProbeKind
-    at_s: float
-    indicators: Mapping[str, float]
-    spent: Spent
-    energy_j: float = 0.0
-    problem: str = ""

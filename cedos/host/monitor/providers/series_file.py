@@ -182,25 +182,13 @@ def _number(text: str) -> float:
 
 
 class Series:
-    """The rows of a series (second -> column -> value, known ones only), repeated after `period_s`."""
+    """The rows of a series, repeated after the last one. PlaceError: the file is none."""
 
-    def __init__(self, rows: Mapping[int, Mapping[str, float]], period_s: float) -> None:
-        self._rows = rows
-        self.period_s = period_s
-
-    @classmethod
-    def read(cls, path: Path, period_s: float | None = None) -> "Series":
-        """Read a CSV; without `period_s` the series ends with its last second.
-
-        PlaceError: no such CSV.
-        """
+    def __init__(self, path: Path) -> None:
         table = read(path)
         if not table.seconds:
             raise PlaceError(f"{path}: no rows; one a second would be right")
-        if period_s is not None and not (math.isfinite(period_s) and period_s > 0):
-            raise PlaceError(f"{path}: a period of {period_s} s; a positive number would be right")
-        rows = {second: table.row(second) for second in range(table.seconds)}
-        return cls(rows, period_s or float(table.seconds))
+        self._rows = [table.row(second) for second in range(table.seconds)]
 
     def at(self, position_s: float) -> dict[str, tuple[float, float]]:
         """Return indicator -> (value, its age in seconds) at a position of the replay.
@@ -229,43 +217,24 @@ class Series:
         return known
 
     def _row_at(self, second: int) -> Mapping[str, float]:
-        # Rounds are `period_s` long, which need not be whole seconds: the row in whose second the
-        # middle of the asked one lies.
-        if second < 0:
-            return {}
-        return self._rows.get(math.floor(math.fmod(second + 0.5, self.period_s)), {})
+        return self._rows[second % len(self._rows)] if second >= 0 else {}
 
 
 class SeriesProvider:
     """Gives the series of one place's network to the interface that replays it.
 
-    The replay began at `started_at_s` (monotonic), `offset_s` into the series. `synthetic`: the
-    series was drawn, not measured. PlaceError: the file is no series.
+    `started_at_s`: the monotonic clock at its second 0. PlaceError: the file is no series.
     """
 
-    def __init__(
-        self,
-        csv_path: Path,
-        interface: str,
-        started_at_s: float,
-        offset_s: float = 0.0,
-        *,
-        period_s: float | None = None,
-        synthetic: bool = False,
-    ) -> None:
-        self._series = Series.read(csv_path, period_s)
+    def __init__(self, csv_path: Path, interface: str, started_at_s: float) -> None:
+        self._series = Series(csv_path)
         self._interface = interface
         self._started_at_s = started_at_s
-        self._offset_s = offset_s
-        self._synthetic = synthetic
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
         if network.interface != self._interface:
             return {}
-        known = self._series.at(now_s - self._started_at_s + self._offset_s)
-        return {
-            name: Indicator(value, now_s - age_s, synthetic=self._synthetic)
-            for name, (value, age_s) in known.items()
-        }
+        known = self._series.at(now_s - self._started_at_s)
+        return {name: Indicator(value, now_s - age_s) for name, (value, age_s) in known.items()}
 
     async def close(self) -> None: ...

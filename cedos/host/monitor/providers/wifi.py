@@ -22,7 +22,6 @@ _RATE_UNIT_BPS = 100_000.0
 _SURVEY_EVERY_S = 5.0
 _POINTS_EVERY_S = 5.0
 # The time until nl80211 is tried again. Its module may be loaded later.
-_RETRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +91,6 @@ class WifiProvider:
     name = "Wi-Fi (nl80211)"
 
     def __init__(self) -> None:
-        self._known = False
-        self._retry_at_s = float("-inf")
         self._surveys: dict[int, tuple[float, Survey]] = {}
         self._busy: dict[int, Indicator] = {}
         self._listed_at_s: dict[int, float] = {}
@@ -101,16 +98,14 @@ class WifiProvider:
         self._counts: dict[int, Indicator] = {}
 
     async def read(self, network: Network, now_s: float) -> Mapping[str, Indicator]:
-        if network.kind is not NetworkKind.WIFI or not await self._ready(now_s):
+        if network.kind is not NetworkKind.WIFI:
             return {}
         try:
             answers = await _dump(_GET_STATION, network.index)
             await self._survey(network.index, now_s)
             await self._list(network.index, parse_bssid(answers), now_s)
-        except (
-            OSError,
-            LookupError,
-        ):  # not an interface of nl80211's (a tethered phone named wifi)
+        # Not an interface of nl80211's (a tethered phone named wifi), or no nl80211 at all.
+        except (OSError, LookupError, HostError):
             return {}
         stations = parse_stations(answers)
         known = {name: Indicator(value, now_s) for name, value in stations.items()}
@@ -146,16 +141,6 @@ class WifiProvider:
         share = None if before is None else utilization(before[1], survey)
         if share is not None:
             self._busy[index] = Indicator(share, now_s)
-
-    async def _ready(self, now_s: float) -> bool:
-        if not self._known and now_s >= self._retry_at_s:
-            self._retry_at_s = now_s + _RETRY_S
-            try:
-                await generic_netlink.family("nl80211")
-            except (OSError, LookupError, HostError):
-                return False
-            self._known = True
-        return self._known
 
     async def close(self) -> None:
         """Do nothing: no file stays open."""

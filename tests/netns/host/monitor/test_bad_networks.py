@@ -33,7 +33,10 @@ class Surroundings:
             self._wire(net, name, router)
         for address in SERVERS:
             self.far.ip("address", "add", f"{address}/32", "dev", "lo")
-        page = 'location = /nm { return 200 "all is well\\n"; } location / { return 200 $remote_addr; }'
+        page = (
+            'location = /nm { return 200 "NetworkManager is online\\n"; }'
+            " location / { return 200 $remote_addr; }"
+        )
         self._nginx(self.far, "far", page)
         (folder / "login").write_text(LOGIN)
         self._nginx(
@@ -177,7 +180,7 @@ def daemon(around, folder, page, *, interval_s=0.5, dns=False):
         f'[probes]\ntarget = "{SERVERS[0]}"\ninterval_s = {interval_s}\n'
         f"idle_interval_s = {interval_s}\n"
         f'dns = {str(dns).lower()}\ndns_name = "portal.test"\n'
-        f'portal_url = "{page}"\nportal_body = "all is well"\n'
+        f'portal_url = "{page}"\n'
         "[providers]\nhost = false\n"
         # Both are equally quick here: the one that costs nothing is used while it can be.
         '[decision]\nobjective = "balanced"\nphone = "only without Wi-Fi"\n'

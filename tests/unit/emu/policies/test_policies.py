@@ -11,12 +11,11 @@ from emu.policies import Stage
 from emu.policies.cedos import Cedos, configuration
 
 TOLD = {
-    "started_at_s": 0.0,
     "series": {
         interface: str(ROOT / f"traces/{kind}/walk-away-s7-{kind}.csv")
         for interface, kind in (("wlan0", "wifi"), ("lte0", "cellular"))
     },
-    "offset_s": {"wlan0": 0.0, "lte0": 0.0},
+    "started_at_s": {"wlan0": 0.0, "lte0": 0.0},
 }
 
 

@@ -1,4 +1,4 @@
-"""Timed lookups against resolvers on loopback that answer wrongly: paid for, never timed."""
+"""Timed lookups against resolvers on loopback that answer wrongly."""
 
 import asyncio
 import struct
@@ -78,14 +78,11 @@ async def test_answers_to_others_leave_turns_to_other_tasks():
             lambda q: [found(q, PUBLIC, number=other_number(q))] * 100 + [found(q, PUBLIC)], 10.0
         )
         assert turns() >= 100
-    assert not outcome.problem
+    assert outcome == ""
 
 
 @pytest.mark.parametrize("how", ANSWERS)
 async def test_only_an_honest_answer_counts(how):
     answer, wrong = ANSWERS[how]
     silent = wrong is not None and not isinstance(wrong, DnsFault)
-    outcome = await looked_up(answer, 0.3 if silent else 10.0)
-    assert outcome.problem == (wrong or "")
-    assert outcome.spent.bytes_up == 28 + 29
-    assert (outcome.spent.bytes_down > 0) == (how != "nothing")
+    assert await looked_up(answer, 0.3 if silent else 10.0) == (wrong or "")

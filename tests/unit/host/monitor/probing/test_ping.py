@@ -15,7 +15,6 @@ def test_the_checksum_of_a_known_packet():
 def test_echoes_and_replies(identifier, sequence):
     for version, kind in ((4, 0), (6, 129)):
         echo = ping.echo(version, identifier, sequence)
-        assert len(echo) == ping.PING_BYTES[version] - {4: 20, 6: 40}[version]
         assert ping.parse_reply(version, echo, with_header=False) is None
         reply = bytes((kind,)) + echo[1:]
         found = ping.parse_reply(version, reply, with_header=False)

@@ -26,13 +26,11 @@ def values(series, position_s):
 
 
 def test_the_series_wraps_with_the_replay(tmp_path):
-    series = Series.read(ramp(tmp_path, 20))
+    series = Series(ramp(tmp_path, 20))
     assert values(series, 20.0)["past1_bps"] == 19e6
     assert values(series, 21.0)["past1_bps"] == 0.0
     assert values(series, 21.0)["past5_bps"] == pytest.approx((16 + 17 + 18 + 19 + 0) / 5 * 1e6)
     assert values(series, 2_000_007.5) == values(series, 27.5)
-    # A replay may be shorter than its series.
-    assert values(Series.read(ramp(tmp_path, 20), 10.0), 11.0)["rssi_dbm"] == -50.0
 
 
 def test_all_columns_come_in_units_of_the_context(tmp_path):
@@ -41,7 +39,7 @@ def test_all_columns_come_in_units_of_the_context(tmp_path):
         "0,8,1,45,-60.5,-90,-11,15,12,1,1.4,130,75,LTE,0",
         header=HEADER + ",link_mbps,chan_util_pct,net_mode,filled",
     )
-    assert values(Series.read(file), 1.0) == pytest.approx(
+    assert values(Series(file), 1.0) == pytest.approx(
         {
             "past1_bps": 8e6, "past5_bps": 8e6, "past10_bps": 8e6, "past1_up_bps": 1e6,
             "past5_up_bps": 1e6, "past10_up_bps": 1e6, "available": 1.0, "rssi_dbm": -60.5,
@@ -53,7 +51,7 @@ def test_all_columns_come_in_units_of_the_context(tmp_path):
 
 def test_what_was_not_measured_lately_is_older_and_then_unknown(tmp_path):
     lines = [f"{s},1,,,{'-70' if s == 2 else ''},,,,,1," for s in range(30)]
-    series = Series.read(write(tmp_path, *lines))
+    series = Series(write(tmp_path, *lines))
     assert series.at(3.0)["rssi_dbm"] == (-70.0, 0.0)
     assert series.at(8.5)["rssi_dbm"] == (-70.0, 5.5)
     assert "rssi_dbm" in series.at(12.9)
@@ -72,25 +70,21 @@ def test_what_was_not_measured_lately_is_older_and_then_unknown(tmp_path):
 )
 def test_what_is_no_series_is_refused(tmp_path, lines, message):
     with pytest.raises(PlaceError, match=message):
-        Series.read(write(tmp_path, *lines))
+        Series(write(tmp_path, *lines))
 
 
 def test_a_foreign_or_missing_file_is_refused(tmp_path):
     with pytest.raises(PlaceError, match="no column t_s"):
-        Series.read(write(tmp_path, header="a,b"))
+        Series(write(tmp_path, header="a,b"))
     with pytest.raises(PlaceError, match="unreadable"):
-        Series.read(tmp_path / "absent.csv")
-    with pytest.raises(PlaceError, match="period"):
-        Series.read(ramp(tmp_path, 3), 0.0)
+        Series(tmp_path / "absent.csv")
 
 
 async def test_the_provider_serves_its_interface_only(tmp_path):
-    provider = SeriesProvider(
-        ramp(tmp_path, 20), "wlan0", started_at_s=1_000.0, offset_s=5.0, synthetic=True
-    )
+    provider = SeriesProvider(ramp(tmp_path, 20), "wlan0", started_at_s=995.0)
     found = await provider.read(WIFI, 1_000.25)
     # What lay before the start of the replay was measured, too.
-    assert found["rssi_dbm"] == Indicator(-54.0, 1_000.0, synthetic=True)
+    assert found["rssi_dbm"] == Indicator(-54.0, 1_000.0)
     assert found["past5_bps"].value == pytest.approx(2e6)
     assert (await provider.read(WIFI, 1_003.0))["rssi_dbm"].value == -57.0
     other = Network("lte", "lte0", 2, NetworkKind.CELLULAR, True)
