@@ -32,7 +32,6 @@ Rate = Annotated[float, Meta(ge=0, le=1e6)]
 Interval = Annotated[float, Meta(ge=0.1, le=3600)]
 Instant = Annotated[float, Meta(ge=-1e9, le=1e12)]
 Share = Annotated[float, Meta(ge=0, le=1)]
-Port = Annotated[int, Meta(ge=1, le=65535)]
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +187,6 @@ class SteeringConfig(Section, frozen=True, kw_only=True):
     lookups: bool = True
     tcp: bool = True
     close_stuck: str = "never"
-    close_stuck_ports: tuple[Port, ...] = (80, 443, 8000, 8080, 8443, 9418)
     short_queues: bool = False
 
     def __post_init__(self) -> None:

@@ -43,7 +43,6 @@ class ControllerConfig:
         short_queues: bound the receive buffers by the measured rates.
         close_stuck: `never`, `lost` or `after`: when to close plain connections on a dead network.
         closes_after_s: the silence in s before that; None: only where the network is gone.
-        close_stuck_ports: the remote ports of connections that may be closed.
         pacing: the controller of budgets, `pacer` or `odyssey`.
         phone: the use of metered networks.
         dry_run: commands are printed only.
@@ -57,7 +56,6 @@ class ControllerConfig:
     short_queues: bool = False
     close_stuck: str = "never"
     closes_after_s: float | None = None
-    close_stuck_ports: frozenset[int] = frozenset()
     pacing: str = "pacer"
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME
     dry_run: bool = False

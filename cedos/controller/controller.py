@@ -304,8 +304,6 @@ class Controller:
             case on.HostsFileRead(hosts):
                 if self.ruled.rules.hosts_read(hosts):
                     self.ruled.lead()
-            case on.PortalDoubted():
-                self.portals.recheck(now_s)
             case on.PageChecked():
                 if self.portals.on_page(event, now_s):
                     self._portals_changed(now_s)

@@ -347,12 +347,11 @@ class PortalFinding:
 
 @dataclass(frozen=True, slots=True)
 class PageChecked:
-    """The end of `CheckPage`; `manager`: whether NetworkManager says that it is captive, if known."""
+    """The end of `CheckPage`."""
 
     network: str
     number: int
     finding: PortalFinding
-    manager: bool | None = None
 
 
 class TlsAnswer(StrEnum):
@@ -371,11 +370,6 @@ class HandshakeEnded:
     network: str
     number: int
     answer: TlsAnswer | None
-
-
-@dataclass(frozen=True, slots=True)
-class PortalDoubted:
-    """NetworkManager has changed its mind about a network: all are checked for portals again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -652,7 +646,6 @@ Event = (
     | PageChecked
     | PingEnded
     | PhoneUseChanged
-    | PortalDoubted
     | PrefetchingChanged
     | ProvidersRead
     | ResolverReplied

@@ -19,7 +19,6 @@ from cedos.controller.events import (
     HandshakeEnded,
     IndicatorsRead,
     PageChecked,
-    PortalDoubted,
     PortalFinding,
     PortalVerdict,
     ProvidersRead,
@@ -33,7 +32,6 @@ from cedos.host.monitor.portal_check import PortalCheck, TestPage, shake_hands
 from cedos.host.monitor.probing.prober import Prober
 from cedos.host.monitor.probing.probes import ProbeSchedule
 from cedos.host.monitor.providers.cellular import CellularProvider
-from cedos.host.monitor.providers.networkmanager import NetworkManager
 from cedos.host.monitor.providers.provider import GuardedProvider, IndicatorProvider, read_each
 from cedos.host.monitor.providers.series_file import SeriesProvider
 from cedos.host.monitor.providers.wifi import WifiProvider
@@ -105,14 +103,11 @@ class Observer:
         self._known = known
         self._metered = metered
         self._may = may
-        self._manager = NetworkManager(bus) if bus is not None and config.providers.host else None
         self._providers = providers(config, bus)
         self._check: PortalCheck | None = None
         if probes.enabled and probes.portal_url:
             page = TestPage.of(probes.portal_url)
             self._check = PortalCheck(page, probes.dns_name, may=may)
-        if self._manager is not None:
-            self._manager.on_change(lambda: post(PortalDoubted()))
         self._counters = InterfaceCounters()
         self._counting: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._networks: Sequence[Network] = ()
@@ -128,8 +123,7 @@ class Observer:
 
     @property
     def problems(self) -> list[str]:
-        problems = [self.prober.problem] if self.prober.problem else []
-        return problems + [problem for each in self._providers for problem in each.problems]
+        return [self.prober.problem] if self.prober.problem else []
 
     def networks_changed(
         self, networks: Sequence[Network], helpers: Sequence[Network] = ()
@@ -174,7 +168,7 @@ class Observer:
     async def _ask(self, question: Question, network: Network | None) -> None:
         match question:
             case CheckPage(name, number, timeout_s):
-                self._post(PageChecked(name, number, *await self._page(network, timeout_s)))
+                self._post(PageChecked(name, number, await self._page(network, timeout_s)))
             case ShakeHands(name, number, timeout_s):
                 answer = None
                 if network is not None and self._probes.enabled:
@@ -259,21 +253,15 @@ class Observer:
         dropped = self._known.keeper.drops_pings(network.name)
         return None if dropped else probe_target(self._probes, network)
 
-    async def _page(
-        self, network: Network | None, timeout_s: float
-    ) -> tuple[PortalFinding, bool | None]:
-        """Ask for the test page over a network, and NetworkManager where that tells nothing."""
-        finding, manager = PortalFinding(PortalVerdict.UNCLEAR, "nothing can be told"), None
+    async def _page(self, network: Network | None, timeout_s: float) -> PortalFinding:
+        """Ask for the test page over a network."""
+        why = "nothing can be told"
         try:
             if network is not None and self._check is not None:
-                finding = await self._check(network, timeout_s)
-            # Where the page says nothing, NetworkManager's own check is a witness.
-            if network is not None and finding.verdict is not PortalVerdict.FREE and self._manager:
-                manager = await self._manager.captive(network)
+                return await self._check(network, timeout_s)
         except Exception as error:  # whatever it is, the controller waits for an answer
             why = f"{type(error).__name__}: {error}"
-            finding = PortalFinding(PortalVerdict.UNCLEAR, why)
-        return finding, manager
+        return PortalFinding(PortalVerdict.UNCLEAR, why)
 
     def _until_next(self, now_s: float) -> float:
         phase_s = next(iter(self._config.providers.started_at_s.values()), 0.0)

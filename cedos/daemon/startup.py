@@ -118,7 +118,6 @@ def controller_config(
         short_queues=steering.short_queues,
         close_stuck=steering.close_stuck,
         closes_after_s=steering.closes_after_s,
-        close_stuck_ports=frozenset(steering.close_stuck_ports),
         pacing=config.pacing.controller,
         phone=decision.phone,
         dry_run=dry_run,

@@ -139,13 +139,13 @@ def attach(cgroup: int, program: int, where: AttachType) -> None:
 def link(cgroup: int, program: int, where: AttachType) -> int:
     """Attach a loaded program to an open cgroup folder for as long as the returned file is open.
 
-    It goes with the process, however that ends. Errors as for `load`; OSError before Linux 5.7.
+    It goes with the process, however that ends. Errors as for `load`.
     """
     return _bpf(_LINK_CREATE, struct.pack("=IIII", program, cgroup, where, 0))
 
 
 def netns_cookie() -> int:
-    """Return the cookie of this thread's network namespace; OSError before Linux 5.14."""
+    """Return the cookie of this thread's network namespace."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as here:
         raw = here.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8)
     return int.from_bytes(raw, sys.byteorder)

@@ -15,7 +15,6 @@ import struct
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -219,10 +218,9 @@ def _open_to_ask(protocol: int, timeout_s: float, port: int = 0) -> socket.socke
     asking = open_socket(protocol)
     asking.bind((port, 0))
     # Errors come with the kernel's own words (EXT_ACK) and without the whole request (CAP_ACK), and
-    # dumps are filtered by the kernel (GET_STRICT_CHK). Older kernels have none of these.
+    # dumps are filtered by the kernel (GET_STRICT_CHK).
     for option in (_CAP_ACK, _EXT_ACK, _GET_STRICT_CHK):
-        with suppress(OSError):
-            asking.setsockopt(_SOL_NETLINK, option, 1)
+        asking.setsockopt(_SOL_NETLINK, option, 1)
     asking.settimeout(timeout_s)
     return asking
 

@@ -205,7 +205,8 @@ class Script:
         self, network: str, finding: on.PortalFinding, tls: on.TlsAnswer | None = None
     ) -> list[Command]:
         """A check for a portal begins and ends now: with this page, and this end of a handshake."""
-        found = self.tell(on.PortalDoubted(), on.TimerFired())
+        self.controller.portals.recheck(self.now_s)
+        found = self.tell(on.TimerFired())
         (begun,) = [each for each in of_kind(give.CheckPage, found) if each.network == network]
         found += self.tell(on.PageChecked(network, begun.number, finding))
         for asked in of_kind(give.ShakeHands, found):

@@ -4,7 +4,7 @@ A plain connection cannot move. While its network is dead its program waits. Onc
 program connects again, over the network that lives. A healthy connection must never be closed, whatever
 a neighbour sends. So all of this has to hold:
 
-- the user allows it (`[steering] close_stuck`), and the connection's port is one of those allowed;
+- the user allows it (`[steering] close_stuck`), and the connection is to one of `_PORTS`;
 - the network is gone, or nothing at all came from beyond its router for long enough;
 - meanwhile something was due from there: a ping has had no reply;
 - nothing came on the connection itself since, which only packets within its window can tell;
@@ -46,6 +46,8 @@ _USUAL_BPS: Final = 10e6
 _LOOK_S, _CLOSE_LOOK_S = 1.0, 0.1
 _SHOWN_S: Final = 600.0
 _MOST_SHOWN: Final = 1_000
+# Of HTTP and git, whose programs mostly connect again.
+_PORTS: Final = frozenset({80, 443, 8000, 8080, 8443, 9418})
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +206,7 @@ class StuckConnections:
             and not flow.broken
             and not path.near
             and not key.remote.is_loopback
-            and key.remote_port in self._config.close_stuck_ports
+            and key.remote_port in _PORTS
             and sample is not None
             and sample.state == ESTABLISHED
             and path.closed is None

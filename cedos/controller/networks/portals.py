@@ -273,11 +273,6 @@ class Portals:
         if one.check.pending:
             return False  # the page was answered already
         check, finding = one.check, self._compared(one, event.finding)
-        if finding.verdict in (PortalVerdict.UNCLEAR, PortalVerdict.SILENT) and (
-            event.manager is not None
-        ):
-            verdict = PortalVerdict.CAPTIVE if event.manager else PortalVerdict.FREE
-            finding = PortalFinding(verdict, "NetworkManager's check says so")
         one.finding = finding
         self._tell(one, finding, check.began_s, now_s)
         doubtful = finding.verdict in (PortalVerdict.CAPTIVE, PortalVerdict.SILENT) or check.in_vain

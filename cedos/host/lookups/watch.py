@@ -28,6 +28,7 @@ from cedos.errors import CedosError, HostError, PrivilegeError
 from cedos.host.monitor import dns_message as dns
 from cedos.host.monitor import flow_source
 from cedos.host.monitor.flow_source import is_own
+from cedos.host.monitor.probing.ping import checksum
 from cedos.host.profiler.capture import Capture, open_capture
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.kernel.classic_bpf import PACKET_TYPE, Assembler
@@ -67,7 +68,7 @@ def datagram(key: FlowKey, payload: bytes) -> bytes:
     pseudo = source + destination + struct.pack("!II", length, socket.IPPROTO_UDP)
     bare = _UDP_HEADER.pack(key.remote_port, key.local_port, length, 0) + payload
     # 0 would say that there is no checksum (RFC 768).
-    sum_ = _checksum(pseudo + bare) or 0xFFFF
+    sum_ = checksum(pseudo + bare) or 0xFFFF
     udp = _UDP_HEADER.pack(key.remote_port, key.local_port, length, sum_) + payload
     if key.local.version == 4:
         # The kernel fills in the header's checksum and number.
@@ -77,14 +78,6 @@ def datagram(key: FlowKey, payload: bytes) -> bytes:
     else:
         head = _IPV6.pack(6 << 28, length, socket.IPPROTO_UDP, _HOPS, source, destination)
     return head + udp
-
-
-def _checksum(data: bytes) -> int:
-    data += b"\0" * (len(data) % 2)
-    total = int(sum(struct.unpack(f"!{len(data) // 2}H", data)))
-    while total >> 16:
-        total = (total & 0xFFFF) + (total >> 16)
-    return ~total & 0xFFFF
 
 
 def links_of(address: Address) -> list[int]:

@@ -14,7 +14,6 @@ import asyncio
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -338,8 +337,7 @@ class KernelTables:
         dump = self._requester.dump
         answers = await dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
         answers += (addresses := await dump(rtnetlink.RTM_GETADDR, rtnetlink.addresses_request()))
-        with suppress(OSError):  # an older kernel has none
-            answers += await dump(RTM_GETNEXTHOP, nexthops_request())
+        answers += await dump(RTM_GETNEXTHOP, nexthops_request())
         for version, table in product(
             (4, 6), (policy_routing.MAIN_TABLE, policy_routing.LOCAL_TABLE)
         ):

@@ -31,8 +31,6 @@ _MAIN_PREFERENCE: Final = 32766
 # some private networks, IPv6 the addresses in use (2000::/3).
 _MOST_ADDRESSES: Final = {4: 0.8 * 2**32, 6: 0.9 * 2**125}
 _IN_USE: Final = 0b001
-# The metric of the kernel's own unreachable IPv6 route, which older kernels list.
-_LAST_RESORT: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +146,6 @@ def _in_order(routes: Sequence[SeenRoute], links: Mapping[int, Link]) -> Iterato
     """
     for route in sorted(routes, key=lambda each: each.rank):
         link = links.get(route.index)
-        if route.metric == _LAST_RESORT:
-            continue
         if link is None or link.running or _is_tunnel(link):
             yield route
 

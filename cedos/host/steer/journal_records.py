@@ -148,27 +148,19 @@ def is_interface_name(name: str) -> bool:
 
 
 class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A network namespace of one boot, by its cookie, which no later one has.
-
-    Before Linux 5.14 by its inode.
-    """
+    """A network namespace of one boot, by its cookie, which no later one has."""
 
     boot: str
     namespace: int
 
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACE: Final = Path("/proc/thread-self/ns/net")
 
 
 def here() -> Place | None:
     """Return the place of the calling thread; None: the kernel does not say."""
     try:
-        try:
-            namespace = netns_cookie()
-        except OSError:
-            namespace = _NAMESPACE.stat().st_ino
-        return Place(_BOOT.read_text().strip(), namespace)
+        return Place(_BOOT.read_text().strip(), netns_cookie())
     except OSError:
         return None
 

@@ -118,7 +118,6 @@ class World(Script):
         super().__init__(
             close_stuck="after",
             closes_after_s=1.0,
-            close_stuck_ports=frozenset({80}),
             short_queues=True,
         )
         self.tell(on.ClockRead(2e9))
@@ -230,7 +229,8 @@ class World(Script):
                 verdict = list(on.PortalVerdict)[step.amount % len(on.PortalVerdict)]
                 self.page = on.PortalFinding(verdict, "as it is", hosts=hosts)
                 self.tls = list(on.TlsAnswer)[step.amount % len(on.TlsAnswer)] if step.yes else None
-                return [on.PortalDoubted()]
+                self.controller.portals.recheck(now_s)
+                return [on.TimerFired()]
         assert step.kind == "sleep"
         return [on.HostSlept(step.amount / 1000), on.ClockRead(2e9 + now_s)]
 

@@ -156,8 +156,8 @@ async def test_a_sleep_is_told_before_anything_else_is_decided(first, monkeypatc
     played.driver.begin(played.carry_out)
     played.heard()
     asleep_s += 0.1  # between two readings
-    played.driver.post(on.PortalDoubted())
-    assert played.heard() == [on.PortalDoubted()]
+    played.driver.post(on.ProvidersRead())
+    assert played.heard() == [on.ProvidersRead()]
     asleep_s += 7200.0
     if first == "an event":
         played.driver.post(on.ProvidersRead())

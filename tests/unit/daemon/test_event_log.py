@@ -69,7 +69,6 @@ EVENTS = (
         ),
     ),
     on.HandshakeEnded("lte0", 1, on.TlsAnswer.SILENT),
-    on.PortalDoubted(),
     on.BudgetSet(1.7e9, PLAN, PERIOD),
     on.PhoneUseChanged(PhoneUse.FREELY),
     on.BudgetsCounted(1.7e9, (on.BudgetUse("lte.plan", 1e6, PERIOD, "2026-12-01 00:00"),)),

@@ -3,7 +3,6 @@
 import asyncio
 from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_interface
-from types import SimpleNamespace
 
 import pytest
 from kit.controller import Script
@@ -195,30 +194,9 @@ async def test_every_check_has_an_answer(monkeypatch, network):
     await watched.rest()
     (event,) = watched.events
     assert isinstance(event, on.PageChecked)
-    assert (event.network, event.number, event.manager) == (network, 7, None)
+    assert (event.network, event.number) == (network, 7)
     assert event.finding.verdict is on.PortalVerdict.UNCLEAR
     assert ("KeyError" in event.finding.why) is (network == "wlan0")
-
-
-@pytest.mark.parametrize(
-    ("page", "captive"), [(on.PortalVerdict.FREE, None), (on.PortalVerdict.SILENT, True)]
-)
-async def test_networkmanager_is_asked_where_the_page_does_not_come(monkeypatch, page, captive):
-    watched = Watched()
-
-    async def check(network, timeout_s):
-        return on.PortalFinding(page, "as it is")
-
-    async def says(network):
-        return True
-
-    monkeypatch.setattr(watched.observer, "_check", check)
-    monkeypatch.setattr(watched.observer, "_manager", SimpleNamespace(captive=says))
-    watched.observer.ask(CheckPage("wlan0", 7, 1.0))
-    await watched.rest()
-    assert watched.events == [
-        on.PageChecked("wlan0", 7, on.PortalFinding(page, "as it is"), captive)
-    ]
 
 
 async def test_a_network_that_answers_nothing_holds_up_no_other():

@@ -21,7 +21,6 @@ _RATE_UNIT_BPS = 100_000.0
 
 _SURVEY_EVERY_S = 5.0
 _POINTS_EVERY_S = 5.0
-# The time until nl80211 is tried again. Its module may be loaded later.
 
 
 @dataclass(frozen=True, slots=True)

@@ -391,13 +391,9 @@ class LinuxKernel:
             NetlinkListener(NETLINK_ROUTE, _ROUTING_GROUPS, routing, on_routing_change)
         )
         _, family = self._path_manager()
-        group = family.groups.get(mptcp.EVENT_GROUP)
-        if group is None:
-            raise HostError(
-                "this kernel's MPTCP path manager tells no events (Linux 5.11 or newer)"
-            )
+        groups = [family.groups[mptcp.EVENT_GROUP]]
         self._listeners.append(
-            NetlinkListener(NETLINK_GENERIC, [group], paths, on_loss, interval_s=_EVENTS_TOGETHER_S)
+            NetlinkListener(NETLINK_GENERIC, groups, paths, on_loss, interval_s=_EVENTS_TOGETHER_S)
         )
 
     def close(self) -> None:

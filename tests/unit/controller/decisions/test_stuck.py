@@ -13,7 +13,6 @@ from cedos.model import Direction, FlowKey, FlowSample, NextHop
 
 LAPTOP = ip_address("10.0.0.2")
 SERVER = ip_address("198.51.100.1")
-PORTS = frozenset({80, 443, 8443})
 
 
 class Silence:
@@ -35,7 +34,7 @@ class Silence:
         self.seen = {}
         self.replying = list(replying)
         self.refusing, self.looking = False, True
-        self.script = Script(close_stuck=when, closes_after_s=after_s, close_stuck_ports=PORTS)
+        self.script = Script(close_stuck=when, closes_after_s=after_s)
         for name in ("wlan0", "lte0"):
             self.script.tell(on.PingEnded(name, 0.02, 8.0, 8.0))
         self.run(19.0)

@@ -17,7 +17,6 @@ class Told:
 
     def __init__(self, answers):
         self.answers = answers
-        self.manager = {}  # what NetworkManager says of each network
         self.tls = {}  # what a well-known host answers over each network
         self.keeper = ContextKeeper()
         # Network and time-out of every fetch of the test page.
@@ -71,8 +70,7 @@ class Told:
         nothing = on.PortalFinding(on.PortalVerdict.UNCLEAR, "nothing can be told")
         self.checks.append((command.network, command.timeout_s))
         finding = self.answers.get(command.network, nothing)
-        manager = self.manager.get(command.network)
-        ended = on.PageChecked(command.network, command.number, finding, manager)
+        ended = on.PageChecked(command.network, command.number, finding)
         assert self.watch.on_page(ended, self.now_s)
         assert not self.watch.on_page(ended, self.now_s), "an answer counts once"
 

@@ -187,17 +187,6 @@ def test_a_slow_network_is_given_time(desk, known, patience_s):
     assert told.checks == [("home", pytest.approx(patience_s))]
 
 
-def test_networkmanager_is_one_witness_where_the_page_says_nothing(desk):
-    told = desk.listen()
-    told.manager = {"home": True}
-    told.tls = {"home": TlsAnswer.SILENT, "phone": TlsAnswer.PROVEN}
-    told.networks(desk.wifi, desk.lte)
-    told.until(lambda: told.life() is NetworkLife.CAPTIVE)
-    told.manager["home"] = False
-    told.watch.recheck(told.now_s)
-    told.until(lambda: told.life() is NetworkLife.ALIVE)
-
-
 def test_names_that_are_not_answered_need_a_second_witness_too(desk):
     told = desk.listen({"home": NO_NAMES, "phone": FREE})
     watch = told.watch

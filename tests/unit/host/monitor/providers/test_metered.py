@@ -231,31 +231,6 @@ async def test_without_both_the_access_point_tells(monkeypatch):
 
 WIFI = Network("home", "wlan0", 3, NetworkKind.WIFI, False)
 LTE = Network("stick", "wwan0", 4, NetworkKind.CELLULAR, True)
-ROOT = "/org/freedesktop/NetworkManager"
-DEVICE = f"{ROOT}/Devices/2"
-
-
-async def test_networkmanagers_verdict_counts_where_it_checks(address, make_service):
-    manager = await make_service(nm.SERVICE)
-    manager.methods[ROOT, "GetDeviceByIpIface"] = ("o", [DEVICE])
-    manager.objects = {
-        ROOT: {nm.SERVICE: {"ConnectivityCheckEnabled": Variant("b", False)}},
-        DEVICE: {nm.DEVICE: {"Ip4Connectivity": Variant("u", 4)}},
-    }
-    bus = SystemBus(address, timeout_s=0.5)
-    provider = nm.NetworkManager(bus)
-    told = []
-    provider.on_change(lambda: told.append(True))
-    try:
-        assert await provider.captive(WIFI) is None
-        manager.set(ROOT, nm.SERVICE, ConnectivityCheckEnabled=Variant("b", True))
-        assert await provider.captive(WIFI) is False
-        manager.set(DEVICE, nm.DEVICE, Ip4Connectivity=Variant("u", 2))
-        assert await provider.captive(WIFI) is True
-        assert told
-    finally:
-        await bus.close()
-    assert await nm.NetworkManager(SystemBus("unix:path=/nowhere")).captive(WIFI) is None
 
 
 async def test_the_battery_over_a_real_bus(address, make_service):

@@ -1,6 +1,5 @@
 import asyncio
 import math
-from typing import Any
 
 import pytest
 from kit.monitor import PlayedProvider
@@ -17,20 +16,12 @@ class Broken:
 
     def __init__(self, way):
         self.way = way
-        self.asked = 0
 
     async def read(self, network, now_s):
-        self.asked += 1
         if self.way == "raise":
             raise RuntimeError("no such device")
         if self.way == "hang":
             await asyncio.sleep(100)
-        if self.way == "hang stubbornly":
-            for _ in range(2):
-                try:
-                    await asyncio.sleep(100)
-                except asyncio.CancelledError:
-                    continue
         return {"rssi_dbm": Indicator(-60.0, now_s)}
 
     async def close(self):
@@ -38,37 +29,19 @@ class Broken:
             raise RuntimeError("cannot close either")
 
 
-@pytest.mark.parametrize("way", ["raise", "hang", "hang stubbornly"])
+@pytest.mark.parametrize("way", ["raise", "hang"])
 async def test_no_provider_breaks_the_guard(way):
     reports = []
     broken = Broken(way)
     guarded = GuardedProvider(broken, reports.append, timeout_s=0.02)
-    for now_s in (1.0, 2.5, 5.0):
+    for now_s in (1.0, 2.5):
         assert await guarded.read(WIFI, now_s) == {}
-        await asyncio.sleep(0.001)
     assert len(reports) == 1
     assert reports[0].startswith("Broken: ")
-    assert len(guarded.problems) == 1
-    # One that hangs is not asked again and again.
-    assert broken.asked == (1 if way == "hang stubbornly" else 3)
-    await guarded.close()
     broken.way = ""
-    await asyncio.sleep(0.01)
-    assert (await guarded.read(WIFI, 500.0))["rssi_dbm"].value == -60.0
-    assert guarded.problems == []
-
-
-async def test_trouble_is_tried_again_each_time_twice_as_late():
-    broken = Broken("raise")
-    guarded = GuardedProvider(broken, lambda sentence: None, retry_s=(1.0, 8.0))
-    asked_at_s = []
-    for tenth in range(400):
-        before = broken.asked
-        await guarded.read(WIFI, tenth / 10)
-        if broken.asked > before:
-            asked_at_s.append(tenth / 10)
-    assert asked_at_s == [0.0, 1.0, 3.0, 7.0, 15.0, 23.0, 31.0, 39.0]
-    assert guarded.problems == ["Broken: RuntimeError: no such device; asked again in 8 s"]
+    assert (await guarded.read(WIFI, 5.0))["rssi_dbm"].value == -60.0
+    broken.way = way
+    await guarded.close()
 
 
 async def test_a_provider_that_hangs_holds_up_no_other():
@@ -95,32 +68,6 @@ async def test_the_access_point_goes_through_the_guard():
     assert GuardedProvider(PlayedProvider({}), lambda sentence: None).access_point(WIFI) is None
 
 
-@pytest.mark.parametrize(
-    "nonsense",
-    [
-        None, [], 7, {"rssi_dbm": None}, {"rssi_dbm": -60.0}, {"rssi_dbm": Indicator(None, 5.0)},
-        {"rssi_dbm": Indicator("-60", 5.0)}, {"rssi_dbm": Indicator(-60.0, math.nan)},
-        {"rssi_dbm": Indicator(-60.0, -math.inf)},
-    ],
-)  # fmt: skip
-async def test_nonsense_of_any_form_breaks_nothing_and_is_forgotten(nonsense):
-    class Mad(PlayedProvider):
-        answer: Any = nonsense
-
-        async def read(self, network, now_s):
-            return self.answer
-
-    mad = Mad({})
-    guarded = GuardedProvider(mad, lambda sentence: None)
-    keeper = ContextKeeper()
-    keeper.update("home", await guarded.read(WIFI, 5.0))
-    assert len(guarded.problems) == 1, guarded.problems
-    mad.answer = {"rssi_dbm": Indicator(-60.0, 6.0)}
-    keeper.update("home", await guarded.read(WIFI, 6.0))
-    assert keeper.snapshot(6.0).networks["home"]["rssi_dbm"].value == -60.0
-    assert guarded.problems == []
-
-
 async def test_nonsense_is_left_out_and_reported_once_a_kind():
     reports = []
     told = {
@@ -136,10 +83,8 @@ async def test_nonsense_is_left_out_and_reported_once_a_kind():
     assert len(reports) == 3
     assert any("rssi_dbm = 127; -120 to 0 would be right" in report for report in reports)
     assert any("future" in report for report in reports)
-    assert len(guarded.problems) == 3
     told["rssi_dbm"] = Indicator(-50.0, 5.0)
     assert "rssi_dbm" in await guarded.read(WIFI, 5.0)
-    assert len(guarded.problems) == 2
 
 
 async def test_of_several_providers_the_fresher_value_wins():
@@ -150,14 +95,3 @@ async def test_of_several_providers_the_fresher_value_wins():
         await read_each(order, WIFI, 3.0, lambda found, keeper=keeper: keeper.update("home", found))
         found = keeper.snapshot(3.0).networks["home"]
         assert {name: i.value for name, i in found.items()} == {"rssi_dbm": -70.0, "cqi": 9.0}
-
-
-async def test_an_access_point_that_cannot_be_told_is_none():
-    class Lost(PlayedProvider):
-        def access_point(self, network):
-            raise KeyError(network.name)
-
-    reports = []
-    guarded = GuardedProvider(Lost({}), reports.append)
-    assert guarded.access_point(WIFI) is guarded.access_point(WIFI) is None
-    assert reports == ["Lost: access point: KeyError: 'home' (reported once)"]
