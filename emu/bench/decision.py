@@ -19,13 +19,11 @@ from cedos.model import (
     Network,
     NetworkKind,
     SizeEstimate,
-    Strategy,
     StrategyKind,
     Transfer,
 )
 from cedos.selector.decision.case import USUAL_KINDS, Case
-from cedos.selector.decision.decide import decide, decide_again
-from cedos.selector.decision.living import Living, rest_of
+from cedos.selector.decision.decide import decide
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 from cedos.storage.model_files import load
 from emu.bench import timed
@@ -63,13 +61,12 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     """Time decisions by the shipped predictors.
 
     Returns:
-        `p50_us`, `p99_us` (four strategies), `p50_redundant_us`, `p99_redundant_us` (five),
-        `p50_again_us`, `p99_again_us` (a living flow), and each p99 again as `cpu_...`.
+        `p50_us`, `p99_us` (four strategies), `p50_redundant_us`, `p99_redundant_us` (five), and each
+        p99 again as `cpu_...`.
     """
     dice = random.Random(4)
     model = load(None)
     drawn = [(_transfer(dice), _context(dice)) for _ in range(_CASES)]
-    living = Living(Strategy(StrategyKind.SINGLE, ("wlan0",)), switch_cost_s=0.1, observed_bps=5e6)
 
     def decision(kinds: Collection[StrategyKind], number: int) -> Callable[[], Decision]:
         transfer, context = drawn[number % _CASES]
@@ -78,16 +75,10 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
             Case(transfer, context, _NETWORKS, model, objective, kinds=kinds, number=number)
         )
 
-    def again(number: int) -> Callable[[], Decision]:
-        transfer, context = drawn[number % _CASES]
-        rest = rest_of(transfer, 50_000)
-        return lambda: decide_again(Case(rest, context, _NETWORKS, model, number=number), living)
-
     figures: dict[str, float] = {}
     for key, make in (
         ("", partial(decision, USUAL_KINDS)),
         ("_redundant", partial(decision, _ALL_KINDS)),
-        ("_again", again),
     ):
         progress(f"{_DECISIONS} decisions{key.replace('_', ', ')}")
         figures |= timed(key, make, _DECISIONS)

@@ -5,9 +5,6 @@ dies beyond its first hop, and at once four programs connect: curl and Python, e
 with MPTCP (`mptcpize`). What counts is what the program sees: the time until its connection stands.
 Within the bound is what takes at most 350 ms, or four round trips of the slower network where those
 are more. Networks live again after each trial, and healthy ones are used between trials.
-
-In late trials only the way back is cut, and mended while the programs hold their connections: the
-answers that the server had sent over the first network then come late, and must be refused.
 """
 
 import random
@@ -35,12 +32,10 @@ _HEALTHY = 12
 # Round trips of Wi-Fi and the cellular network, in s, and trials with that pair.
 _PAIRS = ((0.020, 0.060, 12), (0.050, 0.120, 10))
 _SLOW_S, _SLOW_TRIES = 0.600, 12
-_LATE, _HOLD_S = 4, 2.5
 
-# A user's program: it waits for a line, connects, and keeps the connection open for a while.
+# A user's program: it waits for a line, and connects.
 _SCRIPT = """
 import socket, sys, time
-hold_s = float(sys.argv[3])
 socket.getaddrinfo(sys.argv[1], 80)  # what this imports is no part of connecting
 sys.stdin.readline()
 began = time.monotonic()
@@ -53,7 +48,6 @@ took = time.monotonic() - began
 print(took, connection.getsockname()[0], flush=True)
 connection.sendall(b"GET /bytes/1000 HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")
 connection.recv(100)
-time.sleep(hold_s)
 """
 
 
@@ -72,8 +66,6 @@ class Measured:
     rescues: list[Attempt] = field(default_factory=list)
     healthy: int = 0
     disturbed: int = 0
-    two_live: int = 0
-    late_refused: int = 0
 
 
 def run(progress: Callable[[str], None], share: float = 1.0) -> dict[str, float]:
@@ -86,8 +78,7 @@ def run(progress: Callable[[str], None], share: float = 1.0) -> dict[str, float]
     Returns:
         `tcp_p95_ms`, `mptcp_p95_ms` (and `_median_ms`), `within_share` of `n` first packets into a
         dead network; of `healthy_n` connections over living
-        networks, one of them with 600 ms, `healthy_disturbed` were rescued; in `late_n` late trials
-        `two_live` connections lived beside another one of the same program.
+        networks, one of them with 600 ms, `healthy_disturbed` were rescued.
 
     Raises:
         EmulationError: the testbed or the daemon.
@@ -102,7 +93,6 @@ def run(progress: Callable[[str], None], share: float = 1.0) -> dict[str, float]
             for _ in range(some(trials)):
                 bench.trial(seen, progress)
                 bench.use_healthy(seen, some(_HEALTHY))
-            bench.late_trials(seen, some(_LATE), progress)
     with emulated(_SLOW_S, 0.040) as bench:
         bench.use_slow(seen, some(_SLOW_TRIES), progress)
     return figures(seen)
@@ -125,8 +115,6 @@ def figures(seen: Measured) -> dict[str, float]:
         "n": len(seen.rescues),
         "healthy_disturbed": seen.disturbed,
         "healthy_n": seen.healthy,
-        "two_live": seen.two_live,
-        "late_n": seen.late_refused,
     }
 
 
@@ -166,9 +154,9 @@ class Bench:
             *("-w", "%{time_connect} %{local_ip} %{http_code}", "--config", "-", *options),
         )
 
-    def python(self, mptcp: bool, hold_s: float = 0.0) -> "subprocess.Popen[str]":
-        """Return a script that begins when it gets a line, and keeps its connection for a while."""
-        script = (sys.executable, "-S", "-c", _SCRIPT, SERVER, str(_GIVE_UP_S), str(hold_s))
+    def python(self, mptcp: bool) -> "subprocess.Popen[str]":
+        """Return a script that begins when it gets a line."""
+        script = (sys.executable, "-S", "-c", _SCRIPT, SERVER, str(_GIVE_UP_S))
         return self._popen(mptcp, *script)
 
     def _popen(self, mptcp: bool, *command: str) -> "subprocess.Popen[str]":
@@ -197,9 +185,9 @@ class Bench:
     # -- trials -------------------------------------------------------------------------------
 
     @contextmanager
-    def dead(self, interface: str, *, back_only: bool = False) -> Iterator[None]:
-        """Drop all packets beyond a network's first hop, or those that come back."""
-        with Silence(self.laptop, interface, back_only=back_only).when_told() as cut:
+    def dead(self, interface: str) -> Iterator[None]:
+        """Drop all packets beyond a network's first hop."""
+        with Silence(self.laptop, interface).when_told() as cut:
             cut()
             yield
 
@@ -226,27 +214,6 @@ class Bench:
     def _address(interface: str) -> str:
         kind = next(kind for kind, name in INTERFACES.items() if name == interface)
         return ADDRESSES[kind]
-
-    def late_trials(self, measured: Measured, trials: int, progress: Callable[[str], None]) -> None:
-        """Return the answers that came when the flow had been rescued."""
-        for _ in range(trials):
-            programs = [self.python(False, _HOLD_S) for _ in range(4)]
-            time.sleep(1.0)
-            with self.dead(self.daemon.default(), back_only=True):
-                for process in programs:
-                    self.go(process)
-                time.sleep(0.9)
-            # The server answers again after a second: over a network that lives by now.
-            time.sleep(0.8)
-            lines = self.laptop.server.run(
-                "ss", "-Htn", "state", "established", "sport = :80"
-            ).stdout.splitlines()
-            results = [self.result(process, False) for process in programs]
-            standing = sum(each.took_s >= 0 for each in results)
-            measured.two_live += max(0, len(lines) - standing)
-            measured.late_refused += standing
-            progress(f"late answers: {len(lines)} connections of {standing} programs live")
-            self.daemon.until_both_live()
 
     def use_healthy(self, measured: Measured, count: int) -> None:
         before = self.daemon.rescues()

@@ -47,12 +47,6 @@ _RESAMPLES: Final = 2000
 Runs = Sequence[Mapping[str, Any]]
 
 
-def in_hindsight(runs: Runs, policy: str) -> float:
-    """Return a policy's mean time over that of the best fixed policy of each run."""
-    best = fmean(min(run["policies"][name]["mean_s"] for name in _fixed(runs)) for run in runs)
-    return _mean_s(runs, policy) / best
-
-
 def over_best(runs: Runs, policy: str) -> float:
     """Return a policy's mean time over that of the fixed policy that is best over all runs."""
     return _mean_s(runs, policy) / min(_mean_s(runs, name) for name in _fixed(runs))
@@ -100,37 +94,6 @@ def run_ratios(runs: Runs, policy: str, other: str) -> list[float]:
     return [run["policies"][policy]["mean_s"] / run["policies"][other]["mean_s"] for run in runs]
 
 
-def places_over(runs: Runs, policy: str, limit: float) -> float:
-    """Return at how many places a policy takes over `limit` of the place's best fixed policy."""
-    places = dict.fromkeys(run["place"] for run in runs)
-    return float(sum(over_best_of_place(runs, policy, place) > limit for place in places))
-
-
-def gateway_over(runs: Runs, third: Runs, policy: str) -> list[float]:
-    """Return the gateway's time over a fixed policy's: all together, and the least and most by place.
-
-    `third`: the runs of another seed. A run without that policy beside it does not count.
-    """
-    ours: defaultdict[str, float] = defaultdict(float)
-    theirs: defaultdict[str, float] = defaultdict(float)
-    for each in (*runs, *third):
-        beside = each["beside"].get(policy, {}).get("mean_s")
-        other_s = beside or each.get("fixed_mean_s", {}).get(policy)
-        if other_s is not None:
-            ours[each["place"]] += each["n"] * each["mean_s"]
-            theirs[each["place"]] += each["n"] * other_s
-    by_place = [ours[place] / theirs[place] for place in ours]
-    return [sum(ours.values()) / sum(theirs.values()), min(by_place), max(by_place)]
-
-
-def transfer_mean(runs: Runs, policy: str) -> float:
-    """Return a policy's mean time over all transfers of all runs."""
-    every = [run["policies"][policy] for run in runs]
-    return float(
-        sum(each["n"] * each["mean_s"] for each in every) / sum(each["n"] for each in every)
-    )
-
-
 def _mean_s(runs: Runs, policy: str) -> float:
     return fmean(run["policies"][policy]["mean_s"] for run in runs)
 
@@ -141,11 +104,8 @@ def _fixed(runs: Runs) -> list[str]:
 
 REDUCERS: Final[Mapping[str, Callable[..., Any]]] = {
     each.__name__: each
-    for each in (
-        in_hindsight, over_best, over_best_of_place, over_best_of_each, over_by_group, run_ratios,
-        places_over, gateway_over, transfer_mean,
-    )
-}  # fmt: skip
+    for each in (over_best, over_best_of_place, over_best_of_each, over_by_group, run_ratios)
+}
 
 
 @cache

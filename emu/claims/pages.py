@@ -1,7 +1,7 @@
 """Tables of claims: on the pages for people, in the notebook and on the terminal."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from emu.claims.claim_list import PAPERS, Claim, Claims, by_paper
@@ -124,8 +124,3 @@ def entry(claim: Claim, claims: Claims) -> Iterator[tuple[str, str]]:
         yield "command", source.command or "none is kept"
         if claim.numbers:
             yield "numbers", "; ".join(claim.numbers)
-
-
-def numbers_of(texts: Sequence[str]) -> set[str]:
-    """Return all numbers that texts show, as they are written."""
-    return {each for text in texts for each in re.findall(r"\d+(?:[.,]\d+)*", text)}

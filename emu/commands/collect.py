@@ -60,7 +60,6 @@ def _sized(text: str) -> tuple[int, Direction]:
     type=click.Path(path_type=Path, exists=True),
     help="Repeat the places, starts, sizes and RTTs of this data set.",
 )
-@click.option("--force", is_flag=True, help="Replace a data set in --out.")
 @click.option(
     "--engine",
     type=click.Choice(["mahimahi", "simulator"]),
@@ -81,7 +80,6 @@ def command(
     starts: int,
     sizes: tuple[tuple[int, Direction], ...],
     like: Path | None,
-    force: bool,
     engine: str,
     jobs: int | None,
     seed: int,
@@ -101,10 +99,9 @@ def command(
 
     described = out.with_suffix(".environment.json")
     for file in (out, described):
-        if file.exists() and not force:
+        if file.exists():
             raise DataSetError(
-                f"{file} is there already, and may have taken hours: choose another --out, or replace"
-                " it with --force"
+                f"{file} is there already, and may have taken hours: choose another --out, or remove it"
             )
     console.make_room(out, "--out")
     simulated = engine == "simulator"

@@ -71,12 +71,10 @@ def check_command(directory: Path) -> None:
     """Print what is wrong with a collection.
 
     Reads every file and names the first problem of each, with its line; ends with an error where there
-    is any, with a summary where there is none. Warnings tell what can be replayed but may not be meant.
+    is any, with a summary where there is none.
     """
     with bar("checking") as report:
-        figures, problems, warnings = check_collection(directory, report)
-    for warning in warnings:
-        echo(f"warning: {warning}", err=True)
+        figures, problems = check_collection(directory, report)
     for problem in problems:
         echo(problem)
     if problems:

@@ -64,7 +64,6 @@ _QUICK_S = 10.0
     help="Model of the policies that predict, as `cedos-emu train --without` writes it.  [default: the "
     "shipped one, which knows the real places]",
 )
-@click.option("--force", is_flag=True, help="Replace a finished run in --out.")
 @click.option(
     "--json",
     "json_file",
@@ -84,7 +83,6 @@ def command(
     quick: bool,
     out: Path | None,
     predictors: Path | None,
-    force: bool,
     json_file: Path | None,
 ) -> None:
     """Run an experiment: every policy on the same place from the same instant.
@@ -93,7 +91,7 @@ def command(
 
     A file that names an `analysis` computes the numbers of a paper's table or figure from a data set or,
     without a clock, from places, and prints them as JSON; the notebooks draw them. Only the options
-    --places, --out, --force and --json apply to it.
+    --places, --out and --json apply to it.
 
     Without a scenario it runs the demo: a laptop with two tethered phones whose Wi-Fi stalls and dies,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
@@ -104,7 +102,7 @@ def command(
 
     The run folder holds the resolved configuration, the environment, all raw records, the figures
     and a page with pictures (`report.html`); `cedos-emu report` draws the page again. A finished run is
-    not replaced without --force; one that was interrupted is begun anew, and a scenario with `places`
+    not replaced; one that was interrupted is begun anew, and a scenario with `places`
     goes on with those that are missing.
 
     Exit codes: 0 the run is complete; 1 the testbed failed, or a finished run is in the way; 2 the
@@ -119,7 +117,7 @@ def command(
 
     # An analysis needs no testbed: answer before the slow imports.
     if scenario_file is not None and analysis.is_analysis(scenario_file):
-        _analyse(scenario_file, directory, out, force, json_file)
+        _analyse(scenario_file, directory, out, json_file)
         return
 
     from emu import policies  # noqa: PLC0415
@@ -157,7 +155,7 @@ def command(
         )
     )
     if wanted.places and place is None:
-        _series(wanted, known, out, force, json_file)
+        _series(wanted, known, out, json_file)
         return
     wanted = msgspec.structs.replace(wanted, places=())
     if quick and start_s is None:
@@ -165,8 +163,7 @@ def command(
         wanted = msgspec.structs.replace(wanted, start_s=decisive_s(chosen, wanted.duration_s))
     resolved = experiment.resolve(wanted, known)
     target = out or runs.fresh(f"{resolved.name}-{resolved.place}")
-    if not force:
-        runs.refuse_finished(target, paged=True)
+    runs.refuse_finished(target, paged=True)
     chosen = known[resolved.place]
     repeats_too = resolved.start_s + resolved.duration_s > chosen.common_s
     echo(
@@ -192,17 +189,13 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 180 else f"{seconds / 60:.0f} min"
 
 
-def _series(
-    wanted: "Scenario", known: "Places", out: Path | None, force: bool, json_file: Path | None
-) -> None:
+def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Path | None) -> None:
     from emu.runs import page, runs, series, table  # noqa: PLC0415
     from emu.terminal import bar  # noqa: PLC0415
 
     target = out or runs.fresh(wanted.name)
     with bar(wanted.name) as progress:
-        summary = series.run(
-            wanted, known, target, progress, lambda line: echo(line, err=True), force=force
-        )
+        summary = series.run(wanted, known, target, progress, lambda line: echo(line, err=True))
     folders = [target / name for name in summary["places"]]
     for folder in folders:
         table.print_table(folder)
@@ -214,9 +207,7 @@ def _series(
     echo(f"page:        {drawn}")
 
 
-def _analyse(
-    file: Path, directory: Path | None, out: Path | None, force: bool, json_file: Path | None
-) -> None:
+def _analyse(file: Path, directory: Path | None, out: Path | None, json_file: Path | None) -> None:
     import json  # noqa: PLC0415
 
     from emu.runs import analysis, runs  # noqa: PLC0415
@@ -224,8 +215,7 @@ def _analyse(
 
     wanted = analysis.read(file)
     target = out or runs.fresh(wanted.analysis)
-    if not force:
-        runs.refuse_finished(target)
+    runs.refuse_finished(target)
     with bar(wanted.analysis) as progress:
         figures = analysis.run(wanted, target, progress, directory)
     if json_file is not None:

@@ -68,9 +68,6 @@ class Outcome:
     declined: float
     declined_late: float
     bought_s: float
-    first_rate: float
-    """The budget's price at the period's first look, in seconds per unit."""
-
     feasible: bool = True
     """True if the unavoidable use fitted the last supply that became known."""
 
@@ -129,7 +126,6 @@ def _period(world: World, keeper: Keeper) -> Outcome:
     spent = declined = declined_late = bought_s = 0.0
     late_s = 0.75 * world.length_s
     looked_s = 0.0
-    first_rate: float | None = None
     change, feasible = world.change, True
     keeper.observe(world.begins_s, 0.0)
     for choice in world.choices:
@@ -143,8 +139,6 @@ def _period(world: World, keeper: Keeper) -> Outcome:
         while looked_s + _STEP_S < choice.at_s:
             looked_s += _STEP_S
             keeper.observe(world.begins_s + looked_s, spent)
-            if first_rate is None:
-                first_rate = keeper.quote(world.begins_s + looked_s).rate
         now_s = world.begins_s + choice.at_s
         looked_s = choice.at_s
         keeper.observe(now_s, spent)
@@ -171,9 +165,7 @@ def _period(world: World, keeper: Keeper) -> Outcome:
     end_s = world.begins_s + world.length_s - 1.0
     keeper.observe(end_s, spent)
     supply = (world.budget if world.change is None else world.change.budget).supply
-    return Outcome(
-        world, supply, spent, declined, declined_late, bought_s, first_rate or 0.0, feasible
-    )
+    return Outcome(world, supply, spent, declined, declined_late, bought_s, feasible)
 
 
 def simulate(

@@ -1,4 +1,4 @@
-"""Faults of a collection of places: the first problem of each file, with its line; and what is odd."""
+"""Faults of a collection of places: the first problem of each file, with its line."""
 
 import difflib
 from collections.abc import Callable
@@ -12,16 +12,15 @@ from emu.places.stats import PlaceStats, place_stats
 
 def check(
     directory: Path, progress: Callable[[float, str], None] = lambda share, what: None
-) -> tuple[dict[str, PlaceStats], list[str], list[str]]:
+) -> tuple[dict[str, PlaceStats], list[str]]:
     """Read a whole collection.
 
-    Return the figures of every place that can be replayed, all problems, and warnings of what can be
-    replayed but may not be meant; each once.
+    Return the figures of every place that can be replayed, and all problems, each once.
 
     `progress` is called with the share of the places that are done, and the current one's name.
     """
     usable, problems = scan(directory)
-    figures, warnings = {}, list[str]()
+    figures = {}
     total = len(usable)
     # Places are let go one by one: each holds on to its traces once they were read.
     for number, name in enumerate(list(usable)):
@@ -32,13 +31,12 @@ def check(
         problems += _misspelt(place)
         if not broken:
             problems += _disagreements(place)
-            warnings += _oddities(place, directory)
             try:
                 figures[name] = place_stats(place)
             except TraceError as error:
                 problems.append(str(error))
     progress(1.0, "done")
-    return figures, list(dict.fromkeys(problems)), list(dict.fromkeys(warnings))
+    return figures, list(dict.fromkeys(problems))
 
 
 def _unreadable(place: Place) -> list[str]:
@@ -77,29 +75,3 @@ def _disagreements(place: Place) -> list[str]:
         for net in place.networks.values()
         if net.series_path and abs(net.series.seconds - net.down.period_s) >= 1.0
     ]
-
-
-def _oddities(place: Place, directory: Path) -> list[str]:
-    """Return what can be replayed, for traces repeat, but may not be meant."""
-    found = []
-    if place.common_s > place.longest_s:
-        found.append(
-            f"{directory / 'places.csv'}: common_s of {place.name!r} is {place.common_s}; its traces "
-            f"repeat after {place.longest_s} s"
-        )
-    for net in place.networks.values():
-        for path, trace in {net.down_path: net.down, net.up_path: net.up}.items():
-            if trace.remark:
-                found.append(trace.remark)
-            # (A single one marks the period of a network that is dead throughout.)
-            if len(trace) > 1 and trace.times_ms[0] == trace.period_ms > 1000:
-                found.append(
-                    f"{path}:{len(trace)}: all opportunities are at {trace.period_ms} ms; a trace "
-                    "spreads them over its seconds"
-                )
-        if abs(net.up.period_s - net.down.period_s) >= 1.0:
-            found.append(
-                f"{net.up_path}: repeats after {net.up.period_s:g} s, and {net.down_path.name} after "
-                f"{net.down.period_s:g} s"
-            )
-    return found

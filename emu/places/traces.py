@@ -36,13 +36,12 @@ TCP_GOODPUT_SHARE = 1448 / 1500
 _NUMBER = rb"[ \t]*+\+?[0-9]{1,15}+"
 _LINE = re.compile(_NUMBER + rb"[ \t\r]*+")
 _READ = re.compile(rb"(?:" + _LINE.pattern + rb"\n)*+" + _NUMBER)
-_READ_BY_MM_LINK = re.compile(rb"(?:" + _NUMBER + rb"(?:\n|\Z))++")
 
 
 class Trace:
     """Delivery opportunities of one direction of a link, repeated with a period."""
 
-    __slots__ = ("_at_end", "period_ms", "remark", "times_ms")
+    __slots__ = ("_at_end", "period_ms", "times_ms")
 
     def __init__(
         self,
@@ -79,7 +78,6 @@ class Trace:
         # decreasing; the last one is the period.
         self.times_ms: npt.NDArray[np.int64] = times
         self.period_ms = period  # after so many milliseconds it starts again
-        self.remark = ""  # what is odd about its file; empty: nothing
         self._at_end = len(times) - int(np.searchsorted(times, period))
 
     @classmethod
@@ -122,12 +120,7 @@ class Trace:
                 f"{name}:{times.size}: lasts {int(times[-1]) / 86_400_000:.0f} days, if its times are"
                 " milliseconds; up to one day would be right"
             )
-        trace = cls(times)
-        if not _READ_BY_MM_LINK.fullmatch(data):
-            trace.remark = (
-                f"{name}: mm-link itself does not read the white space at its lines' ends"
-            )
-        return trace
+        return cls(times)
 
     @classmethod
     def constant(cls, rate_bps: float, duration_s: float = 1.0) -> "Trace":

@@ -18,9 +18,8 @@ analysis returned.
 
 import importlib
 import inspect
-import math
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +34,17 @@ from emu.places import places
 from emu.runs import runs
 from emu.runs.runs import claimed
 
-# The parameter that no result file provides.
-_GIVEN = "progress"
+# The parameter that no file gives.
+_PROGRESS = "progress"
 
 
 def check(name: str, run: Callable[..., Any], given: Mapping[str, Any]) -> None:
     """Check the parameters that a file gives to the analysis `name`, by its function `run`.
 
-    ConfigError: a parameter is unknown, missing, of another type, empty, negative or no finite number, or
-    names an unknown family of models.
+    ConfigError: a parameter is unknown, missing, of another type, or an empty list.
     """
     _, *taken = inspect.signature(run).parameters.values()
-    known = {each.name: each for each in taken if each.name != _GIVEN}
+    known = {each.name: each for each in taken if each.name != _PROGRESS}
     if foreign := sorted(set(given) - set(known)):
         shown = ", ".join(known) or "none"
         raise ConfigError(f"{name} has no parameter {foreign[0]!r}; it has {shown}")
@@ -59,33 +57,8 @@ def check(name: str, run: Callable[..., Any], given: Mapping[str, Any]) -> None:
             msgspec.convert(value, types[key])
         except msgspec.ValidationError as error:
             raise ConfigError(f"{name}: {key}: {error}") from error
-        if isinstance(value, list) and not value:
+        if value == []:
             raise ConfigError(f"{name}: {key} is empty; at least one is needed")
-        for number in _numbers(value):
-            if not math.isfinite(number) or (number < 0 and key != "seed"):
-                raise ConfigError(f"{name}: {key} holds {number:g}; a number from 0 is needed")
-    _check_kinds(name, given.get("kinds", ()))
-
-
-def _check_kinds(name: str, kinds: Any) -> None:
-    # scikit-learn takes a second to import, so import it only if families are named.
-    if not kinds:
-        return
-    from predictors.training.train import KINDS  # noqa: PLC0415
-
-    if unknown := [each for each in kinds if each not in KINDS]:
-        raise ConfigError(f"{name}: no family {unknown[0]!r}; there are {', '.join(KINDS)}")
-
-
-def _numbers(value: Any) -> Iterator[float]:
-    match value:
-        case bool():
-            return
-        case int() | float():
-            yield value
-        case list():
-            for each in value:
-                yield from _numbers(each)
 
 
 _EXPERIMENTS = "emu.experiments"
@@ -104,8 +77,6 @@ ANALYSES: Mapping[str, str] = {
     "sessions_intnw": "sessions.intnw:run",
     "size_error": "delphi.prediction:size_error",
 }
-
-_PROGRESS = "progress"
 
 
 class Analysis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,4 +1,4 @@
-"""Calibration of live predictions from run folders, by network, size and age of the known rates.
+"""Calibration of live predictions from run folders, by network and size.
 
     cedos-emu figures calibration RUN... --json FILE
 
@@ -16,13 +16,9 @@ from predictors.base import Judged, calibration, size_class
 
 Row = Mapping[str, Any]
 
-_AGES_S = (0.0, 1.5, 5.0, 15.0)
-# The key that stands in place of an age if no rate of the network was measured.
-UNKNOWN = "unknown"
-
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """Return `{"policies": {NAME: {"calibration": {NETWORK: {SIZE: ...}}, "by_age": {NETWORK: ..}}}}`."""
+    """Return `{"policies": {NAME: {"calibration": {NETWORK: {SIZE: {...}}}}}}`."""
     rows: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for run in recorded:
         for row in run.predictions:
@@ -31,16 +27,8 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
         "experiment": "calibration",
         "places": [run.scenario.place for run in recorded],
         "policies": {
-            policy: {"calibration": by_network_and_size(each), "by_age": _by_age(each)}
-            for policy, each in rows.items()
+            policy: {"calibration": by_network_and_size(each)} for policy, each in rows.items()
         },
-    }
-
-
-def _by_age(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    return {
-        network: {age: figures_of(each) for age, each in ages.items()}
-        for network, ages in by_network_and_age(rows).items()
     }
 
 
@@ -54,26 +42,6 @@ def by_network_and_size(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
     for (network, size), each in sorted(grouped.items()):
         found[network][size] = figures_of(each)
     return dict(found)
-
-
-def by_network_and_age(rows: Iterable[Row]) -> dict[str, dict[str, list[Row]]]:
-    """Return `{NETWORK: {AGE: rows}}` of transfers over one network alone, the youngest first.
-
-    AGE is the lower end of a class of ages, in seconds as text: the age of the network's rate when the
-    transfer began. Or it is `unknown`.
-    """
-    found: dict[str, dict[str, list[Row]]] = defaultdict(dict)
-    alone = sorted((row for row in rows if row["alone"]), key=lambda row: float(row["rate_age_s"]))
-    for row in sorted(alone, key=_has_no_rate):
-        least_s = max(each for each in _AGES_S if row["rate_age_s"] >= each)
-        age = UNKNOWN if _has_no_rate(row) else f"{least_s:g}"
-        found[row["network"]].setdefault(age, []).append(row)
-    return dict(sorted(found.items()))
-
-
-def _has_no_rate(row: Row) -> bool:
-    columns = dict(row["columns"] or ())  # a file's are pairs
-    return bool(columns) and f"{row['strategy']}_past1_bps" not in columns
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, Any]:
@@ -92,10 +60,6 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         for network, sizes in each["calibration"].items():
             for size, held in sizes.items():
                 yield f"{policy}, {network}, {size}: {_text(held)}"
-        for network, ages in each["by_age"].items():
-            for age, held in ages.items():
-                known = f"at least {age} s old" if age != UNKNOWN else UNKNOWN
-                yield f"{policy}, {network}, rate {known}: {_text(held)}"
 
 
 def _text(held: Mapping[str, Any]) -> str:

@@ -93,9 +93,8 @@ def resolve(scenario: Scenario, places: Places) -> Scenario:
 def run(scenario: Scenario, places: Places, directory: Path, report: Report) -> RunFolder:
     """Run a resolved scenario and return its folder, complete but for the page.
 
-    A repetition in which a policy was not ready in time is left out, of all policies. EmulationError:
-    all were, or the testbed or a policy failed; what ran so far stays in the folder. DataSetError: the
-    folder is no run's, or another run writes to it.
+    EmulationError: the testbed or a policy failed, or a policy was not ready in time; what ran so far
+    stays in the folder. DataSetError: the folder is no run's, or another run writes to it.
     """
     refuse_foreign(directory)
     with claimed(directory):
@@ -117,36 +116,23 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         name: [] for name in tables_of(scenario) if name != "capacity"
     }
     progress = _Progress(scenario, report)
-    left_out: list[tuple[str, _StartedLateError]] = []
     with _simulations(scenario, place) as simulated:
-        for attempt in range(scenario.repeats):
-            # The next one after one that was left out has its number and its transfers.
-            repeat = attempt - len(left_out)
-            for name in scenario.policies:
-                shutil.rmtree(folder.logs / f"{name}-{repeat}", ignore_errors=True)
-            of_repeat: dict[str, _Result] = {}
+        for repeat in range(scenario.repeats):
             # All policies of a repeat get the same transfers and visits.
             plan = _plan(scenario, repeat)
             wanted = browsing.plan(scenario, scenario.seed + repeat)
-            try:
-                for name in scenario.policies:
-                    with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
-                        if simulated:
-                            of_repeat[name] = simulated[name, repeat].result()
-                        else:
-                            of_repeat[name] = _run_ready_policy(
-                                name, repeat, plan, wanted, scenario, place, folder
-                            )
-            except _StartedLateError as error:
-                left_out.append((name, error))
-                continue
-            for name, result in of_repeat.items():
+            for name in scenario.policies:
+                with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
+                    if simulated:
+                        result = simulated[name, repeat].result()
+                    else:
+                        result = _run_ready_policy(
+                            name, repeat, plan, wanted, scenario, place, folder
+                        )
                 results[name].append(result)
                 for table, rows in result.tables().items():
                     if table in tables:
                         tables[table] += [{"policy": name, "repeat": repeat, **row} for row in rows]
-    if left_out:
-        folder.write_config(_without(scenario, left_out))
     # Write tables once, at the end: a Parquet file cannot be appended to.
     for table, rows in tables.items():
         folder.write_table(table, rows)
@@ -159,11 +145,6 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
         if held:
             figures["policies"][name]["calibration"] = held
         disturbed = list(dict.fromkeys(why for result in each for why in result.disturbed))
-        disturbed += [
-            f"one of {scenario.repeats} repetitions is left out, of all policies: {error}"
-            for late, error in left_out
-            if late == name
-        ]
         if disturbed:
             figures["policies"][name]["disturbed"] = disturbed
     folder.write_json("summary.json", figures)
@@ -256,13 +237,6 @@ def _run_ready_policy(
             shutil.rmtree(folder.logs / f"{name}-{repeat}")
             scenario = msgspec.structs.replace(scenario, warm_up_s=longer * warm_up_s)
     return _run_policy(name, repeat, plan, wanted, scenario, place, folder)
-
-
-def _without(scenario: Scenario, left_out: Sequence[tuple[str, _StartedLateError]]) -> Scenario:
-    """Return a scenario with the repetitions that were not left out. _StartedLateError: all were."""
-    if len(left_out) == scenario.repeats:
-        raise left_out[0][1]
-    return msgspec.structs.replace(scenario, repeats=scenario.repeats - len(left_out))
 
 
 def _plan(scenario: Scenario, repeat: int) -> list[PlannedTransfer]:

@@ -326,7 +326,7 @@ def _key(flows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Line2D]:
 def write(directories: Sequence[Path], out: Path | None = None) -> Path:
     """Draw the page of the runs into `out`, by default `report.html` of the first folder.
 
-    The page holds its pictures. Each run's pictures also go into its own folder (`.png` and `.svg`).
+    The page holds its pictures. Each run's pictures also go into its own folder (`.svg`).
     DataSetError: a folder that is no finished run, or there is no room for a picture or the page.
     """
     page = out or directories[0] / "report.html"
@@ -341,16 +341,7 @@ def write(directories: Sequence[Path], out: Path | None = None) -> Path:
 
 
 def _write(directories: Sequence[Path], page: Path) -> Path:
-    sections = []
-    for directory in directories:
-        run = runs.read(directory)
-        if has_pair(run):
-            _save(draw(run), directory / "comparison")
-        for repeat in range(run.scenario.repeats):
-            _save(draw_timeline(run, repeat), directory / f"timeline{_suffix(repeat)}")
-        if drawn := table.draw(run):
-            _save(drawn, directory / "reliability")
-        sections.append(_section(run))
+    sections = list(map(_section, map(runs.read, directories)))
     titles = " · ".join(runs.read(directory).title for directory in directories)
     console.write(
         page,
@@ -363,20 +354,8 @@ def _write(directories: Sequence[Path], page: Path) -> Path:
     return page
 
 
-def _suffix(repeat: int) -> str:
-    return f"-{repeat}" if repeat else ""
-
-
-def _save(figure: Figure, file: Path) -> None:
-    for kind, dpi in (("png", 110), ("svg", "figure")):
-        drawn = io.BytesIO()
-        figure.savefig(drawn, format=kind, dpi=dpi)
-        console.write(file.with_suffix(f".{kind}"), drawn.getvalue(), "run folder")
-    plt.close(figure)
-
-
 def _section(run: runs.Recorded) -> str:
-    scenario, directory = run.scenario, run.directory
+    scenario = run.scenario
     parts = [f"<h1>{html.escape(run.title)}</h1>"]
     if run.scenario.engine == "simulator":
         parts.append(
@@ -387,10 +366,8 @@ def _section(run: runs.Recorded) -> str:
             "<p class=caution>The traces of this place are synthetic: generated, not measured.</p>"
         )
     if has_pair(run):
-        picture = _picture(
-            directory / "comparison.svg", "each transfer, Linux as it is and cedos with a gateway"
-        )
-        parts.append(f"<div class=wide>{picture}</div>")
+        words = "each transfer, Linux as it is and cedos with a gateway"
+        parts.append(_picture(draw(run), run.directory / "comparison.svg", words))
     said = " ".join(table.sentences(run))
     if said:
         parts.append(f"<p class=said>{html.escape(said)}</p>")
@@ -402,22 +379,22 @@ def _section(run: runs.Recorded) -> str:
     )
     parts += [f"<p class=caution>{html.escape(line)}</p>" for line in disturbed(run)]
     parts += [
-        f"<div class=wide>{_picture(directory / f'timeline{_suffix(repeat)}.svg', 'timeline')}</div>"
+        _picture(draw_timeline(run, repeat), run.directory / f"timeline-{repeat}.svg", "timeline")
         for repeat in range(scenario.repeats)
     ]
-    if any(row["alone"] for row in run.predictions):
-        parts.append(_picture(directory / "reliability.svg", "expected against actual times"))
     facts = html.escape(json.dumps(run.environment, indent=2))
     parts.append(f"<details><summary>environment</summary><pre>{facts}</pre></details>")
     return "\n".join(parts)
 
 
-def _embedded(file: Path) -> str:
-    return "data:image/svg+xml;base64," + base64.b64encode(file.read_bytes()).decode()
-
-
-def _picture(file: Path, words: str) -> str:
-    return f"<img src='{_embedded(file)}' alt='{words}'>"
+def _picture(figure: Figure, file: Path, words: str) -> str:
+    """Save a picture, and return it as a part of the page."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="svg")
+    plt.close(figure)
+    console.write(file, drawn.getvalue(), "run folder")
+    data = base64.b64encode(drawn.getvalue()).decode()
+    return f"<div class=wide><img src='data:image/svg+xml;base64,{data}' alt='{words}'></div>"
 
 
 def _table(run: runs.Recorded) -> str:

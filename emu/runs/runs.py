@@ -146,11 +146,9 @@ def refuse_finished(directory: Path, *, paged: bool = False) -> None:
         if paged and not (directory / "report.html").exists():
             raise DataSetError(
                 f"{directory} holds a run without its page: draw it with `cedos-emu report {directory}`,"
-                " choose another --out, or replace it with --force"
+                " choose another --out, or remove it"
             )
-        raise DataSetError(
-            f"{directory} holds a finished run: choose another --out, or replace it with --force"
-        )
+        raise DataSetError(f"{directory} holds a finished run: choose another --out, or remove it")
 
 
 def refuse_foreign(directory: Path) -> None:

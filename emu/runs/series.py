@@ -254,25 +254,22 @@ def run(
     directory: Path,
     report: Report,
     tell: Callable[[str], None] = print,
-    *,
-    force: bool = False,
 ) -> dict[str, Any]:
     """Run the scenario at each place into `directory/PLACE`; return the figures of all runs together.
 
     `directory/summary.json` gets the same figures. A run that is complete is not repeated, so that an
     interrupted series goes on where it stopped. If the run at a place fails, it is tried once more; then
-    the place is left out and named in `failed`, as are places with broken files. With `force`, a
-    finished run of another scenario is replaced.
+    the place is left out and named in `failed`, as are places with broken files.
 
-    DataSetError: without `force`, a finished run of another scenario is there; or another run writes
-    there. EmulationError: no place could be run.
+    DataSetError: a finished run of another scenario is there, or another run writes there.
+    EmulationError: no place could be run.
     """
     failed: dict[str, str] = {}
     every = expand(scenario, places, failed)
     for name, problem in failed.items():
         tell(f"{name} is left out: {problem}")
     with claimed(directory):
-        return _run(every, places, directory, report, tell, failed, force=force)
+        return _run(every, places, directory, report, tell, failed)
 
 
 def _run(
@@ -282,14 +279,11 @@ def _run(
     report: Report,
     tell: Callable[[str], None],
     failed: dict[str, str],
-    *,
-    force: bool,
 ) -> dict[str, Any]:
-    if not force:
-        runs.refuse_finished(directory)
-        for one in every:
-            if not _complete(directory / one.place, one):
-                runs.refuse_finished(directory / one.place)
+    runs.refuse_finished(directory)
+    for one in every:
+        if not _complete(directory / one.place, one):
+            runs.refuse_finished(directory / one.place)
     if (directory / "environment.json").exists():
         runs.make_way(directory)  # a single run: the series would be taken for it
     for number, one in enumerate(every):

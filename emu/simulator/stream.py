@@ -5,14 +5,13 @@ goes where (`cedos.session.protocol.schedulers`), or the connection of the lowes
 its window takes it, as in the MPTCP of the paper's time. The client has one receive window for all of
 them: packets beyond it are not sent before what is missing at its beginning has come.
 
-Estimates of a path's rate from its acknowledgements: TCP Westwood's filter, and Linux' samples.
+A path's rate is estimated from its acknowledgements by TCP Westwood's filter.
 """
 
 from bisect import bisect_left, insort
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from cedos.session.protocol.schedulers.interface import Backlog, PathFacts, PathState, Scheduler
 from emu.simulator.link import Clock, Network, Parcel
@@ -24,20 +23,6 @@ _RANK: Final = 1
 _CUT_OFF_S: Final = 0.5
 # Westwood's m: at least m samples (of zero if need be) in each tau.
 _NYQUIST: Final = 2.0
-_ROUNDS: Final = 10
-
-
-class Bandwidth(Protocol):
-    """An estimate of the rate of a path."""
-
-    @property
-    def rate_bps(self) -> float | None:
-        """The estimate; None before the first sample."""
-
-    def on_acknowledged(
-        self, size_bytes: int, now_s: float, *, round_trip_s: float, limited: bool
-    ) -> None:
-        """Note acknowledged bytes; `limited`: the path had room, and there was nothing to send."""
 
 
 class Westwood:
@@ -54,9 +39,7 @@ class Westwood:
         self._at_s: float | None = None
         self._pending_bytes = 0
 
-    def on_acknowledged(
-        self, size_bytes: int, now_s: float, *, round_trip_s: float, limited: bool
-    ) -> None:
+    def on_acknowledged(self, size_bytes: int, now_s: float) -> None:
         self._pending_bytes += size_bytes
         # The first acknowledgement only begins the measurement: there is no time to divide by.
         if self._at_s is None:
@@ -84,40 +67,6 @@ class Westwood:
         self._sample_bps = sample_bps
 
 
-class DeliveryRate:
-    """The largest rate of the last ten round trips, without those in which there was nothing to send.
-
-    Linux reports the rate of each round trip and whether the program limited it (`tcp_rate.c`); that is
-    what sessions know of a path.
-    """
-
-    def __init__(self) -> None:
-        self.rate_bps: float | None = None
-        self._samples: deque[float] = deque(maxlen=_ROUNDS)
-        self._began_s: float | None = None
-        self._bytes = 0
-        self._limited = False
-
-    def on_acknowledged(
-        self, size_bytes: int, now_s: float, *, round_trip_s: float, limited: bool
-    ) -> None:
-        if self._began_s is None:
-            self._began_s = now_s
-            return
-        self._bytes += size_bytes
-        self._limited |= limited
-        # One sample for each round trip.
-        took_s = now_s - self._began_s
-        if took_s < round_trip_s:
-            return
-        rate_bps = 8 * self._bytes / took_s
-        # A limited round trip counts where it shows more than is known.
-        if not self._limited or rate_bps > (self.rate_bps or 0.0):
-            self._samples.append(rate_bps)
-            self.rate_bps = max(self._samples)
-        self._began_s, self._bytes, self._limited = now_s, 0, False
-
-
 @dataclass(slots=True)
 class Counts:
     """The counts of a stream."""
@@ -134,7 +83,7 @@ class StreamPath:
 
     sender: Sender
     state: PathState
-    bandwidth: Bandwidth
+    bandwidth: Westwood
 
 
 class Stream:
@@ -150,7 +99,6 @@ class Stream:
         window_bytes: float,  # the client's receive window
         on_data: Callable[[int], None],  # called with the number of packets that are there in order
         settings: TcpSettings = LINUX,  # of each TCP connection
-        bandwidth: Callable[[], Bandwidth] = Westwood,  # makes the estimate of a path's rate
     ) -> None:
         self.paths: list[StreamPath] = []  # those in use
         self.counts = Counts()  # of what arrived
@@ -159,7 +107,6 @@ class Stream:
         self._window = max(1, int(window_bytes / PAYLOAD_BYTES))
         self._on_data = on_data
         self._settings = settings
-        self._make_bandwidth = bandwidth
         # Numbers of the packets to send, in order; the number of written packets; and of the first packet
         # that the server does not know to have arrived.
         self._waiting: list[int] = []
@@ -182,7 +129,7 @@ class Stream:
         rtt_s = 2 * network.delay_s + 0.002
         sender = Sender(self._clock, network, self, down=True, rtt_s=rtt_s, settings=self._settings)
         state = PathState(self._joined(), PathFacts(), up_at_s=self._clock.now_s)
-        path = StreamPath(sender, state, self._make_bandwidth())
+        path = StreamPath(sender, state, Westwood())
         self.paths.append(path)
         self._send()
         return path
@@ -265,12 +212,7 @@ class Stream:
         """Note the rate of a path; its sender sends on by itself."""
         path = self._path(sender)
         if path is not None:
-            path.bandwidth.on_acknowledged(
-                packets * PAYLOAD_BYTES,
-                self._clock.now_s,
-                round_trip_s=sender.srtt_s,
-                limited=not self._waiting and sender.inflight < int(sender.cwnd) - 1,
-            )
+            path.bandwidth.on_acknowledged(packets * PAYLOAD_BYTES, self._clock.now_s)
 
     def on_timeout(self, sender: Sender) -> None:
         """Do nothing: TCP repeats it over the same network."""

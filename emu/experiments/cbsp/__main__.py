@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +13,6 @@ from emu import console
 from emu.experiments.cbsp import cost, helpers, live
 from emu.experiments.cbsp.video import SCHEDULERS, Setting, watch
 from emu.runs import runs
-from emu.simulator.tcp import LINUX
 from emu.statistics import trials_figure
 
 PARTS: Final = ("helpers", "delta", "loss", "window", "rate", "idle", "cost", "live")
@@ -32,13 +30,7 @@ def cases(part: str) -> Cases:
     """Return the settings of a part, by name."""
     match part:
         case "delta":
-            found = {f"{delta}": Setting(delta_kbps=delta) for delta in _DELTAS_KBPS}
-            for delta in _FEW_KBPS:
-                # The same with what the paper leaves open.
-                base = Setting(delta_kbps=delta)
-                found[f"{delta}, burst"] = replace(base, burst_s=10.0)
-                found[f"{delta}, Linux"] = replace(base, tcp=LINUX, westwood=False)
-            return found
+            return {f"{delta}": Setting(delta_kbps=delta) for delta in _DELTAS_KBPS}
         case "loss":
             return {
                 f"{delta}, {percent} %": Setting(delta_kbps=delta, loss=percent / 100)
@@ -75,7 +67,6 @@ def watched(setting: Setting, scheduler: str, seeds: Sequence[int]) -> dict[str,
         **of("startup_s", [each.startup_s for each in trials]),
         **of("out_of_order_share", [each.out_of_order_share for each in trials]),
         **of("order_wait_s", [each.order_wait_s for each in trials]),
-        **of("held_most", [each.counts.held_most for each in trials], 1),
         **of("restarts", [sum(each.restarts) for each in trials], 2),
         **of("fastest_restarts", [each.restarts[0] for each in trials], 2),
         **of("busy_share", [sum(each.busy) / len(each.busy) for each in trials]),

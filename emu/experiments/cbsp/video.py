@@ -14,7 +14,7 @@ from cedos.model import NetworkKind
 from cedos.session.protocol.schedulers.swtc import Swtc
 from emu.places.traces import Trace
 from emu.simulator.link import Clock, Network
-from emu.simulator.stream import Counts, DeliveryRate, Stream, Westwood
+from emu.simulator.stream import Counts, Stream
 from emu.simulator.tcp import PAYLOAD_BYTES, TcpSettings
 from emu.testbed.access import Access
 
@@ -38,8 +38,7 @@ class Setting:
     delta_kbps: float = 0.0
     video_bps: float = 1_271e3
     video_s: float = 40.0
-    burst_s: float = 0.0  # of the video, which the server sends at the beginning and at once
-    throttle: float = 1.25  # the server's rate over the video's, after that
+    throttle: float = 1.25  # the server's rate over the video's
     chunk_bytes: int = 64_000
     period_s: float | None = None  # of chunks, None: what gives that rate
     loss: float = 0.0  # share of packets that the third helper loses
@@ -49,8 +48,6 @@ class Setting:
     rtt_s: float = 0.098
     queue_packets: int = 50
     threshold_bytes: float = 316e3
-    tcp: TcpSettings = NS2
-    westwood: bool = True  # rates are estimated by the paper's filter, else as Linux reports them
 
     def chunk_period_s(self) -> float:
         if self.period_s is not None:
@@ -151,8 +148,7 @@ class Showing:
             Swtc(PAYLOAD_BYTES) if scheduler == SWTC else None,
             window_bytes=setting.window_bytes,
             on_data=lambda front: self._player.on_bytes(front * PAYLOAD_BYTES, self.clock.now_s),
-            settings=setting.tcp,
-            bandwidth=Westwood if setting.westwood else DeliveryRate,
+            settings=NS2,
         )
 
     def network(self, rate_bps: float, loss: float = 0.0) -> Network:
@@ -175,8 +171,6 @@ class Showing:
                 stream.write(count)
                 clock.after(setting.chunk_period_s(), serve)
 
-        burst = ceil(setting.burst_s * setting.video_bps / 8 / PAYLOAD_BYTES)
-        stream.write(min(burst, total))
         serve()
         paths = list(stream.paths)
         busy, windows = [], []

@@ -136,10 +136,6 @@ def test_constant_rates_are_places_as_long_as_told(tmp_path):
     (tmp_path / "places.csv").write_text("\n".join(rows))
     result = run("check", str(tmp_path))
     assert result.exit_code == 0, result.output
-    assert "common_s of 's' is 40; its traces repeat after 1 s" in result.stderr
-    assert "late.trace:3: all opportunities are at 20000 ms" in result.stderr
-    assert result.stderr.count("all opportunities") == 1
-    assert "lte.trace: mm-link itself does not read the white space" in result.stderr
     facts = {
         each["place"]: each
         for each in json.loads(run("list", "--places", str(tmp_path), "--json").stdout)
@@ -151,15 +147,8 @@ def test_constant_rates_are_places_as_long_as_told(tmp_path):
 
 
 def test_check_finds_files_that_disagree(folder):
-    table = folder / "places.csv"
-    table.write_text(table.read_text().replace(",20,", ",33,"))
-    (folder / "cellular" / "static-s7-cellular.up.gz").unlink()
-    (folder / "cellular" / "static-s7-cellular.up").write_text("1\n9000\n")
     (folder / "wifi" / "static-s7-wifi.csv").write_text("t_s,cqi\n0,9\n1,8\n")
-    figures, problems, warnings = check(folder)
+    figures, problems = check(folder)
     (problem,) = problems
     assert "static-s7-wifi.csv: has 2 s" in problem
-    assert len(warnings) == 2
-    assert "common_s of 'walk-away-s7' is 33; its traces repeat after 20 s" in warnings[0]
-    assert "static-s7-cellular.up: repeats after 9 s" in warnings[1]
     assert set(figures) == {"walk-away-s7", "static-s7"}

@@ -55,13 +55,10 @@ def test_what_is_wrong_is_named(tmp_path, text, message):
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("prediction", 'kinds = ["trees", "horoscope"]', "no family 'horoscope'; there are trees"),
         ("prediction", 'kinds = "trees"', "kinds: Expected `array`, got `str`"),
         ("prediction", "kinds = []", "kinds is empty"),
         ("exchanges", 'walking = ["static-s5"]', "needs the parameter driving"),
         ("exchanges", 'walking = []\ndriving = ["static-s5"]', "walking is empty"),
-        ("exchanges", 'walking = ["a"]\ndriving = ["b"]\nduration_s = nan', "duration_s holds nan"),
-        ("exchanges", 'walking = ["a"]\ndriving = ["b"]\ntrials = -1', "trials holds -1"),
         ("choices", "train_share = 1.5", "a share from 0.1 to 0.9"),
     ],
 )

@@ -72,11 +72,10 @@ def test_the_page_opens_with_the_comparison_and_overwrites_no_other_file(tmp_pat
     folder, mine = tmp_path / "run", tmp_path / "mine.txt"
     recorded(folder, times(0.2))
     mine.write_text("mine")
-    for name in ("report.html", "comparison.svg", "timeline.png"):
+    for name in ("report.html", "comparison.svg", "timeline-0.svg"):
         (folder / name).symlink_to(mine)
     text = page.write([folder]).read_text()
     assert text.index("each transfer, Linux") < text.index("With a gateway") < text.index("<table>")
-    assert (folder / "comparison.png").stat().st_size > 5_000
     assert (folder / "comparison.svg").read_text().startswith("<?xml")
     assert mine.read_text() == "mine"
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections import Counter
 from types import SimpleNamespace
 
 import msgspec
@@ -18,9 +17,7 @@ from emu.runs.browsing import Browsed
 from emu.runs.experiment import _Result, disturbances
 from emu.runs.scenario import Load, Scenario, decisive_s
 from emu.runs.summary import PolicyRun, summarise
-from emu.runs.table import disturbed
-from emu.testbed.access import INTERFACES
-from emu.testbed.counters import CarriedBytes, Sample
+from emu.testbed.counters import CarriedBytes
 from emu.workloads.mixed import Completed, PlannedTransfer
 
 
@@ -65,48 +62,6 @@ def test_a_policy_that_starts_late_gets_longer(tmp_path, monkeypatch):
     with pytest.raises(EmulationError, match="took longer"):
         run("always-late")
     assert warm_ups_s[2:] == [4.0, 12.0, 36.0]
-
-
-def test_a_repetition_in_which_a_policy_is_never_ready_is_left_out(tmp_path, monkeypatch):
-    """Start a policy late each time: all of the run was lost, hours of it."""
-    known = load(ROOT / "traces")
-    (load_,) = (Load("a", "198.51.100.2", "down", 1, 2, per_minute=60.0),)
-    wanted = Scenario(
-        load=(load_,), places=(), place=next(iter(known)), duration_s=5.0, repeats=3,
-        policies=("wifi-first", "cedos"), warm_up_s=2.0,
-    )  # fmt: skip
-    late = Counter({("cedos", 1): 3})  # both longer warm-ups included
-
-    def run_policy(name, repeat, plan, wanted, of, place, folder):
-        (folder.logs / f"{name}-{repeat}").mkdir()
-        if late[name, repeat]:
-            late[name, repeat] -= 1
-            raise experiment._StartedLateError(f"{name} took longer than {of.warm_up_s:g} s")
-        done = [Completed(each, each.at_s, 0.5, False, "192.0.2.1", 5000, None) for each in plan]
-        samples = [Sample(0.0, each, 0, 0) for each in INTERFACES.values()]
-        return _Result(0.0, done, {}, samples, Browsed())
-
-    monkeypatch.setattr(experiment, "_run_policy", run_policy)
-
-    def ran(out):
-        wanted_here = experiment.resolve(wanted, known)
-        experiment.run(wanted_here, known, out, lambda share, what: None)
-        return runs.read(out)
-
-    run = ran(tmp_path / "one")
-    assert run.scenario.repeats == 2
-    assert {(row["policy"], row["repeat"]) for row in run.flows} == {
-        (name, repeat) for name in wanted.policies for repeat in range(2)
-    }
-    assert disturbed(run) == [
-        "DISTURBED, cedos: one of 3 repetitions is left out, of all policies: cedos took longer than 18 s"
-    ]
-    assert {each.name for each in (tmp_path / "one" / "logs").iterdir() if each.is_dir()} == {
-        f"{name}-{repeat}" for name in wanted.policies for repeat in range(2)
-    }
-    late["wifi-first", 0] = 9
-    with pytest.raises(EmulationError, match="wifi-first took longer"):
-        ran(tmp_path / "two")
 
 
 LOAD = """

@@ -39,7 +39,7 @@ from emu.runs.runs import claimed
 
 WANTED = scenario.Scenario(page=(scenario.PageLoad("pages", sites=2),), name="here")
 TRACES = ROOT / "traces"
-REFUSED = "holds a finished run: choose another --out, or replace it with --force"
+REFUSED = "holds a finished run: choose another --out, or remove it"
 NONE = 0xFFFFFFFF
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
 ALICE, BOB = 51_234, 51_235
@@ -71,11 +71,10 @@ def test_a_data_set_is_not_replaced_unasked(tmp_path):
     assert isinstance(refused.exception, DataSetError)
     assert "is there already" in str(refused.exception)
     assert out.read_text() == "hours of work"
-    # What describes another one of that name is not replaced either; --force comes farther.
+    # What describes another one of that name is not replaced either.
     (tmp_path / "its.environment.json").write_text("{}")
     other = ["--places", str(TRACES), "--place", "nowhere", "--out", str(tmp_path / "its.other")]
     assert "is there already" in str(CliRunner().invoke(collect, other).exception)
-    assert "nowhere" in str(CliRunner().invoke(collect, [*other, "--force"]).exception)
 
 
 @pytest.mark.parametrize("name", ["mine.csv", "mine.parquet"])
@@ -184,8 +183,8 @@ def test_a_series_goes_on_and_replaces_no_other(tmp_path, monkeypatch):
         ran.append(one.place)
         finished(target, one)
 
-    def run(out, **fields):
-        series.run(wanted, places, out, lambda share, what: None, lambda line: None, **fields)
+    def run(out):
+        series.run(wanted, places, out, lambda share, what: None, lambda line: None)
 
     monkeypatch.setattr(series.experiment, "run", stub)
     finished(tmp_path / first.place, first)
@@ -197,13 +196,12 @@ def test_a_series_goes_on_and_replaces_no_other(tmp_path, monkeypatch):
     with pytest.raises(DataSetError, match=REFUSED):
         run(tmp_path / second.place)
     assert ran == [second.place]
-    run(tmp_path, force=True)
-    assert ran == [second.place, second.place]
     # Nothing is left of a single run in whose place a series stands: it goes on like any other.
+    (tmp_path / second.place / "summary.json").unlink()
     for _ in range(2):
-        run(tmp_path / second.place, force=True)
+        run(tmp_path / second.place)
         assert {each.name for each in (tmp_path / second.place).iterdir()} == set(names)
-    assert ran[2:] == [first.place, second.place]
+    assert ran[1:] == [first.place, second.place]
 
 
 def test_two_runs_do_not_write_into_one_folder(tmp_path, monkeypatch):
@@ -347,7 +345,7 @@ def test_root_writes_beside_nothing_of_another_user(tmp_path, monkeypatch, of):
     before = sorted(alice.rglob("*"))
     monkeypatch.chdir(alice)
     write = {
-        "report": lambda: page._save(Figure(), folder / "timeline"),
+        "report": lambda: page._picture(Figure(), folder / "timeline.svg", ""),
         "figures": lambda: console.write(Path("run/figures.json"), "{}", "--json"),
         "data": lambda: datasets.write(folder / "x.csv", [{"size_bytes": 5}]),
         "default": lambda: runs.fresh("demo"),
