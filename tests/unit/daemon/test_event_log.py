@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from kit.controller import KEY, LTE, WLAN, size_of, spent
 
@@ -247,7 +247,6 @@ def whole(tmp_path_factory):
     return log
 
 
-@settings(max_examples=200)
 @given(st.integers(0, len(EVENTS)), changes)
 def test_whatever_a_record_holds_it_is_replayed_or_refused_by_its_number(whole, number, odd):
     listed = list(records(whole))

@@ -133,8 +133,10 @@ def test_what_the_kernel_refuses_stays_in_the_journal(world, tmp_path):
     assert not (tmp_path / FILE_NAME).exists()
 
 
-def left_behind(make_world, directory):
-    """Return the remains of a killed daemon: the kernel, its state before, and the whole journal."""
+@pytest.fixture(scope="module")
+def left_behind(make_world, tmp_path_factory):
+    """The remains of a killed daemon: the kernel, its state before, and the whole journal."""
+    directory = tmp_path_factory.mktemp("left")
     world = make_world(Instants())
     before = world.picture()
     world.kernel.journal = directory / FILE_NAME
@@ -153,30 +155,26 @@ def left_behind(make_world, directory):
 
 
 @pytest.mark.parametrize("lines", range(9))
-def test_a_journal_that_lost_its_end_is_no_loss(make_world, tmp_path, lines):
-    kernel, before, data = left_behind(make_world, tmp_path)
-    directory = tmp_path / "cut"
-    directory.mkdir()
+def test_a_journal_that_lost_its_end_is_no_loss(make_world, left_behind, tmp_path, lines):
+    kernel, before, data = copy.deepcopy(left_behind)
     kept = data.split(b"\n")[: lines + 1]
-    (directory / FILE_NAME).write_bytes(b"\n".join(kept) + b"\n")
-    undone = restore(directory, kernel=kernel)
+    (tmp_path / FILE_NAME).write_bytes(b"\n".join(kept) + b"\n")
+    undone = restore(tmp_path, kernel=kernel)
     assert make_world.picture_of(kernel) == before
     assert not undone.left
-    assert not (directory / FILE_NAME).exists()
+    assert not (tmp_path / FILE_NAME).exists()
 
 
 @pytest.mark.parametrize(
     "data", [None, b"", b"\0" * 5000, b"\xff\xfe" * 99, b"[" * 100_000 + b"\n"]
 )
 def test_without_a_journal_what_is_recognisably_ours_goes_and_the_rest_is_named(
-    make_world, tmp_path, data
+    make_world, left_behind, tmp_path, data
 ):
-    kernel, before, _ = left_behind(make_world, tmp_path)
-    directory = tmp_path / "lost"
-    directory.mkdir()
+    kernel, before, _ = copy.deepcopy(left_behind)
     if data is not None:
-        (directory / FILE_NAME).write_bytes(data)
-    undone = restore(directory, kernel=kernel)
+        (tmp_path / FILE_NAME).write_bytes(data)
+    undone = restore(tmp_path, kernel=kernel)
     was, now = dict(before[2]), make_world.picture_of(kernel)
     assert (now[0], now[1], now[3]) == (before[0], before[1], before[3])
     # The path manager may have been another program's all the time: a start on a full disk takes none.
@@ -184,7 +182,7 @@ def test_without_a_journal_what_is_recognisably_ours_goes_and_the_rest_is_named(
     assert changed == {TCP_RMEM, MPTCP_CLOSE_TIMEOUT, CONNTRACK_ACCOUNTING, MPTCP_PATH_MANAGER}
     assert len(undone.left) == 4
     assert all(any(f"sysctl {key} = " in line for line in undone.left) for key in changed)
-    assert (data is not None) == (directory / FILE_NAME).exists()
+    assert (data is not None) == (tmp_path / FILE_NAME).exists()
 
 
 def test_a_clean_host_without_a_journal_has_nothing_to_undo(world, tmp_path):
@@ -218,9 +216,10 @@ async def test_a_start_goes_on_with_what_cannot_be_undone_and_tells_it(world, tm
 
 
 @given(data=st.data())
-def test_whatever_is_done_to_a_journal_the_host_is_exact_or_told(make_world, fresh, data):
-    directory = fresh()
-    kernel, before, whole = left_behind(make_world, directory)
+def test_whatever_is_done_to_a_journal_the_host_is_exact_or_told(
+    make_world, left_behind, fresh, data
+):
+    kernel, before, whole = copy.deepcopy(left_behind)
     damaged = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 4))):
         begin = data.draw(st.integers(0, len(damaged)))
@@ -228,10 +227,9 @@ def test_whatever_is_done_to_a_journal_the_host_is_exact_or_told(make_world, fre
         damaged[begin:end] = data.draw(
             st.sampled_from([b"", b"\0" * (end - begin), b"\xff{]\n", b"\n"])
         )
-    path = directory / "damaged"
-    path.mkdir()
-    (path / FILE_NAME).write_bytes(damaged)
-    undone = restore(path, kernel=kernel)
+    directory = fresh()
+    (directory / FILE_NAME).write_bytes(damaged)
+    undone = restore(directory, kernel=kernel)
     now = make_world.picture_of(kernel)
     assert (now[0], now[1], now[3]) == (before[0], before[1], before[3])
     was = dict(before[2])
