@@ -29,7 +29,7 @@ from cedos.selector.sharing import NetworkType
 
 START_S = 1_800_000_000.0
 GATEWAY = SigningKey(b"g" * 32)
-REACHES = (Endpoint(bytes([198, 51, 100, 1]), 443),)
+REACHES = Endpoint(bytes([198, 51, 100, 1]), 443)
 
 
 def key_of(name: str) -> SigningKey:
@@ -64,7 +64,7 @@ def random_of(name: str) -> Callable[[int], bytes]:
 
 def uplink(number: int, rate_bps: int | None = 4_000_000, battery: float | None = None) -> Uplink:
     return Uplink(
-        NetworkType.LTE, (bytes([10, 0, 0, number]),), REACHES, rate_bps=rate_bps, battery=battery
+        NetworkType.LTE, bytes([10, 0, 0, number]), REACHES, rate_bps=rate_bps, battery=battery
     )
 
 

@@ -19,6 +19,7 @@ from cedos.errors import CedosError, SharingError
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import NOTHING, Forwarding
 from cedos.logs import BoundLogger, get_logger
+from cedos.storage.sharing_status import write_status
 
 _COUNT_S: Final = 2.0  # reading the counters starts a process
 _UPLINK_S: Final = 10.0
@@ -80,7 +81,7 @@ class HelpDriver(SideDriver[HelperMachine]):
             await self._calls.call(self._forwarding.check)
             await self._count()
             self._obey()
-            self._write_status()
+            write_status(self._side.status, self.facts())
             await asyncio.sleep(_COUNT_S)
 
     def _beside(self) -> Sequence[Coroutine[Any, Any, None]]:
@@ -145,15 +146,10 @@ class HelpDriver(SideDriver[HelperMachine]):
         hardware = self._forwarding.hardware_address(ip_address(command.link[0]))
         if hardware is None:
             raise ValueError("the requestor's hardware address is not known")
-        if len(command.source) != 4:
-            raise ValueError("only IPv4 is forwarded")
-        gateway = next((each for each in command.reaches if len(each.address) == 4), None)
-        if gateway is None:
-            raise ValueError("the gateway has no IPv4 address")
-        source, there = IPv4Address(command.source), IPv4Address(gateway.address)
+        source, there = IPv4Address(command.source), IPv4Address(command.reaches.address)
         if not source.is_link_local:
             raise ValueError(f"{source} is no address of 169.254.0.0/16")
-        return ForwardedRequestor(source, hardware, there, gateway.port)
+        return ForwardedRequestor(source, hardware, there, command.reaches.port)
 
     async def _stop(self, command: StopForwarding) -> None:
         async with self._turn:

@@ -36,6 +36,7 @@ from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.host.steer.sharing.helper_paths import HelperPaths
 from cedos.logs import BoundLogger, get_logger
 from cedos.model import FlowKey
+from cedos.storage.sharing_status import write_status
 
 _LOOK_S: Final = 0.2
 _STATUS_S: Final = 1.0
@@ -159,8 +160,6 @@ class RequestDriver(SideDriver[RequestorMachine]):
 
     async def _take(self, command: TakeAddress) -> None:
         try:
-            if not any(len(via) == 4 for via in command.via):
-                raise ValueError("the helper has no IPv4 address on the link")
             found = await self._calls.call(self._paths.new_address)
         except (CedosError, OSError, ValueError) as error:
             _log.warning("no address for a helper", why=str(error))
@@ -170,14 +169,11 @@ class RequestDriver(SideDriver[RequestorMachine]):
         self._obey()
 
     async def _add(self, command: AddPath) -> None:
-        gateway = next((each for each in command.reaches if len(each.address) == 4), None)
+        via, there = IPv4Address(command.via), IPv4Address(command.reaches.address)
         source, price = IPv4Address(command.source), command.contract.price
         self._counts.on_contract(command.contract)
         self._ways[command.helper] = _Way(command, {})
         try:
-            if gateway is None or len(command.via) != 4:
-                raise ValueError("it offers no IPv4")
-            via, there = IPv4Address(command.via), IPv4Address(gateway.address)
             self._keep(command)
             await self._calls.call(lambda: self._paths.add(via, there, source, price))
         except (CedosError, OSError, ValueError) as error:
@@ -259,7 +255,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
             now_s = self._now_s()
             if now_s - written_s >= _STATUS_S:
                 written_s = now_s
-                self._write_status()
+                write_status(self._side.status, self.facts())
             await asyncio.sleep(_LOOK_S)
 
     def _keep_budget(self) -> None:
@@ -273,7 +269,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
         elif not self._barred and not self._machine.spent_up:
             self._machine.start(self._now_s())
         # The status names the reason before the helpers go.
-        self._write_status()
+        write_status(self._side.status, self.facts())
 
     async def _look(self, flows: FlowMonitor) -> None:
         """Read what the kernel's connections over each path have carried."""
@@ -282,11 +278,11 @@ class RequestDriver(SideDriver[RequestorMachine]):
         more: dict[bytes, int] = {}
         for helper, way in list(self._ways.items()):
             source = IPv4Address(way.command.source)
-            reached = {each.address for each in way.command.reaches}
             mine = [
                 each
                 for each in samples
-                if each.key.local == source and each.key.remote.packed in reached
+                if each.key.local == source
+                and each.key.remote.packed == way.command.reaches.address
             ]
             living = {each.key: each.bytes_down + each.bytes_up for each in mine}
             way.ended_bytes += sum(count for key, count in way.living.items() if key not in living)

@@ -336,13 +336,13 @@ class _UplinkFacts:
             and each.protocol != SHARING_PROTOCOL
         ]
         reaches = self._reaches()
-        if not own or not reaches:
+        if not own or reaches is None:
             return None
         kind = self._identifier.identify(uplink, {each.index: each for each in links.values()}).kind
         charge = read_charge()
         return Uplink(
             _TYPES.get(kind, NetworkType.UNKNOWN),
-            tuple(own[:1]),
+            own[0],
             reaches,
             rate_bps=None if self._rate_bps is None else int(self._rate_bps),
             battery=charge.level if charge is not None else None,
@@ -356,13 +356,12 @@ class _UplinkFacts:
         except CedosError:
             return False
 
-    def _reaches(self) -> tuple[Endpoint, ...]:
+    def _reaches(self) -> Endpoint | None:
         try:
             infos = socket.getaddrinfo(
                 self._joined.host, self._joined.port, socket.AF_INET, socket.SOCK_STREAM
             )
         except OSError as error:
             _log.warning("the gateway's name is not found", why=error.strerror or str(error))
-            return ()
-        addresses = dict.fromkeys(str(info[4][0]) for info in infos)
-        return tuple(Endpoint(ip_address(each).packed, self._joined.port) for each in addresses)[:1]
+            return None
+        return Endpoint(ip_address(infos[0][4][0]).packed, self._joined.port)

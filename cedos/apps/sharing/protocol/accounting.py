@@ -216,20 +216,6 @@ class GatewayAccounts:
         del self._accounts[account.contract.number]
 
 
-@dataclass(frozen=True, slots=True)
-class CountDifference:
-    """A contract's bytes by a host's own count, and by the gateway's receipts."""
-
-    contract: Contract
-    own_bytes: int
-    receipted_bytes: int
-
-    @property
-    def bytes_more(self) -> int:
-        """Bytes that the host counted and no receipt names; negative: receipts name more."""
-        return self.own_bytes - self.receipted_bytes
-
-
 @dataclass(slots=True)
 class _OwnCount:
     contract: Contract
@@ -308,16 +294,6 @@ class OwnCounts:
         if found is not None:
             found.receipted_bytes = max(found.receipted_bytes, receipt.total_bytes)
         return receipt
-
-    def differences(self) -> list[CountDifference]:
-        return [
-            CountDifference(
-                each.contract,
-                each.own_bytes,
-                each.receipted_bytes,
-            )
-            for each in self._counts.values()
-        ]
 
     def unpaid(self, number: bytes, now_s: float) -> bool:
         """Return whether receipts say less than a contract carried, but for the last three periods."""

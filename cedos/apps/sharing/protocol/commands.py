@@ -32,13 +32,9 @@ class OfferRefused:
 
 @dataclass(frozen=True, slots=True)
 class TakeAddress:
-    """The need of an address on the link for one helper; `on_address` or `on_no_address` answers.
-
-    `via`: the helper's own addresses there, packed, of the families that it offers.
-    """
+    """The need of an address on the link for one helper; `on_address` or `on_no_address` answers."""
 
     helper: bytes
-    via: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +48,7 @@ class AddPath:
     name: str
     source: bytes
     via: bytes
-    reaches: tuple[Endpoint, ...]
+    reaches: Endpoint
     contract: Contract
     join: bytes
     confirm: bytes
@@ -94,7 +90,7 @@ class StartForwarding:
     name: str
     link: LinkAddress
     source: bytes
-    reaches: tuple[Endpoint, ...]
+    reaches: Endpoint
     contract: Contract
     join: bytes
     confirm: bytes

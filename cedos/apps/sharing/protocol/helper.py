@@ -97,36 +97,26 @@ class Uplink:
     """The facts of the helper's own network that a Join tells.
 
     Attributes:
-        via: its addresses on the shared link, packed, at most one of each family.
-        reaches: addresses of the gateway as this host itself knows them; it forwards to these alone.
+        via: its address on the shared link, packed.
+        reaches: the gateway's address as this host itself knows it; it forwards there alone.
         rate_bps: of the path to the gateway, None: not known.
         battery: share of a full one; None: on mains power.
         battery_s: seconds until it is empty.
     """
 
     network: NetworkType
-    via: tuple[bytes, ...]
-    reaches: tuple[Endpoint, ...]
+    via: bytes
+    reaches: Endpoint
     rate_bps: int | None = None
     battery: float | None = None
     battery_s: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HelperTiming:
-    """Durations in seconds.
-
-    Attributes:
-        join_s: a Join is kept for so long.
-        start_s: the driver has so long to forward.
-        silent_s: a requestor of which nothing is heard for so long is gone.
-        leave_s: what is on its way is forwarded for so long after a Leave with notice.
-    """
-
-    join_s: float = 12.0
-    start_s: float = 5.0
-    silent_s: float = 10.0
-    leave_s: float = 2.0
+# Durations in seconds, and numbers of attempts (docs/sharing-protocol.md).
+JOIN_S: Final = 12.0  # a Join is kept for so long
+START_S: Final = 5.0  # the driver has so long to forward
+SILENT_S: Final = 10.0  # a requestor of which nothing is heard for so long is gone
+LEAVE_S: Final = 2.0  # what is on its way is forwarded for so long after a Leave with notice
 
 
 class ServingState(Enum):
@@ -179,10 +169,8 @@ class HelperMachine:
         *,
         random: Random,
         now_s: float,
-        timing: HelperTiming | None = None,
     ) -> None:
         self._identity, self._trust, self._terms, self._random = identity, trust, terms, random
-        self._timing = timing or HelperTiming()
         self._me = identity.key.public
         self._uplink: Uplink | None = None
         self._times, self._freshness = SendTimes(), Freshness()
@@ -208,10 +196,10 @@ class HelperMachine:
             or uplink.reaches != self._uplink.reaches
             or uplink.via != self._uplink.via
         )
-        self._uplink = uplink if uplink is not None and uplink.reaches and uplink.via else None
-        if self._uplink is None or changed:
+        self._uplink = uplink
+        if uplink is None or changed:
             self._leave_all(LeaveReason.UPLINK, now_s)
-        elif not self._has_battery(self._uplink):
+        elif not self._has_battery(uplink):
             self._leave_all(LeaveReason.BATTERY, now_s)
 
     def receive_datagram(self, data: bytes, source: LinkAddress, now_s: float) -> None:
@@ -361,7 +349,7 @@ class HelperMachine:
         )
         data = pack(self._identity, join)
         self._forget_joins(requestor, keep=_MOST_JOINED_OF_ONE - 1)
-        self._joined[nonce] = _Joined(requestor, unpack(data), now_s + self._timing.join_s)
+        self._joined[nonce] = _Joined(requestor, unpack(data), now_s + JOIN_S)
         if len(self._joined) > _MOST_JOINED:
             self._joined.popitem(last=False)
         self._commands.append(SendDatagram(data, link))
@@ -515,10 +503,9 @@ class HelperMachine:
         if not self._may_help() or self._uplink is None or self._unpaid.holds(certificate, now_s):
             return False
         others = self._others(certificate)
-        families = {len(each) for each in self._uplink.via}
-        taken = {each.source for each in others.values()} | set(self._uplink.via)
+        taken = {each.source for each in others.values()} | {self._uplink.via}
         room = len(others) < self._terms.most_requestors
-        return room and len(source) in families and source not in taken
+        return room and source not in taken
 
     def _has_battery(self, uplink: Uplink) -> bool:
         return uplink.battery is None or uplink.battery >= self._terms.battery_floor
@@ -526,11 +513,11 @@ class HelperMachine:
     def _until_s(self, served: _Served) -> float:
         match served.state:
             case ServingState.STARTING:
-                return served.heard_s + self._timing.start_s
+                return served.heard_s + START_S
             case ServingState.FORWARDING:
-                return served.heard_s + self._timing.silent_s
+                return served.heard_s + SILENT_S
             case ServingState.LEAVING:
-                return served.heard_s + self._timing.leave_s
+                return served.heard_s + LEAVE_S
 
     def _nonce(self) -> bytes:
         return self._random(NONCE_BYTES)

@@ -3,7 +3,7 @@
     magic "CSHR" | version 2 | length of the certificate, 16 bits | certificate | body | signature
 
 The body is a MessagePack array whose first item is the kind. The signature covers all before it, as it
-came: no receiver encodes a message again to verify it. Numbers are integers, addresses are 4 or 16 bytes.
+came: no receiver encodes a message again to verify it. Numbers are integers, addresses IPv4's 4 bytes.
 """
 
 import struct
@@ -26,22 +26,21 @@ from cedos.apps.sharing.protocol.certificates import (
 from cedos.apps.sharing.protocol.signing import SIGNATURE_BYTES, is_signed
 from cedos.selector.sharing import NetworkType
 
-GROUP_IPV4: Final = "239.255.99.98"
-GROUP_IPV6: Final = "ff12::6362:7370"
-# The UDP port of all messages. Invites go to a multicast group with a TTL or hop limit of 1, other
+GROUP: Final = "239.255.99.98"
+# The UDP port of all messages. Invites go to a multicast group with a TTL of 1, other
 # messages to one socket. Only root may take it: a user who held it kept a helper from starting.
 PORT: Final = 338
 
 MOST_DATAGRAM_BYTES: Final = 1200
 NONCE_BYTES: Final = 16
-VERSION: Final = 2
+VERSION: Final = 3
 _HEAD: Final = struct.Struct(">4sBH")
 _MAGIC: Final = b"CSHR"
 _DATAGRAM: Final = b"cedos share datagram 1"
 
 Nonce = Annotated[bytes, Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
 Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
-PackedAddress = Annotated[bytes, Meta(min_length=4, max_length=16)]
+PackedAddress = Annotated[bytes, Meta(min_length=4, max_length=4)]
 Microseconds = Annotated[int, Meta(ge=0, le=2**56)]
 RateBps = Annotated[int, Meta(ge=0, le=10**12)]
 Price = Annotated[int, Meta(ge=0, le=10**12)]
@@ -95,8 +94,8 @@ class JoinMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
         limit_bytes: the most that it will carry for this requestor.
         rate_bps: of its path to the gateway; None: not known.
         battery_s: seconds until its battery is empty; None: on mains power, or not known.
-        via: its addresses on the link, the next hop of the requestor's route; one of each family at most.
-        reaches: where it forwards to, its own knowledge of the gateway's addresses.
+        via: its address on the link, the next hop of the requestor's route.
+        reaches: where it forwards to, its own knowledge of the gateway's address.
     """
 
     sent_us: Microseconds
@@ -109,8 +108,8 @@ class JoinMessage(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     rate_bps: RateBps | None
     network: NetworkType
     battery_s: Annotated[int, Meta(ge=0, le=10**8)] | None
-    via: Annotated[tuple[PackedAddress, ...], Meta(min_length=1, max_length=2)]
-    reaches: Annotated[tuple[Endpoint, ...], Meta(min_length=1, max_length=4)]
+    via: PackedAddress
+    reaches: Endpoint
 
 
 class ConfirmMessage(
@@ -225,13 +224,4 @@ def unpack(data: bytes) -> ShareDatagram:
         message = _DECODER.decode(data[end:-SIGNATURE_BYTES])
     except (ValueError, RecursionError) as error:
         raise UntrustedError(f"a datagram without a message: {error}") from error
-    for address in _addresses(message):
-        if len(address) not in {4, 16}:
-            raise UntrustedError("an address that is neither IPv4 nor IPv6")
     return ShareDatagram(data, data[_HEAD.size : end], message)
-
-
-def _addresses(message: ShareMessage) -> tuple[bytes, ...]:
-    if isinstance(message, JoinMessage):
-        return (*message.via, *(each.address for each in message.reaches))
-    return (message.source,) if isinstance(message, ConfirmMessage) else ()

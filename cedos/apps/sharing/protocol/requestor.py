@@ -112,38 +112,22 @@ class RequestorWish:
     strategy: HelperStrategy = by_price
 
 
-@dataclass(frozen=True, slots=True)
-class RequestorTiming:
-    """Durations in seconds, and numbers of attempts.
-
-    Attributes:
-        first_invite_s: T of the paper at the beginning.
-        gather_s: Joins are collected for so long before helpers are chosen.
-        offer_s: a Join is good for so long.
-        silent_s: nothing is heard of a helper while data waits, then it gets a Hello.
-        idle_s: the same while no data waits.
-        hello_s: to the first repetition of a Hello or Confirm; doubles.
-        judge_s: data waits for so long, then enough of it must have arrived.
-        avoid_s: a helper that failed once is not chosen again for so long; doubles, to `most_avoid_s`.
-        leave_s: a helper that leaves with notice is used for so long, for what is on its way.
-        empty_s: nothing comes for so long, then nothing is on its way any more.
-    """
-
-    first_invite_s: float = 1.0
-    most_invite_s: float = 8.0
-    gather_s: float = 1.0
-    offer_s: float = 10.0
-    address_s: float = 5.0
-    silent_s: float = 0.2
-    idle_s: float = 2.0
-    hello_s: float = 0.1
-    hellos: int = 3
-    confirms: int = 5
-    judge_s: float = 1.3
-    avoid_s: float = 5.0
-    most_avoid_s: float = 320.0
-    leave_s: float = 1.8
-    empty_s: float = 0.5
+# Durations in seconds, and numbers of attempts (docs/sharing-protocol.md).
+FIRST_INVITE_S: Final = 1.0  # T of the paper at the beginning
+MOST_INVITE_S: Final = 8.0
+GATHER_S: Final = 1.0  # Joins are collected for so long before helpers are chosen
+OFFER_S: Final = 10.0  # a Join is good for so long
+ADDRESS_S: Final = 5.0
+SILENT_S: Final = 0.2  # nothing is heard of a helper while data waits, then it gets a Hello
+IDLE_S: Final = 2.0  # the same while no data waits
+HELLO_S: Final = 0.1  # to the first repetition of a Hello or Confirm; doubles
+HELLOS: Final = 3
+CONFIRMS: Final = 5
+JUDGE_S: Final = 1.3  # data waits for so long, then enough of it must have arrived
+AVOID_S: Final = 5.0  # a helper that failed is not chosen for so long; doubles, to `MOST_AVOID_S`
+MOST_AVOID_S: Final = 320.0
+LEAVE_S: Final = 1.8  # a helper that leaves with notice is used for so long, for what is on its way
+EMPTY_S: Final = 0.5  # nothing comes for so long, then nothing is on its way any more
 
 
 class HelperState(Enum):
@@ -220,10 +204,8 @@ class RequestorMachine:
         *,
         random: Random,
         now_s: float,
-        timing: RequestorTiming | None = None,
     ) -> None:
         self._identity, self._trust, self._wish, self._random = identity, trust, wish, random
-        self._timing = timing or RequestorTiming()
         self._me = identity.key.public
         self._times, self._freshness = SendTimes(), Freshness()
         self._joins = TokenBucket(50, 100, now_s)
@@ -233,7 +215,7 @@ class RequestorMachine:
         self._leaves = TokenBucket(20, 40, now_s)
         self._commands: list[RequestorCommand] = []
         self._helpers: OrderedDict[bytes, _Helper] = OrderedDict()
-        self._avoided = AvoidedClients(self._timing.avoid_s, self._timing.most_avoid_s)
+        self._avoided = AvoidedClients(AVOID_S, MOST_AVOID_S)
         self._answered_s = -math.inf
         # A helper was left for another one since then: without an answer by that one either, the gateway
         # is away.
@@ -242,7 +224,7 @@ class RequestorMachine:
         self._refused: OrderedDict[bytes, OfferRefused] = OrderedDict()
         self._invites: deque[bytes] = deque(maxlen=_RECENT_INVITES)
         self._running = False
-        self._interval_s = self._timing.first_invite_s
+        self._interval_s = FIRST_INVITE_S
         self._invite_s = self._choose_s = math.inf
         self._invited_s = -math.inf
         self._spent_before = 0
@@ -441,8 +423,8 @@ class RequestorMachine:
     # Discovery and choice.
 
     def _discover(self, now_s: float) -> None:
-        """Invite at once, but not more often than every `first_invite_s`."""
-        self._interval_s = self._timing.first_invite_s
+        """Invite at once, but not more often than every `FIRST_INVITE_S`."""
+        self._interval_s = FIRST_INVITE_S
         again_s = self._invited_s + self._interval_s
         self._invite_s = min(self._invite_s, max(now_s, again_s))
         if now_s >= self._invite_s:
@@ -458,10 +440,10 @@ class RequestorMachine:
         sent_us = self._times.next(now_s)
         message = InviteMessage(sent_us, nonce, math.ceil(missing_bps))
         self._commands.append(SendDatagram(pack(self._identity, message), None))
-        self._choose_s = min(self._choose_s, now_s + self._timing.gather_s)
+        self._choose_s = min(self._choose_s, now_s + GATHER_S)
         self._invited_s = now_s
         self._invite_s = now_s + self._interval_s
-        self._interval_s = min(2 * self._interval_s, self._timing.most_invite_s)
+        self._interval_s = min(2 * self._interval_s, MOST_INVITE_S)
 
     def _on_join(
         self,
@@ -492,7 +474,7 @@ class RequestorMachine:
             link,
             datagram,
             terms,
-            due_s=now_s + self._timing.offer_s,
+            due_s=now_s + OFFER_S,
             told_left_bytes=terms.limit_bytes,
         )
         # The first one is the way to the gateway, which knows more about the others.
@@ -539,8 +521,8 @@ class RequestorMachine:
 
     def _take(self, helper: _Helper, now_s: float) -> None:
         helper.state = HelperState.ADDRESSING
-        helper.due_s = now_s + self._timing.address_s
-        self._commands.append(TakeAddress(helper.offer.helper, helper.terms.via))
+        helper.due_s = now_s + ADDRESS_S
+        self._commands.append(TakeAddress(helper.offer.helper))
 
     def _offer(self, helper: bytes, terms: JoinMessage) -> HelperOffer:
         told_bps = None if terms.rate_bps is None else float(terms.rate_bps)
@@ -594,7 +576,7 @@ class RequestorMachine:
         self._ask(helper, nonce, pack(self._identity, message), now_s)
 
     def _ask(self, helper: _Helper, nonce: bytes, data: bytes, now_s: float) -> None:
-        helper.due_s = now_s + self._timing.hello_s * 2 ** len(helper.asked)
+        helper.due_s = now_s + HELLO_S * 2 ** len(helper.asked)
         helper.asked = (*helper.asked, nonce)
         self._commands.append(SendDatagram(data, helper.link))
 
@@ -607,9 +589,9 @@ class RequestorMachine:
                     self._invite_s = now_s + self._interval_s
             case HelperState.ADDRESSING:
                 self._drop(helper, LeaveReason.REFUSED, now_s)
-            case HelperState.CONFIRMING if len(found.asked) < self._timing.confirms:
+            case HelperState.CONFIRMING if len(found.asked) < CONFIRMS:
                 self._confirm(found, now_s)
-            case HelperState.SILENT if len(found.asked) < self._timing.hellos:
+            case HelperState.SILENT if len(found.asked) < HELLOS:
                 self._suspend(found)
                 self._hello(found, now_s)
             case HelperState.CONFIRMING | HelperState.SILENT:
@@ -637,7 +619,7 @@ class RequestorMachine:
                     helper,
                     found.certificate.name,
                     found.source,
-                    next(it for it in found.terms.via if len(it) == len(found.source)),
+                    found.terms.via,
                     found.terms.reaches,
                     found.contract,
                     found.join.raw,
@@ -661,7 +643,7 @@ class RequestorMachine:
             self._drop(helper, reason, now_s, by_helper=True)
         elif found.state is not HelperState.LEAVING:
             found.state, found.leaves = HelperState.LEAVING, reason
-            found.heard_s, found.due_s = now_s, now_s + self._timing.leave_s
+            found.heard_s, found.due_s = now_s, now_s + LEAVE_S
             self._suspend(found)
             self._check_rate(now_s)
 
@@ -679,12 +661,11 @@ class RequestorMachine:
             self._commands.append(SuspendPath(helper.offer.helper))
 
     def _due_s(self, helper: _Helper) -> float:
-        timing = self._timing
         if helper.state is HelperState.LEAVING:
-            return min(helper.due_s, helper.heard_s + timing.empty_s)
+            return min(helper.due_s, helper.heard_s + EMPTY_S)
         if helper.state is not HelperState.ACTIVE:
             return helper.due_s
-        return helper.heard_s + (timing.silent_s if helper.waiting_bytes else timing.idle_s)
+        return helper.heard_s + (SILENT_S if helper.waiting_bytes else IDLE_S)
 
     def _carries_too_little(self, helper: _Helper, now_s: float) -> bool:
         """Compare what arrived in the last `judge_s`, all of which data waited, with what should have."""
@@ -694,7 +675,7 @@ class RequestorMachine:
             return False
         if not reports or now_s - reports[-1][0] >= _REPORTS_APART_S:
             reports.append((now_s, helper.carried_bytes, helper.waiting_bytes))
-        judge_s = self._timing.judge_s
+        judge_s = JUDGE_S
         if now_s - reports[0][0] < judge_s:
             return False
         # Keep the youngest report that is old enough; it begins the window.

@@ -57,7 +57,7 @@ def contract():
     now_us = int(START_S * 1e6)
     join = JoinMessage(
         now_us, bytes(16), ANN, bytes(16), 500_000, "EUR", 10**9, None,
-        NetworkType.LTE, None, (b"\x0a\0\0\1",), REACHES,
+        NetworkType.LTE, None, b"\x0a\0\0\1", REACHES,
     )  # fmt: skip
     joined = pack(identity("bob"), join)
     confirm = ConfirmMessage(

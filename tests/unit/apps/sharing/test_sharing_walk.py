@@ -59,7 +59,7 @@ EVERYONE = {"ann": ANN, **HELPERS, "mallory": MALLORY}
 class Key(NamedTuple):
     local: IPv4Address
     number: int
-    remote: IPv4Address = IPv4Address(REACHES[0].address)
+    remote: IPv4Address = IPv4Address(REACHES.address)
 
 
 class Party:
@@ -129,7 +129,7 @@ class Kernel:
     def admit(self, requestor):
         assert not self.dead
         assert requestor.address in self._party.signed, "no contract is for this address"
-        assert requestor.gateway.packed == REACHES[0].address
+        assert requestor.gateway.packed == REACHES.address
         self._refuse()
         self._party.open[requestor.address] = requestor
         self._party.bytes[requestor.address] = 0
@@ -351,7 +351,7 @@ class World:
         price = self.random.choice([0, 100_000, 500_000, 10**9])
         return self.forge(
             JoinMessage, to, invite.nonce, price, "EUR", 10**9, 8_000_000,
-            NetworkType.LTE, None, (IPv4Address(MALLORY[0]).packed,), REACHES,
+            NetworkType.LTE, None, IPv4Address(MALLORY[0]).packed, REACHES,
         )  # fmt: skip
 
     def attack(self):

@@ -41,7 +41,7 @@ def agree(ann, bob, now_s=START_S, price=500_000):
     now_us = int(now_s * 1e6)
     join = JoinMessage(
         now_us, now_us.to_bytes(16, "big"), key_of(ann).public, bytes(16), price, "EUR", 10**12,
-        None, NetworkType.LTE, None, (b"\x0a\0\0\1",), REACHES,
+        None, NetworkType.LTE, None, b"\x0a\0\0\1", REACHES,
     )  # fmt: skip
     joined = pack(identity(bob), join)
     confirm = ConfirmMessage(
@@ -191,9 +191,10 @@ def test_forged_and_foreign_receipts_are_refused():
     for why, data in wrong.items():
         with pytest.raises(UntrustedError, match=why):
             counts.on_receipt(data, lambda _: None)
-    assert counts.differences()[0].receipted_bytes == 0
+    (count,) = counts._counts.values()
+    assert count.receipted_bytes == 0
     counts.on_receipt(good, lambda _: None)
-    assert counts.differences()[0].receipted_bytes == 3 * MB
+    assert count.receipted_bytes == 3 * MB
 
 
 def test_a_helper_notices_within_three_periods_that_it_is_not_paid():
@@ -247,7 +248,7 @@ def test_headers_of_small_packets_are_no_claim():
     counts.on_carried(number, payload + 52 * packets, START_S + 60, packets=packets)
     told = receipt_of(signed, total=payload, up_bytes=payload, down_bytes=0, amount=1800)
     counts.on_receipt(sign_receipt(told, GATEWAY), lambda _: None)
-    assert counts.differences()[0].bytes_more == 0
+    assert counts._counts[number].own_bytes == payload
     assert not counts.unpaid(number, START_S + 60)
 
 
@@ -426,8 +427,8 @@ def test_the_gateways_sums_are_exact_after_10000_random_events(seed):
         helpers.on_receipt(data, lambda _: None)
         requestors.on_receipt(data, lambda _: None)
     for counts in (helpers, requestors):
-        for found in counts.differences():
+        for found in counts._counts.values():
             number = found.contract.number
             assert found.receipted_bytes == by_contract[number]
-            more = found.bytes_more - world.lost[number]
+            more = found.own_bytes - found.receipted_bytes - world.lost[number]
             assert 0 <= more <= world.path_count[number] * RECORD_BYTES

@@ -447,7 +447,7 @@ def test_a_driver_without_an_address_gives_the_helper_up():
     (join,) = bob.commands()
     assert isinstance(join, SendDatagram)
     asker.receive_datagram(join.data, ("bob", 7, 1), START_S)
-    assert asker.commands() == [TakeAddress(BOB, (bytes([10, 0, 0, 1]),))]
+    assert asker.commands() == [TakeAddress(BOB)]
     assert asker.helpers()[0].state is HelperState.ADDRESSING
     asker.on_no_address(BOB, START_S)
     assert asker.commands() == [RemovePath(BOB, LeaveReason.REFUSED, by_helper=False)]

@@ -104,7 +104,7 @@ def test_a_host_without_a_certificate_bills_nothing(stranger, side):
     now_us = int(START_S * 1e6)
     join = JoinMessage(
         now_us, b"n" * 16, ann.key.public, bytes(16), 500_000, "EUR", 10**12,
-        None, NetworkType.LTE, None, (b"\x0a\0\0\1",), REACHES,
+        None, NetworkType.LTE, None, b"\x0a\0\0\1", REACHES,
     )  # fmt: skip
     joined = pack(bob, join)
     confirm = ConfirmMessage(
