@@ -189,10 +189,6 @@ class Delivery:
                 return
         self._eligible(run)
 
-    def never(self, first: int, stop: int) -> None:
-        """Note that IROBs were abandoned: others need not wait for them."""
-        self._done(first, stop)
-
     def pop(self, limit: int) -> Run | None:
         """Return at most `limit` IROBs of one label in order, or None.
 

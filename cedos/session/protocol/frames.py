@@ -57,13 +57,6 @@ class Messages(Struct, frozen=True, gc=False):
     payloads: list[bytes]
 
 
-class Abandon(Struct, frozen=True, gc=False):
-    """IROBs `first` to `first + count - 1` will never come: they count as delivered."""
-
-    first: int
-    count: int
-
-
 class Ack(Struct, frozen=True, gc=False):
     """An acknowledgement of all positions below `floor` and of the half-open `ranges` beyond.
 
@@ -164,7 +157,6 @@ Frame: TypeAlias = (
     StreamData
     | Extent
     | Messages
-    | Abandon
     | Ack
     | Window
     | Sync

@@ -64,7 +64,6 @@ _POSITION, _U32, _U64 = MAX_POSITION - 1, 2**32 - 1, 2**64 - 1
 FIXED: Final[dict[type, FixedLayout]] = {
     frame: FixedLayout(kind, struct.Struct(layout), frame, bounds)
     for kind, frame, layout, bounds in (
-        (4, f.Abandon, ">BQI", (_POSITION, _U32)),
         (6, f.Window, ">BQQI", (_POSITION, _POSITION, _U32)),
         (7, f.Sync, ">BQQQQ", (_POSITION, _POSITION, _POSITION, _POSITION)),
         (8, f.Ask, ">B", ()),

@@ -11,7 +11,7 @@ from typing import Final
 from cedos.errors import ProtocolError
 from cedos.session.protocol import packing
 from cedos.session.protocol.delivery import MAX_GAPS, Delivery, Run, StreamReassembly
-from cedos.session.protocol.frames import Abandon, Extent, Messages, Space, StreamData, Window
+from cedos.session.protocol.frames import Extent, Messages, Space, StreamData, Window
 from cedos.session.protocol.intervals import CumulativeSet, SortedIds
 from cedos.session.protocol.room import (
     INITIAL_IROB_BYTES,
@@ -62,14 +62,14 @@ class Receiver:
 
     def __init__(self, stream_window: int, irob_window: int, irob_bytes: int) -> None:
         self.stream = StreamReassembly()
-        self.irobs = CumulativeSet(1)  # the ids received whole, or abandoned
+        self.irobs = CumulativeSet(1)  # the ids received whole
         self.delivery = Delivery()
         self.unacknowledged_bytes = 0  # the bytes that arrived since the last acknowledgement
         self.irobs_bytes = [0, 0, 0, 0]  # the bytes of all IROBs that arrived so far, by rank
         # The most bytes that one IROB may have.
         self.irob_bytes = max(irob_bytes, INITIAL_IROB_BYTES)
         self._stream_window = max(stream_window, INITIAL_STREAM_BYTES)
-        # Two of the largest IROBs must fit: reservations keep the space of one free (see `room`).
+        # The largest IROB must fit beside what background data leaves to urgent ones.
         self._irob_window = max(irob_window, INITIAL_IROB_CREDIT, 2 * (irob_bytes + IROB_COST))
         self._taken = 0  # stream bytes that the application has read
         # The last Window that the peer was told: the end of the stream's window, the credit for IROBs.
@@ -179,27 +179,6 @@ class Receiver:
             self.delivery.arrive(Run(low, table.rank, part), table.order, table.after)
         if len(irobs.beyond) > MAX_ID_GAPS:
             raise ProtocolError(f"IROBs arrive with more than {MAX_ID_GAPS} gaps in their ids")
-
-    def on_abandon(self, frame: Abandon) -> None:
-        stop = frame.first + frame.count
-        self._check_id(stop - 1)
-        self._dirty_irobs = True
-        for low, high in self.irobs.missing(frame.first, stop):
-            # Forget what has arrived of an abandoned IROB.
-            for irob in self._partial_ids.within(low, high):
-                partial = self._partial.pop(irob)
-                arrivals = partial.arrivals
-                self._partial_awaited -= len(partial.after)
-                self._dirty_partial.discard(irob)
-                self._pieces -= arrivals.pieces
-                self._held_cost -= arrivals.ready_bytes + arrivals.waiting_bytes + IROB_COST
-            self._partial_ids.remove(low, high)
-            self.irobs.add(low, high)
-            self.delivery.never(low, high)
-        if len(self.irobs.beyond) > MAX_ID_GAPS:
-            raise ProtocolError(
-                f"IROBs are abandoned with more than {MAX_ID_GAPS} gaps in their ids"
-            )
 
     # The application
 

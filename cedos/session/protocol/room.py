@@ -1,15 +1,11 @@
 """Room to send: the peer's credit for IROBs, and this host's replay memory. Pure.
 
-An IROB is delivered whole, so the peer needs room for all of it before its first byte is sent. An IROB
-that waits for others keeps its room until they are delivered. So that such IROBs never fill all of it,
-reservations leave space for one IROB of the largest size, which only the lowest id without a
-reservation may use. Everything that this IROB can wait for has a reservation already, so it completes,
-is delivered, and gives its room back.
+An IROB is delivered whole, so the peer needs room for all of it before its first byte is sent. One that
+waits for others keeps its room until they are delivered; those have theirs, too.
 
 Replay memory has one limit for all sessions of a process (`ReplayMemory`); each session has an account.
 """
 
-from heapq import heappop, heappush
 from typing import Final
 
 from cedos.session.protocol.schedulers.interface import BACKGROUND_RANKS
@@ -29,16 +25,7 @@ URGENT_BYTES: Final = 65_536
 class Credit:
     """Reservations of the peer's memory for IROBs; all amounts count since the session began."""
 
-    __slots__ = (
-        "_begun",
-        "_lowest",
-        "_queue",
-        "_waiting",
-        "credit",
-        "irob_bytes",
-        "reserved",
-        "window_known",
-    )
+    __slots__ = ("credit", "irob_bytes", "reserved", "window_known")
 
     def __init__(
         self,
@@ -53,71 +40,17 @@ class Credit:
         self.reserved = reserved
         # Whether the peer has sent a Window; until then the initial values hold.
         self.window_known = window_known
-        # Begun IROBs without a reservation, with or without bytes; and the same as a heap, which is
-        # cleaned late (`ready`).
-        self._begun: set[int] = set()
-        self._lowest: list[int] = []
-        # The IROBs that want a reservation: id -> its cost; and (rank, id) as a heap.
-        self._waiting: dict[int, int] = {}
-        self._queue: list[tuple[int, int]] = []
 
-    @property
-    def room(self) -> int:
-        """Return what a new IROB may cost; some is spared for IROBs that were begun before it."""
-        room = self.credit - self.reserved
-        return room - self.irob_bytes - IROB_COST if self._begun else room
-
-    def at_once(self, cost: int, rank: int) -> bool:
-        """Reserve for a new, whole IROB; return False if there is no room."""
-        if cost > self.room - _left_alone(rank):
+    def take(self, cost: int, rank: int) -> bool:
+        """Reserve for a whole IROB; return False if there is no room."""
+        left_alone = URGENT_BYTES if rank in BACKGROUND_RANKS else 0
+        if cost > self.credit - self.reserved - left_alone:
             return False
         self.reserved += cost
         return True
 
-    def begin(self, irob: int) -> None:
-        """Note an IROB that has nothing to send yet."""
-        self._begun.add(irob)
-        heappush(self._lowest, irob)
-
-    def want(self, irob: int, rank: int, cost: int) -> None:
-        """Ask for a reservation of a begun IROB, or for another amount; `ready` gives it."""
-        if irob not in self._waiting:
-            heappush(self._queue, (rank, irob))
-        self._waiting[irob] = cost
-
-    def forget(self, irob: int) -> None:
-        self._begun.discard(irob)
-        self._waiting.pop(irob, None)
-
     def back(self, cost: int) -> None:
         self.reserved -= cost
-
-    def ready(self) -> list[tuple[int, int]]:
-        """Return (id, cost) of IROBs that got a reservation: the lowest id, then by label and id."""
-        ready: list[tuple[int, int]] = []
-        while self._waiting:
-            # Forgotten IROBs are still in the heaps: drop them from the front.
-            while self._lowest and self._lowest[0] not in self._begun:
-                heappop(self._lowest)
-            while self._queue[0][1] not in self._waiting:
-                heappop(self._queue)
-            # The most urgent label is next, then the lower id. It must leave space for the largest IROB.
-            rank, irob = self._queue[0]
-            spare = self.irob_bytes + IROB_COST + _left_alone(rank)
-            # The lowest id without a reservation may use that space (see the module).
-            if self._lowest[0] in self._waiting:
-                irob, spare = self._lowest[0], 0
-            cost = self._waiting[irob]
-            if self.reserved + cost + spare > self.credit:
-                break
-            self.reserved += cost
-            self.forget(irob)
-            ready.append((irob, cost))
-        return ready
-
-
-def _left_alone(rank: int) -> int:
-    return URGENT_BYTES if rank in BACKGROUND_RANKS else 0
 
 
 DEFAULT_BYTES: Final = 512 * 1024 * 1024

@@ -23,7 +23,7 @@ from typing import Final, TypeAlias
 
 from cedos.errors import SessionError
 from cedos.session.protocol import packing
-from cedos.session.protocol.frames import Abandon, Chunk, Order
+from cedos.session.protocol.frames import Chunk, Order
 from cedos.session.protocol.intervals import CumulativeSet
 
 NO_LIMIT: Final = 1 << 63
@@ -213,13 +213,9 @@ class BytePiece:
 
 
 class MessageBatch:
-    """A run of small messages; `size` counts bytes in a record, `bytes` those of the application.
-
-    An empty `payloads` with `abandoned` ids tells the peer that these will never come.
-    """
+    """A run of small messages; `size` counts bytes in a record, `bytes` those of the application."""
 
     __slots__ = (
-        "abandoned",
         "after",
         "bytes",
         "done",
@@ -241,14 +237,12 @@ class MessageBatch:
         order: Order,
         after: tuple[int, ...],
         payloads: list[bytes],
-        abandoned: int = 0,
     ) -> None:
         self.first = first
         self.rank = rank
         self.order = order
         self.after = after
         self.payloads = payloads
-        self.abandoned = abandoned
         self.bytes = sum(map(len, payloads))
         self.size = self.bytes + 2 * len(payloads) + 4 * len(after) + 1
         self.on: tuple[int, ...] = ()
@@ -257,7 +251,7 @@ class MessageBatch:
 
     @property
     def stop(self) -> int:
-        return self.first + (self.abandoned or len(self.payloads))
+        return self.first + len(self.payloads)
 
     def grows(self, irob: int, order: Order) -> bool:
         # A Messages frame has consecutive ids and one order, and is hardly larger than a record.
@@ -265,7 +259,6 @@ class MessageBatch:
             irob == self.first + len(self.payloads)
             and order is self.order
             and not self.after
-            and not self.abandoned
             and self.size < BATCH_BYTES
             and len(self.payloads) < packing.MAX_MESSAGES
         )
@@ -276,8 +269,6 @@ class MessageBatch:
         self.size += len(payload) + 2
 
     def frame(self) -> list[Chunk]:
-        if self.abandoned:
-            return [packing.fixed(Abandon(self.first, self.abandoned))]
         payloads = self.payloads
         head = packing.messages_header(
             self.first, self.rank, self.order, self.after, [len(each) for each in payloads]
@@ -306,11 +297,6 @@ class MessageBatch:
         if holes == [(self.first, self.stop)]:
             return [self]
         self.done = True
-        if self.abandoned:
-            return [
-                MessageBatch(start, self.rank, self.order, (), [], abandoned=stop - start)
-                for start, stop in holes
-            ]
         return [self._part(start - self.first, stop - self.first) for start, stop in holes]
 
 

@@ -19,7 +19,7 @@ from cedos.session.protocol.room import (
     ReplayAccount,
     ReplayMemory,
 )
-from cedos.session.protocol.send_queues import ByteQueue, Fetch, MessageBatch, SendQueue
+from cedos.session.protocol.send_queues import ByteQueue, Fetch, SendQueue
 
 # Returned instead of an IROB's id if no path may carry its label now. The application is notified
 # once one may.
@@ -56,10 +56,7 @@ class Sender:
         self.gaps = 0  # below ranges that are acknowledged, of the stream and all IROBs
         self.credit = Credit()
         self.send_queues = tuple(SendQueue(rank) for rank in range(4))
-        # By id: IROBs that are sent in extents, and those that have no reservation yet.
-        self._large: dict[int, ByteQueue] = {}
-        # By id: the credit that those of `_large` with a reservation have reserved.
-        self._reserved: dict[int, int] = {}
+        self._large: dict[int, ByteQueue] = {}  # by id: IROBs that are sent in extents
 
     @property
     def waits(self) -> bool:
@@ -125,7 +122,6 @@ class Sender:
                 queue.write(head)
             queue.write(data)
             queue.ended = True
-            self._reserved[irob] = size + IROB_COST
             self.send_queues[rank].update(queue)
         return irob
 
@@ -136,64 +132,6 @@ class Sender:
             return NO_ROOM
         self.next_irob = irob + 1
         return irob
-
-    def begin(self, rank: int, order: Order, after: tuple[int, ...]) -> int:
-        """Begin an IROB of unknown size, for `append` and `end`; return its id or `NO_ROOM`."""
-        self._check_after(after)
-        irob = self.next_irob
-        if irob - self.irobs.floor >= ID_SPAN:
-            return NO_ROOM
-        self.next_irob = irob + 1
-        queue = ByteQueue(irob, rank, order, after)
-        self._large[irob] = queue
-        self.credit.begin(irob)
-        return irob
-
-    def append(self, irob: int, data: bytes) -> int:
-        """Take as much of an open IROB's data as replay memory has room for; return how many bytes."""
-        queue = self._open_irob(irob)
-        reserved = self._reserved.get(irob)
-        # Without a reservation an IROB may still grow to the largest size that the peer takes at all.
-        most = self.credit.irob_bytes if reserved is None else reserved - IROB_COST
-        if queue.written + len(data) > most:
-            raise SessionError(
-                f"IROB {irob} grows beyond {most} bytes, the most that the peer takes"
-            )
-        replay = self.replay
-        room = replay.most_bytes(queue.rank) - replay.held_bytes
-        fitting = replay.fitting(data, queue.rank, room)
-        if fitting:
-            queue.write(fitting)
-            self._has_bytes(queue)
-        return len(fitting)
-
-    def end(self, irob: int) -> None:
-        queue = self._open_irob(irob)
-        queue.ended = True
-        cost = queue.written + IROB_COST
-        # The size is known now. Without a reservation ask for just that; else give the rest back.
-        reserved = self._reserved.get(irob)
-        if reserved is None:
-            self._want(queue, cost)
-        else:
-            self._reserved[irob] = cost
-            self.credit.back(reserved - cost)
-            self.send_queues[queue.rank].update(queue)
-            self.reserve()
-
-    def abandon(self, irob: int) -> None:
-        """Drop an open IROB, and tell the peer that the rest of it will never come."""
-        queue = self._open_irob(irob)
-        self._drop(queue)
-        self.send_queues[queue.rank].batch(
-            MessageBatch(irob, queue.rank, Order.FREE, (), [], abandoned=1)
-        )
-        self.reserve()
-
-    def abandon_open(self) -> None:
-        # IROBs that were begun and not ended will never be whole.
-        for irob in [irob for irob, queue in self._large.items() if not queue.ended]:
-            self.abandon(irob)
 
     # What the peer says
 
@@ -229,22 +167,7 @@ class Sender:
             self.send_queues[stream.rank].update(stream)
         credit.irob_bytes = max(credit.irob_bytes, window.irob_bytes)
         credit.window_known = True
-        if window.irob_credit > credit.credit:
-            credit.credit = window.irob_credit
-            self.reserve()
-
-    def reserve(self) -> None:
-        """Give reservations to the IROBs that wait for one, as far as the credit goes."""
-        for irob, cost in self.credit.ready():
-            queue = self._large[irob]
-            # An IROB that ended small needs no extents: it joins the label's batch.
-            if queue.ended and queue.written <= SMALL_BYTES:
-                del self._large[irob]
-                data = b"".join(queue.slices(0, queue.written))
-                self.send_queues[queue.rank].message(irob, queue.order, queue.after, data)
-            else:
-                self._reserved[irob] = cost
-                self.send_queues[queue.rank].update(queue)
+        credit.credit = max(credit.credit, window.irob_credit)
 
     @property
     def acknowledged_bytes(self) -> int:
@@ -287,7 +210,7 @@ class Sender:
 
     def _take_whole(self, size: int, count: int, rank: int) -> bool:
         """Take credit and replay memory for `count` IROBs of `size` bytes in all; both or neither."""
-        if not self.credit.at_once(size + count * IROB_COST, rank):
+        if not self.credit.take(size + count * IROB_COST, rank):
             return False
         if self.replay.take(size, rank):
             return True
@@ -297,19 +220,12 @@ class Sender:
     def _check_after(self, after: tuple[int, ...]) -> None:
         if len(after) > MAX_DEPENDENCIES:
             raise SessionError(f"an IROB may wait for {MAX_DEPENDENCIES} others, not {len(after)}")
-        if after and not 0 < min(after) <= max(after) < self.next_irob:
+        if not 0 < min(after) <= max(after) < self.next_irob:
             raise SessionError(f"an IROB may wait for ids 1 to {self.next_irob - 1}, not {after}")
 
     def _check_stream_open(self) -> None:
         if self.stream.ended:
             raise SessionError("the stream has been finished; nothing more can be written")
-
-    def _open_irob(self, irob: int) -> ByteQueue:
-        """Return the queue of an IROB that was begun and not ended; SessionError: it is none."""
-        queue = self._large.get(irob)
-        if queue is None or queue.ended:
-            raise SessionError(f"IROB {irob} is not open: begin it first, and end it once")
-        return queue
 
     def _check_size(self, size: int) -> None:
         most = min(
@@ -318,18 +234,6 @@ class Sender:
         )
         if size > most:
             raise SessionError(f"an IROB of {size} bytes; at most {most} can be sent in one")
-
-    def _has_bytes(self, queue: ByteQueue) -> None:
-        """Queue the new bytes of an open IROB, or ask for room for the largest IROB."""
-        if queue.irob in self._reserved:
-            self.send_queues[queue.rank].update(queue)
-        else:
-            self._want(queue, self.credit.irob_bytes + IROB_COST)
-
-    def _want(self, queue: ByteQueue, cost: int) -> None:
-        """Ask for a reservation, or for another amount while the IROB still waits for one."""
-        self.credit.want(queue.irob, queue.rank, cost)
-        self.reserve()
 
     def _acknowledge_bytes(self, queue: ByteQueue, ack: Ack, last: int) -> None:
         if last > queue.fresh:
@@ -355,7 +259,7 @@ class Sender:
                 for irob in few:
                     queue = self._large.get(irob)
                     if queue is not None and low <= irob < high:
-                        self._drop(queue, delivered=True)
+                        self._drop(queue)
         before = len(self.irobs.beyond)
         self.irobs.add(start, stop)
         self.gaps += len(self.irobs.beyond) - before
@@ -364,15 +268,10 @@ class Sender:
         """Return whether an acknowledged range makes no gap more, or there may be one more."""
         return self.gaps < MOST_GAPS or start <= acked.floor or acked.beyond.touches(start, stop)
 
-    def _drop(self, queue: ByteQueue, *, delivered: bool = False) -> None:
-        """Forget a large IROB. The credit of one that was delivered is spent; else it is free again."""
+    def _drop(self, queue: ByteQueue) -> None:
+        """Forget a large IROB, which the peer has."""
         del self._large[queue.irob]
-        self.credit.forget(queue.irob)
-        reserved = self._reserved.pop(queue.irob, 0)
-        if reserved and not delivered:
-            self.credit.back(reserved)
         self.send_queues[queue.rank].leave(queue)
-        queue.ended = True
         self.replay.give(queue.held_bytes)
         queue.held_bytes = 0
         # Pieces of it that are still in flight count as acknowledged: nothing sends them again.

@@ -134,7 +134,6 @@ class Session:
         self._synced = False
         self._handlers: dict[type[Any], Callable[[PathFlight, Any, float], None]] = {
             **self.control.handlers,
-            f.Abandon: self._on_abandon,
             f.Ack: self._on_ack,
             f.Ask: self._on_ask,
             f.Datagram: self._on_datagram,
@@ -344,36 +343,12 @@ class Session:
             return DEFERRED
         return self.sender.send(data, rank, _order(after), after or (), head)
 
-    def begin(
-        self, rank: int, *, after: tuple[int, ...] | None = ALL, thunk: int | None = None
-    ) -> int:
-        self._check_open()
-        if thunk is not None and self._deferred(rank, thunk):
-            return DEFERRED
-        return self.sender.begin(rank, _order(after), after or ())
-
-    def append(self, irob: int, data: bytes) -> int:
-        self._check_open()
-        return self.sender.append(irob, data)
-
-    def end(self, irob: int) -> None:
-        self._check_open()
-        self.sender.end(irob)
-
-    def abandon(self, irob: int) -> None:
-        self._check_open()
-        self.sender.abandon(irob)
-
     def cancel_thunk(self, token: int) -> bool:
         return self.thunks.pop(token, None) is not None
 
     def receive_run(self, limit: int = 1 << 30) -> Run | None:
         """Return the next IROBs in order, at most `limit`, of one label and with consecutive ids."""
         return self.receiver.pop(limit)
-
-    @property
-    def receivable(self) -> int:
-        return self.receiver.delivery.count
 
     # Datagrams
 
@@ -516,7 +491,6 @@ class Session:
     def close(self) -> None:
         """Take no more data. Once all written data is delivered, the session is `FINISHED`."""
         if self.control.state is SessionState.OPEN:
-            self.sender.abandon_open()
             self.sender.finish()
             self.control.close()
 
@@ -713,9 +687,6 @@ class Session:
 
     def _on_datagram(self, _path: PathFlight, frame: f.Datagram, now: float) -> None:
         self._datagrams_received.on_datagram(frame, now)
-
-    def _on_abandon(self, _path: PathFlight, frame: f.Abandon, _now: float) -> None:
-        self.receiver.on_abandon(frame)
 
     def _on_window(self, _path: PathFlight, window: f.Window, _now: float) -> None:
         self.sender.window(window)

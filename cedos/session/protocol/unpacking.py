@@ -8,7 +8,6 @@ from typing import Final
 from cedos.errors import ProtocolError
 from cedos.session.protocol import packing
 from cedos.session.protocol.frames import (
-    Abandon,
     Abort,
     Ack,
     Close,
@@ -235,12 +234,7 @@ def _fixed(made: packing.FixedLayout) -> _Reader:
                 raise _bad(made.frame.__name__, name, value, f"0 to {most}")
         frame = made.frame(*values)
         # Ids of IROBs begin with 1, and the last one is a position as well.
-        if isinstance(frame, Abandon):
-            _position("Abandon", "first", frame.first, 1)
-            _position("Abandon", "last", frame.first + frame.count)
-            if not frame.count:
-                raise _bad("Abandon", "count", 0, "1 or more")
-        elif isinstance(frame, Close):
+        if isinstance(frame, Close):
             _position("Close", "irob_end", frame.irob_end, 1)
         return frame, at + made.layout.size
 

@@ -28,7 +28,7 @@ from cedos.session.protocol.packing import MAX_KEEP_ALIVE_S
 from cedos.session.protocol.schedulers.interface import FOREGROUND_RANKS, LABELS, RANK, rank_of
 from cedos.session.protocol.sender import DEFERRED, NO_ROOM
 from cedos.session.protocol.session import ALL, Session
-from cedos.session.sockets.message import DatagramCounts, Irob, Message, PathReport
+from cedos.session.sockets.message import DatagramCounts, Message, PathReport
 from cedos.session.sockets.metered_gate import MeteredGate
 
 STREAM_LABEL: Final = Label()
@@ -482,28 +482,6 @@ class Connection:
     def backlogged(self, label: Label) -> bool:
         """Return whether waiting data of a label keeps its networks busy."""
         return self._core.backlogged(rank_of(label))
-
-    async def begin(
-        self,
-        label: Label = STREAM_LABEL,
-        *,
-        after: tuple[int, ...] | None = ALL,
-        thunk: Callable[[], None] | None = None,
-    ) -> Irob | None:
-        """Begin a message whose bytes follow; None: the thunk was kept instead."""
-        rank = rank_of(label)
-        token = self._keep_thunk(thunk)
-        while True:
-            self._check()
-            irob = self._core.begin(rank, after=after, thunk=token)
-            if irob == DEFERRED:
-                return None
-            if irob != NO_ROOM:
-                self._thunks.pop(token or 0, None)
-                return Irob(
-                    irob, self._core, lambda: self._sent(rank), self._check, self._something
-                )
-            await self._something()
 
     def cancel(self, thunk: Callable[[], None]) -> bool:
         """Forget a thunk; return False if it was called already."""

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from cedos.errors import ProtocolError
 from cedos.session.protocol import packing
 from cedos.session.protocol.frames import (
-    Abandon,
     Abort,
     Ack,
     Close,
@@ -87,9 +86,7 @@ def frames(draw):
         return frame, head + b"".join(many)
     if kind in packing.FIXED:
         values = [draw(st.integers(0, most)) for most in packing.FIXED[kind].bounds]
-        if kind is Abandon:
-            values = [draw(ids), draw(st.integers(1, 1_000_000))]
-        elif kind is Close:
+        if kind is Close:
             values[1] = draw(ids)
         frame = kind(*values)
         return frame, packing.fixed(frame)
@@ -160,8 +157,6 @@ HOSTILE = {
     "messages: a list for two": packing.messages_header(9, 0, Order.LISTED, (1,), [0, 0]),
     "messages: longer than the record": packing.messages_header(1, 0, Order.FREE, (), [9]) + b"x",
     "messages: one, cut before its length": packing.messages_header(3, 0, Order.FREE, (), [9])[:-2],
-    "abandon: none": packing.fixed(Abandon(1, 0)),
-    "abandon: ids without end": packing.fixed(Abandon(BEYOND - 1, 5)),
     "acknowledgement: unknown space": packing.ACK.pack(packing.K_ACK, 3, 0, 0, 0),
     "acknowledgement: of an IROB, without one": packing.ack(Space.EXTENTS, 0, 0, ()),
     "acknowledgement: stream, with an IROB": packing.ack(Space.STREAM, 7, 0, ()),

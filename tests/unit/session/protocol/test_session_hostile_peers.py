@@ -11,7 +11,6 @@ import pytest
 from cedos.errors import ProtocolError
 from cedos.session.protocol import packing, receiver
 from cedos.session.protocol.frames import (
-    Abandon,
     Ack,
     Ask,
     Close,
@@ -19,6 +18,7 @@ from cedos.session.protocol.frames import (
     KeepAlive,
     Messages,
     Order,
+    Pong,
     Space,
     StreamData,
     Sync,
@@ -86,9 +86,11 @@ HOSTILE = {
         packing.extent_header(1, 2, Order.FREE, (), 0, 1, False) + b"x",
         packing.messages_header(1, 2, Order.FREE, (), [1]) + b"x",
     ],
-    "absurd abandonment": [packing.fixed(Abandon(1, ID_SPAN + 1))],
-    "abandonment in too many parts": [
-        b"".join(packing.fixed(Abandon(irob, 1)) for irob in range(first, first + 8_000, 2))
+    "IROBs in too many parts": [
+        b"".join(
+            packing.messages_header(irob, 0, Order.FREE, (), [0])
+            for irob in range(first, first + 8_000, 2)
+        )
         for first in range(2, 2 * MAX_ID_GAPS + 16_000, 8_000)
     ],
     "an acknowledgement of what was not sent": [packing.ack(Space.STREAM, 0, 1, [])],
@@ -175,7 +177,7 @@ def test_paths_that_come_and_go_fill_no_memory(cores):
 
 
 @pytest.mark.parametrize(
-    ("frame", "most"), [(packing.fixed(Ask()), 146), (packing.fixed(Abandon(1, 1)), 16_384)]
+    ("frame", "most"), [(packing.fixed(Ask()), 146), (packing.fixed(Pong(1)), 16_384)]
 )
 def test_a_record_has_a_bounded_number_of_frames(cores, frame, most):
     """Ask in each byte, 32 records a read: 1.2 MB/s made other requests take 6 s each."""
@@ -202,17 +204,14 @@ def begun(cores, count):
     return core
 
 
-@pytest.mark.parametrize("kind", ["abandoned", "small"])
-def test_single_ids_cost_the_same_however_many_irobs_have_come_in_part(cores, kind):
+def test_single_ids_cost_the_same_however_many_irobs_have_come_in_part(cores):
     """Each looked through all parts: a record of 256 KiB kept all sessions waiting for 77 s."""
 
     def took_s(parts):
         core, best_s = begun(cores, parts), math.inf
         for first in range(40_000, 44_000, 1_000):
             frames = (
-                packing.fixed(Abandon(irob, 1))
-                if kind == "abandoned"
-                else packing.messages_header(irob, 0, Order.FREE, (), [0])
+                packing.messages_header(irob, 0, Order.FREE, (), [0])
                 for irob in range(first, first + 1_000)
             )
             record, began_s = b"".join(frames), time.perf_counter()
@@ -283,7 +282,7 @@ def test_what_lies_in_parts_or_waits_for_others_counts_with_its_real_memory(core
         core.receive(1, packing.messages_header(irob, 0, Order.LISTED, after, [0]), 0.0)
     before = core.held_bytes
     assert before > 1_000 * (256 + 256 * 8)
-    core.receive(1, packing.fixed(Abandon(1, 999)), 0.0)
+    core.receive(1, packing.messages_header(1, 0, Order.FREE, (), [0] * 999), 0.0)
     while core.receive_run() is not None:
         pass
     assert core.held_bytes == 0
@@ -429,28 +428,13 @@ def test_parts_that_wait_for_many_others_count_with_what_they_wait_for(cores):
     tracemalloc.stop()
     assert core.held_bytes > 0.8 * used
     end = packing.extent_header(300, 3, Order.LISTED, range(44, 300), 1, 0, True)
-    core.receive(1, end + packing.fixed(Abandon(1, 299)) + packing.fixed(Abandon(301, 2_000)), 0.0)
+    core.receive(1, end + packing.messages_header(1, 3, Order.FREE, (), [0] * 299), 0.0)
+    for irob in range(301, 2_300):
+        head = packing.extent_header(irob, 3, Order.LISTED, range(irob - 256, irob), 1, 0, True)
+        core.receive(1, head, 0.0)
     while core.receive_run() is not None:
         pass
     assert core.held_bytes == 0
-
-
-def test_abandoned_ids_without_end_do_not_look_through_those_that_wait():
-    """Abandon ids while 30,000 are waited for: a frame took 3 ms, and a record of them a minute."""
-    receiver = Receiver(8 << 20, 16 << 20, 1 << 20)
-    few = 20_000
-    receiver.on_messages(Messages(1, 0, Order.FREE, (), [b""] * few))
-    for number in range(1, few + 1):
-        receiver.on_messages(Messages(few + number, 0, Order.LISTED, (number,), [b""]))
-    began_s = time.process_time()
-    for number in range(2_000):
-        receiver.on_abandon(Abandon(2 * few + 1 + number * ID_SPAN, ID_SPAN))
-    assert time.process_time() - began_s < 0.5
-    came = 0
-    while (run := receiver.pop(few)) is not None:
-        came += len(run.payloads)
-    assert came == 2 * few
-    assert not receiver.delivery.waiting
 
 
 def every_other(first, count):

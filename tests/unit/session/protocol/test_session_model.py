@@ -69,8 +69,7 @@ class End:
     irobs: dict[int, bytes] = field(default_factory=dict)  # handed in whole
     after: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     rank: dict[int, int] = field(default_factory=dict)
-    open: dict[int, bytearray] = field(default_factory=dict)
-    gone: set[int] = field(default_factory=set)  # delivered to the other end, or abandoned
+    gone: set[int] = field(default_factory=set)  # delivered to the other end
 
 
 @dataclass
@@ -228,8 +227,6 @@ class Sessions(RuleBasedStateMachine):
     def settle(self, side):
         """Everything arrives, then all paths break: what naps need. Only in some runs."""
         self.quiet_rounds -= 1
-        if any(end.open for end in self.ends):
-            return
         for busy in (0, 1):
             self.write(busy, 50)
             self.send(busy, 3, 5_000, "all")
@@ -307,32 +304,6 @@ class Sessions(RuleBasedStateMachine):
             if irob := end.core.send(data, rank, after=after):
                 end.irobs[irob], end.after[irob], end.rank[irob] = data, after, rank
 
-    @rule(side=SIDES, rank=RANKS, kind=st.sampled_from(["all", "free", "list"]))
-    def begin_irob(self, side, rank, kind):
-        end = self.ends[side]
-        after = self._after(end, kind)
-        irob = end.core.begin(rank, after=after)
-        if irob:
-            end.open[irob] = bytearray()
-            end.after[irob], end.rank[irob] = after, rank
-
-    @precondition(lambda self: any(end.open for end in self.ends))
-    @rule(data=st.data(), size=st.sampled_from([1, 100, 30_000]))
-    def go_on_with_irob(self, data, size):
-        end = data.draw(st.sampled_from([end for end in self.ends if end.open]))
-        irob = data.draw(st.sampled_from(sorted(end.open)))
-        what = data.draw(st.sampled_from(["append", "append", "end", "abandon"]))
-        if what == "append" and len(end.open[irob]) + size <= 200_000:
-            taken = end.core.append(irob, BYTES[:size])
-            end.open[irob] += BYTES[:taken]
-        elif what == "abandon":
-            end.core.abandon(irob)
-            end.gone.add(irob)
-            del end.open[irob]
-        else:
-            end.core.end(irob)
-            end.irobs[irob] = bytes(end.open.pop(irob))
-
     @rule(side=SIDES, limit=st.sampled_from([1, 1000, 1 << 30]))
     def read(self, side, limit):
         self._read(side, limit)
@@ -359,7 +330,7 @@ class Sessions(RuleBasedStateMachine):
         assert 0 < len(run.payloads) <= limit
         sender = self.ends[1 - side]
         for irob, payload in enumerate(run.payloads, run.first):
-            assert irob not in sender.gone, "delivered twice, or abandoned"
+            assert irob not in sender.gone, "delivered twice"
             assert sender.irobs[irob] == payload
             assert sender.rank[irob] == run.rank
             after = sender.after[irob]
@@ -381,10 +352,6 @@ class Sessions(RuleBasedStateMachine):
     def teardown(self):
         if not hasattr(self, "ends"):
             return
-        for end in self.ends:
-            for irob in sorted(end.open):
-                end.core.end(irob)
-                end.irobs[irob] = bytes(end.open.pop(irob))
         self._break_all()
         self.scheduler.copies = False
         self.come_up()

@@ -55,7 +55,7 @@ def test_every_frame_has_a_vector_and_a_row():
     assert {json.loads(means)["frame"] for _, _, means in GOOD} == names
     rows = re.findall(r"^\| (\d+) \| `(\w+)` \|", DOCUMENT, re.M)
     assert {name for _, name in rows} == names
-    assert [int(kind) for kind, _ in rows] == [*range(1, 10), *range(11, 18)]
+    assert [int(kind) for kind, _ in rows] == [1, 2, 3, *range(5, 10), *range(11, 18)]
     for _, record, means in GOOD:
         kinds = {name: int(kind) for kind, name in rows}
         assert bytes.fromhex(record)[0] == kinds[json.loads(means)["frame"]]

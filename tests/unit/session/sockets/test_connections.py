@@ -83,41 +83,21 @@ async def test_both_streams_and_a_clean_end(joined):
 async def test_messages_arrive_whole_with_labels_urgent_ones_first(joined):
     near, far = await joined()
     large = os.urandom(200_000)
-    irob = await near.begin(BACKGROUND, after=())
-    await irob.send(large[:1000])
+    near.flow.core.allow(next(iter(near.flow.paths)), 0b0011, 0.0)
+    second = await near.send(large, BACKGROUND, after=())
     first = await near.send(b"urgent", FOREGROUND, after=())
     got = await far.receive()
     assert got == session.Message(first or 0, FOREGROUND, b"urgent")
-    await irob.send(large[1000:])
-    irob.end()
+    near.flow.core.allow(next(iter(near.flow.paths)), 0b1111, 0.0)
+    near.flow.pump()
     got = await far.receive()
-    assert got == session.Message(irob.irob, BACKGROUND, large)
+    assert got == session.Message(second or 0, BACKGROUND, large)
     for number in range(1_000):
         await near.send(b"%d" % number)
     assert [int((await far.receive()).data) for _ in range(1_000)] == list(range(1_000))
     await asyncio.gather(near.close(), far.close())
     assert await far.receive() is None
     assert far.receive_data_now() == ()
-
-
-async def test_a_message_waits_for_those_it_names(joined):
-    near, far = await joined()
-    open_ = await near.begin(BACKGROUND, after=())
-    await near.send(b"second", FOREGROUND, after=(open_.irob,))
-    await near.send(b"free", FOREGROUND, after=())
-    got = await far.receive()
-    assert got.data == b"free"
-    await open_.send(b"first")
-    open_.end()
-    assert [each.data for each in (await far.receive(), await far.receive()) if each] == [
-        b"first",
-        b"second",
-    ]
-    gone = await near.begin(BACKGROUND, after=())
-    await near.send(b"after nothing", FOREGROUND, after=(gone.irob,))
-    gone.abandon()
-    got = await far.receive()
-    assert got.data == b"after nothing"
 
 
 async def test_thunks_are_kept_called_once_and_cancelled(joined):
@@ -133,7 +113,7 @@ async def test_thunks_are_kept_called_once_and_cancelled(joined):
     def other():
         called.append("two")
 
-    assert await near.begin(BACKGROUND, thunk=other) is None
+    assert await near.send(b"never", BACKGROUND, thunk=other) is None
     assert near.cancel(other)
     assert not near.cancel(other)
     assert core.allow(number, 0b1111, 0.0)
@@ -383,9 +363,8 @@ async def test_what_is_no_label_is_told_with_what_would_be(joined, label):
     near, _far = await joined()
     with pytest.raises(ConfigError, match=right):
         near.label = label
-    for call in (near.send(b"x", label), near.begin(label)):
-        with pytest.raises(ConfigError, match=right):
-            await call
+    with pytest.raises(ConfigError, match=right):
+        await near.send(b"x", label)
     await near.write(b"still here")
 
 
