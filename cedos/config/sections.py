@@ -143,7 +143,6 @@ class ProbesConfig(Section, frozen=True, kw_only=True):
     target_ipv6: str = "2606:4700:4700::1111"
     interval_s: Interval = 2.0
     idle_interval_s: Interval = 30.0
-    timeout_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
     dns: bool = True
     dns_name: Annotated[
         str, Meta(pattern=r"^([A-Za-z0-9_-]{1,63}\.)*[A-Za-z0-9_-]{1,63}\.?$", max_length=253)

@@ -115,7 +115,6 @@ class Observer:
         self.prober = Prober(
             self._ping_target,
             schedule=ProbeSchedule(probes.interval_s, probes.idle_interval_s),
-            timeout_s=probes.timeout_s,
             dns_name=probes.dns_name,
         )
         # The questions to networks that are under way, by kind, network and number.

@@ -50,7 +50,7 @@ from cedos.controller.events import (
 )
 from cedos.daemon.flows import sizes_known
 from cedos.daemon.startup import choices, controller_config
-from cedos.host.monitor.probing.probes import ProbeSchedule
+from cedos.host.monitor.probing.probes import TIMEOUT_S, ProbeSchedule
 from cedos.host.profiler.profiler import Profiler
 from cedos.model import (
     Budget,
@@ -358,7 +358,7 @@ class SimulatedLaptop:
             ended(self._now_s() - asked_s)
 
         link.to_server(Parcel(lambda parcel, packets: link.to_client(Parcel(back))), own=True)
-        self._clock.after(self._probes.timeout_s, ended, None)
+        self._clock.after(TIMEOUT_S, ended, None)
 
     def _check_page(self, command: do.CheckPage) -> None:
         """Ask for the test page: it comes after two round trips, or not in time."""

@@ -292,8 +292,8 @@ def _only_link(kernel: SharingKernel) -> str:
         if each.interface.version == 4 and each.protocol != SHARING_PROTOCOL
     }
     found = [
-        name
-        for name, link in kernel.links().items()
+        link.name
+        for link in kernel.links()
         if not link.loopback and link.carries and link.index in addressed - uplinks
     ]
     if len(found) != 1:
@@ -322,7 +322,7 @@ class _UplinkFacts:
 
     def read(self) -> Uplink | None:
         """Return them as they are now; None: the gateway or a link is out of reach. It blocks."""
-        links = self._kernel.links()
+        links = {each.name: each for each in self._kernel.links()}
         shared, uplink = links.get(self._shared), links.get(self._uplink)
         if shared is None or uplink is None or not shared.carries or not uplink.carries:
             return None

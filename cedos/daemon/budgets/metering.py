@@ -1,6 +1,6 @@
 """Meter all programs: bytes by the interfaces' counters, joules of the radios by the traffic."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from cedos.budget_kinds import FREE, HELPED, METERED, PAID, RADIO, RADIOS, Tariff
 from cedos.config import Config
@@ -47,7 +47,6 @@ class Metering:
     Args:
         present: the interfaces there are at the start: what these carried before the first start of
             all is not ours to count.
-        moved: is told the bytes over a network whenever there were any.
     """
 
     def __init__(
@@ -57,7 +56,6 @@ class Metering:
         present: Sequence[Network],
         radios: Mapping[NetworkKind, Radio],
         money_per_mb: Mapping[str, float],
-        moved: Callable[[str, int], None] = lambda *_: None,
     ) -> None:
         self._usage = usage
         self._boot = boot
@@ -65,7 +63,6 @@ class Metering:
         self._radios = radios
         self._watches: dict[str, tuple[NetworkKind, RadioWatch, float]] = {}
         self._tariff = Tariff(money_per_mb)
-        self._moved = moved
         # By helper the counters of the last look; by interface what its helpers carried since then.
         self._helped: dict[str, Counters] = {}
         self._beside: dict[tuple[int, str], int] = {}
@@ -83,7 +80,6 @@ class Metering:
         if down + up:
             kind = METERED if network.metered else FREE
             self._usage.add(f"{kind}{network.name}", down + up)
-            self._moved(network.name, down + up)
         self._radio(network, up, down, now_s)
 
     def _on_helper(self, helper: Network, counters: Counters) -> None:
@@ -94,7 +90,6 @@ class Metering:
         if down + up:
             self._usage.add(f"{HELPED}{helper.name}", down + up)
             self._usage.add(PAID, (down + up) * helper.money_per_mb / 1e6)
-            self._moved(helper.name, down + up)
         for way, risen in (("down", down), ("up", up)):
             place = helper.index, way
             self._beside[place] = self._beside.get(place, 0) + risen

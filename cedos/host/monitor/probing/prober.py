@@ -15,7 +15,7 @@ from cedos.errors import PrivilegeError
 from cedos.host.monitor.events import Mailbox
 from cedos.host.monitor.probing import dns_probe
 from cedos.host.monitor.probing.ping import PingSocket
-from cedos.host.monitor.probing.probes import ProbeSchedule
+from cedos.host.monitor.probing.probes import TIMEOUT_S, ProbeSchedule
 from cedos.model import Address, Network
 
 
@@ -99,7 +99,7 @@ class Prober:
         target: Callable[[Network], Address | None],
         *,
         schedule: ProbeSchedule | None = None,  # when to ping
-        timeout_s: float = 2.0,  # after this time a ping or a look-up counts as lost
+        timeout_s: float = TIMEOUT_S,
         dns_name: str = "example.com",  # look-ups ask for names below this public one
         open_pinger: OpenPinger = PingSocket,  # `PingSocket`, or a test's
     ) -> None:

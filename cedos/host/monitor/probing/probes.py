@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from cedos.model import Network, NetworkKind
 
 _ASLEEP = 10.0
+# The time after which a ping or a look-up without an answer counts as lost.
+TIMEOUT_S = 2.0
 
 
 class ProbeSchedule:

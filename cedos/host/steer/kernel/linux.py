@@ -6,21 +6,21 @@ Only what is taken out is of interest: every loss of a part of ours is an event.
 """
 
 import errno
-import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
 from cedos.errors import HostError
 from cedos.host.steer.journal_records import valid
-from cedos.host.steer.kernel import egress_wall, filter_rules, iptables, routing_requests
+from cedos.host.steer.kernel import egress_wall, filter_rules, iptables
 from cedos.host.steer.kernel.egress_wall import EgressWall
 from cedos.host.steer.kernel.interface import FilterPlan
 from cedos.host.steer.kernel.linux_rescue import LinuxRescue
 from cedos.host.steer.kernel.rescue import RescueKernel
+from cedos.host.steer.kernel.routing_requests import RoutingTables
 from cedos.kernel import (
     generic_netlink,
     mptcp,
@@ -36,9 +36,6 @@ from cedos.kernel.netlink import (
     NETLINK_ROUTE,
     NETLINK_SOCK_DIAG,
     NLM_F_ACK,
-    NLM_F_CREATE,
-    NLM_F_EXCL,
-    NLM_F_REPLACE,
     Keeps,
     NetlinkListener,
     NetlinkMessage,
@@ -47,10 +44,9 @@ from cedos.kernel.netlink import (
     messages,
     text,
 )
-from cedos.kernel.policy_routing import PROTOCOL, Route, Rule, SeenRoute, SeenRule
-from cedos.kernel.rtnetlink import Link
+from cedos.kernel.policy_routing import PROTOCOL, SeenRoute
 from cedos.kernel.sock_diag import TcpSocket
-from cedos.model import Address, FlowKey
+from cedos.model import FlowKey
 
 _ROUTING_GROUPS: Final = (
     rtnetlink.GROUP_LINK,
@@ -60,8 +56,6 @@ _ROUTING_GROUPS: Final = (
     rtnetlink.GROUP_IPV6_RULE,
 )
 _TYPES: Final = (policy_routing.RTN_UNICAST, *policy_routing.REFUSING_TYPES)
-# The kernel's errors on deleting what does not exist.
-_GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 _LOOPBACK: Final = IPv4Address("127.0.0.1")
 _NO_SUBFLOW: Final = FlowKey(_LOOPBACK, 1, _LOOPBACK, 1)
 # Each new connection makes three events within some milliseconds; they are read together.
@@ -94,7 +88,7 @@ def takes_from_ours(message: NetlinkMessage) -> bool:
     return chain in _HOOKS or chain.startswith(_OURS)
 
 
-class LinuxKernel:
+class LinuxKernel(RoutingTables):
     """A `SteeringKernel`.
 
     `port`: the netlink port whose requests change the host's routing on our behalf; None: its own.
@@ -102,7 +96,7 @@ class LinuxKernel:
     """
 
     def __init__(self, port: int | None = None, rescue: RescueKernel | None = None) -> None:
-        self._routing = Requester(NETLINK_ROUTE)
+        super().__init__()
         self.port: int = port if port is not None else self._routing.port
         self.rescue: RescueKernel = rescue or LinuxRescue()
         self._wall = EgressWall()
@@ -116,23 +110,6 @@ class LinuxKernel:
         self._namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
     # -- routing ------------------------------------------------------------------------------
-
-    def rules(self) -> list[SeenRule]:
-        return [
-            rule
-            for version in (4, 6)
-            for message in self._dump(
-                rtnetlink.RTM_GETRULE, routing_requests.rules_request(version)
-            )
-            if (rule := routing_requests.parse_rule(message)) is not None
-        ]
-
-    def add_rules(self, rules: Sequence[Rule]) -> None:
-        requests = map(routing_requests.rule_request, rules)
-        self._change(rtnetlink.RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, requests, errno.EEXIST)
-
-    def delete_rules(self, rules: Sequence[Rule]) -> None:
-        self._change(rtnetlink.RTM_DELRULE, 0, map(routing_requests.rule_request, rules), *_GONE)
 
     def routes(self, protocol: int = 0) -> list[SeenRoute]:
         return [
@@ -164,56 +141,6 @@ class LinuxKernel:
         for message in self._dump(rtnetlink.RTM_GETROUTE, request, keeps, policy_routing.ROUTES_S):
             if (route := policy_routing.parse_route(message, _TYPES, objects)) is not None:
                 yield route
-
-    def add_routes(self, routes: Sequence[Route]) -> None:
-        requests = map(routing_requests.route_request, routes)
-        self._change(rtnetlink.RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, requests)
-
-    def delete_routes(self, routes: Sequence[Route]) -> None:
-        requests = map(routing_requests.route_request, routes)
-        self._change(rtnetlink.RTM_DELROUTE, 0, requests, *_GONE)
-
-    def links(self) -> list[Link]:
-        return [
-            link
-            for message in self._routing.dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
-            if (link := rtnetlink.parse_link(message)) is not None
-        ]
-
-    def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
-        request = policy_routing.lookup_request(remote, local)
-        try:
-            answers = self._routing.ask(rtnetlink.RTM_GETROUTE, request)
-        except OSError:
-            return None
-        return next(filter(None, map(policy_routing.parse_route, answers)), None)
-
-    def _dump(
-        self,
-        kind: int,
-        request: bytes,
-        keeps: Keeps | None = None,
-        within_s: float = math.inf,
-    ) -> list[NetlinkMessage]:
-        try:
-            return self._routing.dump(kind, request, keeps, within_s)
-        except OSError as error:
-            # A kernel without IPv6, or without policy routing in one of the versions.
-            if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
-                return []
-            raise
-
-    def _change(self, kind: int, flags: int, requests: Iterable[bytes], *fine: int) -> None:
-        refused: OSError | None = None
-        for request in requests:
-            try:
-                self._routing.ask(kind, request, flags | NLM_F_ACK)
-            except OSError as error:
-                if error.errno not in fine:
-                    refused = refused or error
-        # (One that is refused keeps no other one out.)
-        if refused is not None:
-            raise refused
 
     # -- sysctls ------------------------------------------------------------------------------
 

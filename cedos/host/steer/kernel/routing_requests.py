@@ -3,7 +3,10 @@
 Routes come in thousands, so those are read by `cedos.kernel.policy_routing`.
 """
 
+import errno
+import math
 import struct
+from collections.abc import Iterable
 from contextlib import suppress
 from ipaddress import ip_network
 from typing import Any, Final
@@ -13,10 +16,28 @@ from pyroute2.netlink.rtnl import rt_scope
 from pyroute2.netlink.rtnl.fibmsg import FR_ACT_GOTO, FR_ACT_TO_TBL, FR_ACT_UNREACHABLE, fibmsg
 from pyroute2.netlink.rtnl.rtmsg import RTNH_F_ONLINK, rtmsg, rtmsg_base
 
-from cedos.kernel import netlink
-from cedos.kernel.netlink import NetlinkMessage
-from cedos.kernel.policy_routing import PROTOCOL, PROTOCOLS, Prefix, Route, Rule, SeenRule
-from cedos.kernel.rtnetlink import FAMILIES, RTM_NEWRULE, VERSIONS
+from cedos.kernel import netlink, policy_routing, rtnetlink
+from cedos.kernel.netlink import (
+    NETLINK_ROUTE,
+    NLM_F_ACK,
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    NLM_F_REPLACE,
+    Keeps,
+    NetlinkMessage,
+    Requester,
+)
+from cedos.kernel.policy_routing import (
+    PROTOCOL,
+    PROTOCOLS,
+    Prefix,
+    Route,
+    Rule,
+    SeenRoute,
+    SeenRule,
+)
+from cedos.kernel.rtnetlink import FAMILIES, RTM_NEWRULE, VERSIONS, Link
+from cedos.model import Address
 
 _HEADER_BYTES: Final = 16
 _LONGEST_RULE_BYTES: Final = 4096  # no rule is nearly as long
@@ -29,6 +50,9 @@ _NARROW: Final = frozenset(
     f"FRA_{name}"
     for name in ("OIFNAME", "L3MDEV", "UID_RANGE", "IP_PROTO", "SPORT_RANGE", "DPORT_RANGE")
 )
+
+# The kernel's errors on deleting what does not exist.
+_GONE: Final = (errno.ENOENT, errno.ESRCH, errno.ENODEV, errno.EADDRNOTAVAIL)
 
 
 class _RouteMessage(rtmsg_base, nlmsg):
@@ -185,3 +209,77 @@ def _prefix(address: str | None, length: int) -> Prefix | None:
     with suppress(ValueError):
         return ip_network((address, length), strict=False)
     return None
+
+
+class RoutingTables:
+    """The links, rules and routes of the calling thread's namespace. Refusals are OSError.
+
+    `mark`: whose rules and routes are ours. HostError: the kernel has no rtnetlink.
+    """
+
+    def __init__(self, mark: int = PROTOCOL) -> None:
+        self._mark = mark
+        self._routing = Requester(NETLINK_ROUTE)
+
+    def links(self) -> list[Link]:
+        answers = self._routing.dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
+        return list(filter(None, map(rtnetlink.parse_link, answers)))
+
+    def lookup(self, remote: Address, local: Address | None = None) -> SeenRoute | None:
+        request = policy_routing.lookup_request(remote, local)
+        try:
+            answers = self._routing.ask(rtnetlink.RTM_GETROUTE, request)
+        except OSError:
+            return None
+        return next(filter(None, map(policy_routing.parse_route, answers)), None)
+
+    def rules(self) -> list[SeenRule]:
+        return [
+            rule
+            for version in (4, 6)
+            for message in self._dump(rtnetlink.RTM_GETRULE, rules_request(version))
+            if (rule := parse_rule(message, self._mark)) is not None
+        ]
+
+    def add_rules(self, rules: Iterable[Rule]) -> None:
+        requests = [rule_request(each, self._mark) for each in rules]
+        self._change(rtnetlink.RTM_NEWRULE, NLM_F_CREATE | NLM_F_EXCL, requests, errno.EEXIST)
+
+    def delete_rules(self, rules: Iterable[Rule]) -> None:
+        requests = [rule_request(each, self._mark) for each in rules]
+        self._change(rtnetlink.RTM_DELRULE, 0, requests, *_GONE)
+
+    def add_routes(self, routes: Iterable[Route]) -> None:
+        requests = [route_request(each, self._mark) for each in routes]
+        self._change(rtnetlink.RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, requests)
+
+    def delete_routes(self, routes: Iterable[Route]) -> None:
+        requests = [route_request(each, self._mark) for each in routes]
+        self._change(rtnetlink.RTM_DELROUTE, 0, requests, *_GONE)
+
+    def _dump(
+        self,
+        kind: int,
+        request: bytes,
+        keeps: Keeps | None = None,
+        within_s: float = math.inf,
+    ) -> list[NetlinkMessage]:
+        try:
+            return self._routing.dump(kind, request, keeps, within_s)
+        except OSError as error:
+            # A kernel without IPv6, or without policy routing in one of the versions.
+            if error.errno in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT):
+                return []
+            raise
+
+    def _change(self, kind: int, flags: int, requests: Iterable[bytes], *fine: int) -> None:
+        refused: OSError | None = None
+        for request in requests:
+            try:
+                self._routing.ask(kind, request, flags | NLM_F_ACK)
+            except OSError as error:
+                if error.errno not in fine:
+                    refused = refused or error
+        # (One that is refused keeps no other one out.)
+        if refused is not None:
+            raise refused

@@ -59,7 +59,7 @@ class Forwarding:
         self._kernel, self._journal = kernel, journal
         self._shared = kernel.link(shared)
         self._way = _way_out(kernel, self._shared.index, uplink)
-        names = {link.index: name for name, link in kernel.links().items()}
+        names = {link.index: link.name for link in kernel.links()}
         self.uplink = names[self._way.index]
         self._requestors: dict[int, ForwardedRequestor] = {}
         self._names = {self._shared.index: shared, self._way.index: self.uplink}
@@ -116,7 +116,7 @@ class Forwarding:
         address, kernel = requestor.address, self._kernel
         if any(each.interface.ip == address for each in kernel.addresses()):
             raise SteeringError(f"{address} is an address of this host")
-        way = kernel.way_to(address)
+        way = kernel.lookup(address)
         elsewhere = (
             way is not None and way.destination.prefixlen and way.index != self._shared.index
         )

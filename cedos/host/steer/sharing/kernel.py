@@ -5,7 +5,6 @@ by their tables, so that a host may be both.
 """
 
 import errno
-from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -15,12 +14,10 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.host.steer.journal_records import is_interface_name
-from cedos.host.steer.kernel import routing_requests
+from cedos.host.steer.kernel.routing_requests import RoutingTables
 from cedos.kernel import conntrack, policy_routing, rtnetlink
 from cedos.kernel.netlink import (
     NETLINK_NETFILTER,
-    NETLINK_ROUTE,
-    NLM_F_ACK,
     NLM_F_CREATE,
     NLM_F_EXCL,
     NLM_F_REPLACE,
@@ -74,21 +71,17 @@ class SharingRole(Enum):
         return self.value.first_preference <= preference <= self.value.last_preference
 
 
-class SharingKernel:
+class SharingKernel(RoutingTables):
     """The kernel of the calling thread's namespace. Refusals are OSError; HostError without rtnetlink."""
 
     def __init__(self) -> None:
-        self._routing = Requester(NETLINK_ROUTE)
+        super().__init__(SHARING_PROTOCOL)
 
     # -- links, addresses, neighbours ---------------------------------------------------------
 
-    def links(self) -> dict[str, Link]:
-        answers = self._routing.dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
-        return {link.name: link for link in map(rtnetlink.parse_link, answers) if link is not None}
-
     def link(self, name: str) -> Link:
         """Return an interface. HostError: there is none, or it is down."""
-        found = self.links().get(name)
+        found = next((each for each in self.links() if each.name == name), None)
         if found is None or not found.carries:
             what = "is down" if found else "does not exist"
             raise HostError(f"{name} {what}; an interface that is up would be right")
@@ -105,7 +98,7 @@ class SharingKernel:
         """Add an address. Its price (millionths for 10^9 bytes) is its metric, which the daemon reads."""
         metric = min(price, rtnetlink.MOST_METRIC)
         request = rtnetlink.address_request(index, own, SHARING_PROTOCOL, metric=metric)
-        self._change(rtnetlink.RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, request, errno.EEXIST)
+        self._change(rtnetlink.RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, [request], errno.EEXIST)
 
     def prefer_address(self, index: int, own: IPv4Address, preferred: bool, price: int = 0) -> None:
         """Set whether an address is deprecated. OSError: there is none, among others."""
@@ -113,11 +106,11 @@ class SharingKernel:
         request = rtnetlink.address_request(
             index, own, SHARING_PROTOCOL, preferred=preferred, metric=metric
         )
-        self._change(rtnetlink.RTM_NEWADDR, NLM_F_REPLACE, request)
+        self._change(rtnetlink.RTM_NEWADDR, NLM_F_REPLACE, [request])
 
     def delete_address(self, index: int, own: IPv4Address) -> None:
         request = rtnetlink.address_request(index, own, SHARING_PROTOCOL)
-        self._change(rtnetlink.RTM_DELADDR, 0, request, *_GONE)
+        self._change(rtnetlink.RTM_DELADDR, 0, [request], *_GONE)
 
     def neighbours(self) -> list[Neighbour]:
         request = rtnetlink.neighbours_request(0)
@@ -126,10 +119,11 @@ class SharingKernel:
 
     def add_neighbour(self, neighbour: Neighbour) -> None:
         request = rtnetlink.neighbour_request(neighbour)
-        self._change(rtnetlink.RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, request)
+        self._change(rtnetlink.RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, [request])
 
     def delete_neighbour(self, neighbour: Neighbour) -> None:
-        self._change(rtnetlink.RTM_DELNEIGH, 0, rtnetlink.neighbour_request(neighbour), *_GONE)
+        request = rtnetlink.neighbour_request(neighbour)
+        self._change(rtnetlink.RTM_DELNEIGH, 0, [request], *_GONE)
 
     # -- routing ------------------------------------------------------------------------------
 
@@ -137,16 +131,6 @@ class SharingKernel:
         """Return the main table's default routes of IPv4, the preferred one first."""
         routes = [each for each in self._routes(0) if each.table == MAIN_TABLE and each.index]
         return sorted((each for each in routes if not each.destination.prefixlen), key=_rank)
-
-    def way_to(self, remote: IPv4Address) -> SeenRoute | None:
-        """Return the route that this host's own packets take to an address; None: there is none."""
-        try:
-            answers = self._routing.ask(
-                rtnetlink.RTM_GETROUTE, policy_routing.lookup_request(remote), 0
-            )
-        except OSError:
-            return None
-        return next(filter(None, map(policy_routing.parse_route, answers)), None)
 
     def own_routes(self, role: SharingRole) -> list[Route]:
         return [
@@ -156,46 +140,13 @@ class SharingKernel:
         ]
 
     def own_rules(self, role: SharingRole) -> list[Rule]:
-        answers = self._routing.dump(rtnetlink.RTM_GETRULE, routing_requests.rules_request(4))
-        seen = (routing_requests.parse_rule(each, SHARING_PROTOCOL) for each in answers)
-        return [
-            each.rule
-            for each in seen
-            if each is not None and each.rule is not None and role.owns_rule(each.preference)
-        ]
-
-    def add_rules(self, rules: Iterable[Rule]) -> None:
-        for rule in rules:
-            request = routing_requests.rule_request(rule, SHARING_PROTOCOL)
-            flags = NLM_F_CREATE | NLM_F_EXCL
-            self._change(rtnetlink.RTM_NEWRULE, flags, request, errno.EEXIST)
-
-    def delete_rules(self, rules: Iterable[Rule]) -> None:
-        for rule in rules:
-            request = routing_requests.rule_request(rule, SHARING_PROTOCOL)
-            self._change(rtnetlink.RTM_DELRULE, 0, request, *_GONE)
-
-    def add_routes(self, routes: Iterable[Route]) -> None:
-        for route in routes:
-            request = routing_requests.route_request(route, SHARING_PROTOCOL)
-            self._change(rtnetlink.RTM_NEWROUTE, NLM_F_CREATE | NLM_F_REPLACE, request)
-
-    def delete_routes(self, routes: Iterable[Route]) -> None:
-        for route in routes:
-            request = routing_requests.route_request(route, SHARING_PROTOCOL)
-            self._change(rtnetlink.RTM_DELROUTE, 0, request, *_GONE)
+        rules = (each.rule for each in self.rules() if role.owns_rule(each.preference))
+        return [each for each in rules if each is not None]
 
     def _routes(self, protocol: int) -> list[SeenRoute]:
         request = policy_routing.routes_request(4, protocol=protocol)
         answers = self._routing.dump(rtnetlink.RTM_GETROUTE, request)
         return [each for each in map(policy_routing.parse_route, answers) if each is not None]
-
-    def _change(self, kind: int, flags: int, request: bytes, *fine: int) -> None:
-        try:
-            self._routing.ask(kind, request, flags | NLM_F_ACK)
-        except OSError as error:
-            if error.errno not in fine:
-                raise
 
     # -- forwarding ---------------------------------------------------------------------------
 
