@@ -22,9 +22,6 @@ SAMPLES = 10
 # The weight of an observed error relative to the next newer one: 33 errors count in all.
 FADING = 0.97
 
-# The weight of the held-out distribution, counted in observed errors.
-KNOWN = 60
-
 # Equally likely values of an `ErrorHistory`'s distribution.
 SLICES = 50
 

@@ -64,8 +64,6 @@ class DecisionConfig(Section, frozen=True, kw_only=True):
     reevaluate_interval_s: Interval = 1.0
     idle_interval_s: Interval = 5.0
     redundant: bool = False
-    # The treatment of prediction errors (`cedos.selector.uncertainty`).
-    method: Literal["brute-force", "error-bounds", "bayesian", "trusting"] = "brute-force"
 
 
 class BudgetConfig(Section, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ KEPT = frozenset({"Network", "Attached", "Attachment", "Budget"})
 _PAGE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]*[^\s.,;:)]")
 _NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[^\W\d_][\w-]+")
 # The version of the event log's format: of events, of the header and of the state (`snapshot.py`).
-LOG_FORMAT: Final = 45
+LOG_FORMAT: Final = 46
 # The largest record in bytes: a state with some ten thousand flows.
 LARGEST_BYTES: Final = 8_000_000
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})

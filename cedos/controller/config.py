@@ -1,4 +1,4 @@
-"""The controller's configuration: the method, objective and model of decisions, and what it may do."""
+"""The controller's configuration: the objective and model of decisions, and what it may do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,29 +6,26 @@ from dataclasses import dataclass, field
 from cedos.model import PhoneUse
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.objective import Objective
-from cedos.selector.uncertainty.brute_force import BruteForce
-from cedos.selector.uncertainty.evaluator import Evaluator
 from cedos.selector.uncertainty.times import CompletionModel
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """The method, objective and model of decisions.
+    """The objective and model of decisions.
 
     `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
     `power` the radios, `redundant` whether the same data may go over several networks,
-    `price_per_mb` what networks cost by name, if configured, `method` how uncertainty is taken.
+    `price_per_mb` what networks cost by name, if configured.
     """
 
     objective: Objective
-    model: CompletionModel | None
+    model: CompletionModel
     default_size_bytes: int
     margin: float
     switch_cost_s: float
     redundant: bool = False
     power: PowerModel = DELPHI
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
-    method: type[Evaluator] = BruteForce
 
 
 @dataclass(frozen=True, slots=True)

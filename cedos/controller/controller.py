@@ -37,7 +37,7 @@ from cedos.controller.decisions.stuck import StuckConnections
 from cedos.controller.decisions.user_rules import RuledDestinations, UserRules
 from cedos.controller.events import Event, FlowClosed, FlowOpened, FlowsSampled
 from cedos.controller.flows.finished_transfer import FinishedTransfer, finished_transfer
-from cedos.controller.flows.learning import Learning, Reliability
+from cedos.controller.flows.learning import Reliability
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.flows.living_flows import LivingFlows
 from cedos.controller.held_answers import HeldAnswers
@@ -129,8 +129,6 @@ class Controller:
         self.prefetching = Prefetching(self.budgets, decider)
         self._opportunities = Opportunities(self.budgets, decider, self.prefetching)
         self.reliability = Reliability(records)
-        model = config.choices.model
-        self._learning = model if isinstance(model, Learning) else None
         self._small_judged: TokenBucket | None = None
         # When to look at the flows and at stuck connections, and to decide; None: not to.
         self._look_at_s: float | None = -math.inf
@@ -570,13 +568,11 @@ class Controller:
     def _judged(
         self, record: FlowRecord, finished: FinishedTransfer, context: Context, now_s: float
     ) -> FlowRecord:
-        """Return the record with its prediction, and learn from it."""
-        if self._learning is not None:
-            self._learning.on_transfer(finished, context)
+        """Return the record with its prediction."""
         if self._small_judged is None:
             self._small_judged = TokenBucket(JUDGED_PER_S, JUDGED_AT_ONCE, now_s)
         model = self.decider.choices.model
-        if model is not None and (not finished.small or self._small_judged.take(now_s)):
+        if not finished.small or self._small_judged.take(now_s):
             record = replace(record, prediction=finished.expected(context, model))
             self.reliability.add(record)
         return record

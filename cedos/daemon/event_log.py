@@ -34,7 +34,6 @@ from cedos.controller.codec import (
 from cedos.controller.commands import Command
 from cedos.controller.controller import Controller
 from cedos.controller.events import Event
-from cedos.controller.flows.learning import Learning
 from cedos.controller.snapshot import snapshot
 from cedos.errors import HistoryError, NotFoundError, PrivilegeError
 from cedos.kernel import own_file
@@ -159,15 +158,14 @@ class EventLog:
     def _header(self) -> bytes:
         """Return what a replay needs beside the events."""
         model = self._controller.config.choices.model
-        trained = model.trained if isinstance(model, Learning) else model
         header = {
             "format": LOG_FORMAT,
             "cedos": version("cedos"),
             "unix_s": time.time(),
-            "model": getattr(trained, "fingerprint", lambda: "none")(),
+            "model": getattr(model, "fingerprint", lambda: "none")(),
         }
         try:
-            state = snapshot(self._controller, {"model": trained}, self._hide)
+            state = snapshot(self._controller, {"model": model}, self._hide)
             encoded = msgspec.msgpack.encode({**header, "state": state})
         except (TypeError, OverflowError) as error:
             raise HistoryError(f"the state cannot be recorded: {error}") from None

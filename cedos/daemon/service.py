@@ -12,7 +12,6 @@ from cedos.config import Config
 from cedos.config.directories import HISTORY_FILE, directories
 from cedos.controller.controller import Controller
 from cedos.controller.events import HostDefaultsChanged, NetworksChanged
-from cedos.controller.flows.learning import Learning
 from cedos.daemon import startup, state_file
 from cedos.daemon.api_backend import ApiBackend
 from cedos.daemon.budgets.host_budgets import LEARNED, LEARNED_FILE, HostBudgets
@@ -193,8 +192,7 @@ class Daemon:
         self._own_problems, self._complaints = problems, complaints
         self._bus = bus
         self._profiler = Profiler(sizes)
-        chosen = choices(config, state, problems)
-        self._learning = chosen.model if isinstance(chosen.model, Learning) else None
+        chosen = choices(config, problems)
         self._log = DecisionLog(history)
         settings = startup.controller_config(config, chosen, self._log.next_number, dry_run=dry_run)
         self._rules = state_file.RulesFile(state)
@@ -237,8 +235,7 @@ class Daemon:
         # -- transfers with deadlines
         self._transfers = Transfers(state, driver)
         self._sizes_file = StateFile(state / _SIZES_FILE, startup.SIZES)
-        self._learned_file = StateFile(state / startup.POSTERIOR_FILE, startup.POSTERIOR)
-        self._files = [self._rules, self._transfers.file, self._sizes_file, self._learned_file]
+        self._files = [self._rules, self._transfers.file, self._sizes_file]
         awake = StayAwake(bus if config.transfers.stay_awake else None)
         # -- look-ups
         self._answers = self._answer_watch(privileged) if not dry_run else None
@@ -404,8 +401,6 @@ class Daemon:
     def _keep_learned(self) -> None:
         self._sizes_file.take(self._sizes.state())
         self._transfers.keep()
-        if self._learning is not None:
-            self._learned_file.take(self._learning.kept())
 
     async def _follow_links(self) -> None:
         async for event in self._links.events():

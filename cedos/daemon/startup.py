@@ -6,11 +6,9 @@ The method, objective and model of decisions, by the configuration.
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final
 
 from cedos.config import Config, unknown_names
 from cedos.controller.config import Choices, ControllerConfig
-from cedos.controller.flows.learning import Learning
 from cedos.daemon import state_file
 from cedos.daemon.budgets.metering import money_per_mb, radios_of
 from cedos.errors import HistoryError, HostError, ModelError
@@ -21,22 +19,16 @@ from cedos.logs import get_logger
 from cedos.model import Budget, Network
 from cedos.selector.energy import PowerModel
 from cedos.selector.objective import MaxS, MaxSPerE, Objective, WeightedCost
-from cedos.selector.uncertainty import method_of
-from cedos.selector.uncertainty.bayesian import Bayesian
-from cedos.selector.uncertainty.times import CompletionModel
 from cedos.storage import model_files
 from cedos.storage.history import History
 from cedos.storage.usage import Usage
 from predictors.completion import CompletionModel as TreeModel
-from predictors.posterior import Posterior
 
 SIZES = "the sizes learned earlier"
 # The number of latest flows in the history that show how well networks are predicted.
 JUDGED_FLOWS = 1_000
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _log = get_logger(__name__)
-POSTERIOR_FILE: Final = "posterior.json"
-POSTERIOR: Final = "what came of predictions"
 
 
 def usable_text(links: LinkMonitor) -> str:
@@ -167,22 +159,21 @@ def objective(config: Config) -> Objective:
 
 def choices(
     config: Config,
-    state: Path,
     problems: list[str],
     load: Callable[[Path | None], TreeModel] = model_files.load,
 ) -> Choices:
-    """Return how to decide: without usable predictors by the rule of thumb, and `problems` says so.
+    """Return how to decide: by the shipped predictors where others cannot be used; `problems` says so.
 
     `load` reads the predictors' file.
     """
-    model: CompletionModel | None = None
-    method = method_of(config.decision.method)
     try:
-        general = load(config.predictors.model_path)
-        model = learned(general, state) if method is Bayesian else general
+        model = load(config.predictors.model_path)
     except ModelError as error:
-        problems.append(f"{error}. Until then a rule of thumb decides")
-        _log.warning("no predictors", why=str(error))
+        if config.predictors.model_path is None:
+            raise
+        problems.append(f"{error}. Until then the predictors that come with cedos decide")
+        _log.warning("the predictors cannot be used", why=str(error))
+        model = load(None)
     return Choices(
         objective=objective(config),
         model=model,
@@ -192,21 +183,4 @@ def choices(
         redundant=config.decision.redundant,
         price_per_mb=money_per_mb(config),
         power=PowerModel(radios_of(config)),
-        method=method,
     )
-
-
-def learned(model: TreeModel, folder: Path) -> Learning:
-    """Return the predictors with what was learned earlier, or new ones if that cannot be used."""
-    path = folder / POSTERIOR_FILE
-    posterior = Posterior()
-    state = state_file.read(path, POSTERIOR)
-    if state is not None:
-        try:
-            kept = Posterior.from_state(state)
-            if state.get("model") != model.fingerprint():
-                raise ValueError("it was learned of another model")
-            posterior = kept
-        except ValueError as error:
-            state_file.unusable(path, POSTERIOR, error)
-    return Learning(model, posterior)

@@ -188,7 +188,7 @@ def model(config: Config) -> Finding:
         return limited(
             topic,
             str(error),
-            "decisions by a rule of thumb instead of predictions",
+            "decisions by the predictors that come with cedos",
             "set predictors.model, or train one with `cedos-emu train`",
         )
     return ok(topic, str(path) if path else "the ones that come with cedos")

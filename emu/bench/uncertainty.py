@@ -22,7 +22,6 @@ from cedos.model import (
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide
 from cedos.selector.objective import WeightedCost
-from cedos.selector.uncertainty.brute_force import BruteForce
 from emu.bench import timed
 from predictors.base import Distribution
 from predictors.error import SLICES
@@ -51,9 +50,7 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
         size = int(world.size_bytes())
         transfer = Transfer(SizeEstimate(size, size, size, "hint"))
         context = Context(world.now_s, {})
-        case = Case(
-            transfer, context, _NETWORKS, world, _OBJECTIVE, kinds=_HEDGED, method=BruteForce
-        )
+        case = Case(transfer, context, _NETWORKS, world, _OBJECTIVE, kinds=_HEDGED)
         return lambda: decide(case)
 
     return timed("", decision, _DECISIONS) | {"samples": float(SLICES)}

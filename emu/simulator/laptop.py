@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from ipaddress import ip_address, ip_interface
-from pathlib import Path
 from typing import Final, Protocol
 
 from cedos.config import Config
@@ -83,7 +82,6 @@ _FIRST_PORT: Final = 10_000
 _PORTS: Final = 50_000
 _KERNEL_S: Final = 1.0
 # The daemon's state directory. It does not exist, so nothing was learned before.
-_NOWHERE: Final = Path("/nonexistent")
 _BOOT_UNIX_S: Final = 1.7e9
 _MONTH: Final = Period(_BOOT_UNIX_S, _BOOT_UNIX_S + 30 * 86_400.0)
 
@@ -121,7 +119,7 @@ class SimulatedLaptop:
         self._links = {INTERFACES[kind]: network for kind, network in networks.items()}
         self._names = {network: name for name, network in self._links.items()}
         self.facts = [_facts(kind, number) for number, kind in enumerate(networks, 2)]
-        choice = adapt(choices(config, _NOWHERE, [], _load))
+        choice = adapt(choices(config, [], _load))
         self.controller = Controller(controller_config(config, choice, 1, dry_run=False))
         self._budget = budget
         self._watch = watch

@@ -129,8 +129,7 @@ def draw(number: int, places: Places, *, gateway: bool = False) -> Case:
         _plan(random),
         sorted(changes, key=lambda each: each.at_s),
         _config(random),
-        # (Without predictors a rule of thumb decides.)
-        predictors=random.choice(("shipped", "shipped", "fickle", "none")),
+        predictors=random.choice(("shipped", "shipped", "shipped", "fickle")),
         budget=budget,
         gateway=gateway,
     )
@@ -199,7 +198,6 @@ def _config(random: Random) -> Config:
             "hysteresis": random.choice((0.0, 0.1, 0.5)),
             "reevaluate_interval_s": random.choice((0.1, 1.0, 5.0)),
             "redundant": random.random() < 0.2,
-            "method": random.choice(("brute-force", "error-bounds", "bayesian", "trusting")),
         },
         "steering": {
             "destinations": random.random() < 0.7,
@@ -265,8 +263,6 @@ class _World:
         match self._case.predictors:
             case "fickle":
                 return replace(choices, model=Fickle(self._case.number))
-            case "none":
-                return replace(choices, model=None)
             case _:
                 return choices
 

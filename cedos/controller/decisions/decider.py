@@ -297,7 +297,6 @@ class Decider:
             kinds=kinds,
             idle_s=self._flows.idle_s(context.at_s),
             price_per_mb=choices.price_per_mb,
-            method=choices.method,
             number=self.number,
             made_unix_s=self.unix_s(context.at_s),
             sent=sent,

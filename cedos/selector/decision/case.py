@@ -14,8 +14,6 @@ from itertools import combinations
 from cedos.model import Context, Network, NetworkKind, Strategy, StrategyKind, Transfer
 from cedos.selector.energy import DELPHI, PowerModel
 from cedos.selector.objective import MaxS, Objective
-from cedos.selector.uncertainty.brute_force import BruteForce
-from cedos.selector.uncertainty.evaluator import Evaluator
 from cedos.selector.uncertainty.times import CompletionModel
 
 ROLES = ("wifi", "cellular")
@@ -181,8 +179,7 @@ class Case:
     transfer: Transfer
     context: Context  # what is known of the networks; its `at_s` is the present instant
     networks: Sequence[Network]  # all networks of this host, up or not
-    # Predictors; None: the rule of thumb (`decide.RuleOfThumb`).
-    model: CompletionModel | None = None
+    model: CompletionModel  # the predictors
     objective: Objective = _MAX_S  # turns the time and the use of resources into one cost
     power: PowerModel = DELPHI  # the radios' watts and tails
     # Strategies that can be carried out for this transfer: `redundant` needs a session, `mptcp` a
@@ -192,7 +189,6 @@ class Case:
     idle_s: Mapping[str, float] = field(default_factory=dict)
     # Network -> money per megabyte; absent: 0.01 if metered, else nothing.
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
-    method: type[Evaluator] = BruteForce  # how the uncertainty of times counts
     # Given if the transfer was sent over a network already and has no answer so far.
     sent: Sent | None = None
     # The networks that programs are kept off, each with the reason in words.

@@ -6,7 +6,6 @@ turn the outcome into one number.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from cedos.model import Evaluation, Strategy, StrategyKind, Transfer
@@ -16,8 +15,7 @@ from cedos.selector.decision.features import features
 from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.times import completion_times
 from cedos.selector.objective import Objective, Outcome
-from cedos.selector.uncertainty.evaluator import SingleCandidate
-from cedos.selector.uncertainty.times import CompletionModel, Spread, spread_of
+from cedos.selector.uncertainty.times import Spread, spread_of
 from predictors.base import Distribution, minimum_of
 
 # The round trip assumed for the join of a second subflow if none is known.
@@ -58,7 +56,6 @@ _Use = tuple[float, float, float, float, float]
 def evaluate(
     case: Case,
     roles: Roles,  # the networks that have the roles `wifi` and `cellular`
-    model: CompletionModel,  # the predictors, which need not be the case's
     # Networks that take no part while another one lives, except that a dead network may join a new
     # MPTCP connection later.
     dead: Collection[str],
@@ -66,17 +63,17 @@ def evaluate(
     # the flow's progress.
     retime: Retime | None = None,
 ) -> tuple[Evaluation, ...]:
-    """Evaluate every strategy that the roles and the model allow.
+    """Evaluate every strategy that the roles and the case's model allow.
 
     Returns:
         One record per strategy in the order of `roles.strategies`; none if the model knows none.
     """
     joined = retime is not None
-    columns: Mapping[str, float] = features(case.context, case.transfer, roles, model.features)
+    columns: Mapping[str, float] = features(case.context, case.transfer, roles, case.model.features)
     begun = _role_begun(case, roles)
     # 1. How long each strategy takes.
     available = _available(case, roles, dead, joined=joined)
-    predicted = _predicted(case, roles, model, columns, begun, available, joined=joined)
+    predicted = _predicted(case, roles, columns, begun, available, joined=joined)
     if retime is not None:
         predicted |= _retimed(retime, predicted, available, columns)
     times = {name: spread_of(distribution) for name, distribution in predicted.items()}
@@ -86,14 +83,12 @@ def evaluate(
     transfer, objective = case.transfer, case.objective
     size_bytes, prices = float(transfer.size.median_bytes), objective.prices
     found: list[Evaluation] = []
-    outcomes: dict[str, Outcome] = {}
     for name, strategy in available:
         time = times.get(name)
         if time is None:
             continue
         use = _use(name, size_bytes, prices, times, parts, join_columns)
         outcome = _outcome(objective, transfer, time, use, joined=joined)
-        outcomes[name] = outcome
         found.append(
             Evaluation(
                 strategy=strategy,
@@ -105,9 +100,6 @@ def evaluate(
                 cost=objective.cost(outcome),
             )
         )
-    # 3. The method may judge redundancy otherwise than by its expected outcome.
-    if "redundant" in outcomes:
-        found = _redundant_judged(case, found, outcomes, predicted, parts)
     return tuple(found)
 
 
@@ -151,7 +143,6 @@ def _role_begun(case: Case, roles: Roles) -> str | None:
 def _predicted(
     case: Case,
     roles: Roles,
-    model: CompletionModel,
     columns: Mapping[str, float],
     begun: str | None,
     available: Named,
@@ -161,9 +152,9 @@ def _predicted(
     """Return the completion times of networks alone and of what is available, as far as known."""
     needed = {*ROLES, *(name for name, _ in available)}
     predicted = completion_times(
-        columns, case.transfer, case.context, roles, model, joined=joined, needed=needed
+        columns, case.transfer, case.context, roles, case.model, joined=joined, needed=needed
     )
-    times = dict(case.method.times(predicted))
+    times = dict(predicted)
     if case.sent is not None and begun in times:
         # Without an answer so far, only the longer of the expected times are still possible.
         times[begun] = times[begun].left_after(case.sent.waited_s)
@@ -298,24 +289,3 @@ def _outcome(
         seconds = worth_s(seconds, time.high_s, transfer.deadline_s)
     size_bytes = float(transfer.size.median_bytes)
     return Outcome(seconds, joules, metered_bytes, size_bytes, money, data_s)
-
-
-def _redundant_judged(
-    case: Case,
-    found: list[Evaluation],
-    outcomes: Mapping[str, Outcome],
-    predicted: Mapping[str, Distribution],
-    parts: Mapping[str, _Part],
-) -> list[Evaluation]:
-    """Return the evaluations with the method's own cost of redundancy, if it has one."""
-    candidates = [
-        SingleCandidate(outcomes[role], predicted[role], parts[role].watts)
-        for role in ROLES
-        if role in outcomes
-    ]
-    cost = case.method.cost_of_sending_twice(case.objective, candidates)
-    if cost is None:
-        return found
-    return [
-        replace(each, cost=cost) if each.strategy.kind == _REDUNDANT else each for each in found
-    ]

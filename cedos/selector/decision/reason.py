@@ -11,7 +11,6 @@ from cedos.selector.decision.case import Case, assign
 from cedos.selector.decision.features import indicator_of
 from cedos.selector.decision.liveness import ago, silences, silent_s, waits
 from cedos.selector.objective import MaxS, WeightedCost
-from cedos.selector.uncertainty.brute_force import BruteForce
 
 # A program that reads at a lower rate has paused.
 _PAUSED_BPS = 1e4
@@ -35,14 +34,11 @@ def chosen(
     choice: Evaluation,
     evaluations: Sequence[Evaluation],
     dead: Mapping[str, str],
-    *,
-    by_rule: bool = False,
 ) -> str:
     """Return the sentences for a new decision.
 
     `evaluations`: those of all strategies, the choice among them.
     `dead`: dead networks, each with the reason in words.
-    `by_rule`: whether the rule of thumb stood in for the predictors.
     """
     context, transfer = case.context, case.transfer
     only_time = isinstance(case.objective, MaxS)
@@ -69,8 +65,6 @@ def chosen(
     parts.extend(dead.values())
     if joins := [name for name in choice.strategy.networks[1:] if name in dead]:
         parts.append(f"{joins[0]} joins as soon as it answers again")
-    if by_rule:
-        parts.append("A rule of thumb decided, as there are no predictors")
     parts.extend(_notes(case, evaluations, dead))
     if dear := _dear(case, choice, evaluations):
         parts.append(dear)
@@ -314,15 +308,10 @@ def _notes(case: Case, evaluations: Sequence[Evaluation], dead: Mapping[str, str
             for role, silent_s in silences(case.context, roles).items()
             if names[role] not in dead
         ]
-    # The method of uncertainty if it is not the usual one, then prices, then what the model says of
-    # itself.
-    if case.method is not BruteForce:
-        notes.append(case.method.words)
     objective, prices = case.objective, ""
     if isinstance(objective, WeightedCost) and len(evaluations) > 1:
         prices = _prices(objective)
-    learned = getattr(case.model, "note", "")
-    return notes + [note for note in (prices, objective.note, learned) if note]
+    return notes + [note for note in (prices, objective.note) if note]
 
 
 def _better(

@@ -7,7 +7,7 @@ histogram that were never observed have no likelihood, and only the others are v
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import exp, inf, log
+from math import exp, floor, inf, log
 from typing import ClassVar
 
 from cedos.selector.objective import Objective
@@ -26,9 +26,14 @@ from cedos.selector.uncertainty.evaluator import (
 )
 from cedos.selector.uncertainty.times import cut_off
 from predictors.error import FADING, ErrorHistory
-from predictors.posterior import NEGLIGIBLE, bin_of
 
 _TIDY_AFTER = 50
+
+# The width of a bin in logarithms: a quarter, or 10 bins for a factor of ten.
+_STEP = log(1.25)
+
+# Measurements with a smaller weight relative to the newest are dropped: those older than 130.
+_NEGLIGIBLE = 0.02
 
 # A cell of the joint histogram: the bin of each quantity, sorted by name.
 Cell = tuple[tuple[str, int], ...]
@@ -38,7 +43,6 @@ class Bayesian(BruteForce):
     """Posterior distributions of the quantities. Without any history it goes by the errors' prior."""
 
     name: ClassVar[str] = "bayesian"
-    words: ClassVar[str] = "Uncertainty: from how such predictions turned out before (Bayesian)"
 
     def __init__(
         self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()
@@ -71,13 +75,13 @@ class Bayesian(BruteForce):
         # The favourite before this measurement is the evidence that it came with.
         decision = self._decision()
         super()._learn(quantity, known, value, at_s)
-        at = bin_of(value)
+        at = floor(log(value) / _STEP)
         prior = self._priors.setdefault(quantity, {})
         # Prior: the histogram of the quantity, older values fading.
         for number, each in list(prior.items()):
             if number != at:
                 each[0] *= FADING
-                if each[0] < NEGLIGIBLE:
+                if each[0] < _NEGLIGIBLE:
                     del prior[number]
         weight, middle = prior.get(at, (0.0, 0.0))
         # A bin stands for the mean of what fell into it.
@@ -101,7 +105,7 @@ class Bayesian(BruteForce):
         self._likelihood = {
             cell: {decision: weight / self._unit for decision, weight in of.items()}
             for cell, of in self._likelihood.items()
-            if sum(of.values()) > NEGLIGIBLE * self._unit
+            if sum(of.values()) > _NEGLIGIBLE * self._unit
         }
         self._unit = 1.0
 

@@ -41,7 +41,6 @@ _CASES = 10
 
 class BruteForce(Evaluator):
     name: ClassVar[str] = "brute-force"
-    words: ClassVar[str] = "Uncertainty: all outcomes weighed (brute force)"
 
     def _judge(
         self,

@@ -22,7 +22,6 @@ from cedos.selector.uncertainty.evaluator import (
     Known,
     Redundant,
     Running,
-    SingleCandidate,
     Way,
     judged,
     spent,
@@ -30,7 +29,6 @@ from cedos.selector.uncertainty.evaluator import (
     unknown,
 )
 from cedos.selector.uncertainty.times import cut_off
-from predictors.error import SPREAD_OF_PRIOR
 
 _HALVINGS = 200
 _TERMS = 400
@@ -151,8 +149,6 @@ def hedged_cost(objective: Objective, best: Reckoned, others: Sequence[Reckoned]
         both = both._replace(
             energy_j=both.energy_j + each.outcome.energy_j - each.sparable_j,
             metered_bytes=both.metered_bytes + each.outcome.metered_bytes,
-            money=both.money + each.outcome.money,
-            data_s=both.data_s + each.outcome.data_s,
         )
     alone = objective.cost(best.outcome)
     return alone + objective.cost(both) - objective.cost(best.outcome._replace(time_s=best.high_s))
@@ -168,18 +164,6 @@ class ErrorBounds(Evaluator):
     """Bounds on the next error of every quantity; ways are compared by what these allow."""
 
     name: ClassVar[str] = "error-bounds"
-    words: ClassVar[str] = "Uncertainty: by error bounds, which favour sending twice"
-
-    @classmethod
-    def cost_of_sending_twice(
-        cls, objective: Objective, candidates: Sequence[SingleCandidate]
-    ) -> float | None:
-        bounded = []
-        for outcome, time, watts in candidates:
-            low_s, _, high_s = prediction_interval(time.samples)
-            bounded.append(Reckoned(outcome, low_s, high_s, watts * max(time.mean - low_s, 0.0)))
-        best, *others = sorted(bounded, key=lambda each: objective.cost(each.outcome))
-        return hedged_cost(objective, best, others)
 
     def _judge(
         self,
@@ -267,25 +251,16 @@ class ErrorBounds(Evaluator):
 
 
 def bounds(known: Known, now_s: float) -> tuple[float, float, float]:
-    """Return lower bound, geometric mean and upper bound of the next error of a quantity."""
-    return prediction_interval(known.errors.distribution(now_s).samples, known.errors.worth)
+    """Return lower bound, geometric mean and upper bound of the next error of a quantity.
 
-
-def prediction_interval(
-    samples: Sequence[float],  # equally likely
-    worth: float = SPREAD_OF_PRIOR,  # how many values they stand for, however many slices they are
-) -> tuple[float, float, float]:
-    """Return the prediction interval of the next positive value, by Student's t over logarithms.
-
-    Returns:
-        Lower bound, geometric mean, upper bound.
+    It is the prediction interval by Student's t over logarithms.
     """
-    logs = [log(each) for each in samples]
+    logs = [log(each) for each in known.errors.distribution(now_s).samples]
     mean = sum(logs) / len(logs)
     if len(logs) < 2:
         return exp(mean), exp(mean), exp(mean)
     # The variance of the next value contains that of the mean.
-    count = max(worth, _FEWEST)
+    count = max(known.errors.worth, _FEWEST)
     variance = sum([(each - mean) ** 2 for each in logs]) / len(logs) * count / (count - 1.0)
     freedom = round(4.0 * (count - 1.0)) / 4.0 or 0.25
     reach = quantile(1.0 - 0.5 * ALPHA, freedom) * sqrt(variance * (1.0 + 1.0 / count))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import inf, isfinite, isnan, log
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from cedos.plain_text import rounded
 from cedos.selector.objective import Objective, Outcome, WeightedCost
@@ -118,14 +118,6 @@ _NOTHING: Running = {}
 _ONLY_TIME = WeightedCost()
 
 
-class SingleCandidate(NamedTuple):
-    """A network that could carry a transfer alone: its expected cost, its time and its radio's power."""
-
-    outcome: Outcome
-    time: Distribution
-    watts: float
-
-
 class Known:
     """A quantity: its prediction, and the errors of past predictions."""
 
@@ -139,16 +131,13 @@ class Known:
 class Evaluator(ABC):
     """A method of taking uncertainty into account (dissertation, 4.3).
 
-    Decisions on transfers, whose times predictors tell as distributions, ask the class (`times`,
-    `cost_of_sending_twice`). An object chooses among ways of any kind (`choose`), and keeps the errors of
-    the quantities that they depend on.
+    It keeps the errors of the quantities that the ways depend on.
 
     Quantities are positive numbers, which the caller names. A value that is not positive and finite is
     no information; a way that depends on a quantity without a prediction has an infinite cost.
     """
 
-    name: ClassVar[str]  # as in the configuration
-    words: ClassVar[str]  # the method's description for people
+    name: ClassVar[str]
 
     def __init__(
         self, history: Callable[[str], ErrorHistory] = lambda quantity: ErrorHistory()
@@ -158,18 +147,6 @@ class Evaluator(ABC):
         self._version = 0
         self._changed_at_s = -inf
         self._choices: OrderedDict[object, Choice] = OrderedDict()
-
-    @classmethod
-    def times(cls, predicted: Mapping[str, Distribution]) -> Mapping[str, Distribution]:
-        """Return the predicted times of strategies, as the method takes them."""
-        return predicted
-
-    @classmethod
-    def cost_of_sending_twice(
-        cls, objective: Objective, candidates: Sequence[SingleCandidate]
-    ) -> float | None:
-        """Return the reckoned cost of sending the same over all candidates; None: the expected one."""
-        return None
 
     def predict(self, quantity: str, value: float, at_s: float) -> None:
         if _is_number(value):
@@ -328,11 +305,6 @@ class Trusting(Evaluator):
     """An evaluator without errors: the way predicted first is first, so hedging never pays."""
 
     name: ClassVar[str] = "trusting"
-    words: ClassVar[str] = "Uncertainty: ignored, predictions are taken as certain"
-
-    @classmethod
-    def times(cls, predicted: Mapping[str, Distribution]) -> Mapping[str, Distribution]:
-        return {name: Distribution((time.quantile(0.5),)) for name, time in predicted.items()}
 
     def _judge(
         self,

@@ -27,9 +27,10 @@ from cedos.model import Budget, Direction, PhoneUse, Strategy, StrategyKind, Tra
 from cedos.selector.budgets.keeper import Period
 from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
+from cedos.storage import model_files
 from emu.replay import began, controller_of, open_log, records, replay
 
-CONFIG = ControllerConfig(Choices(MaxS(), None, 3000, 0.1, 0.1))
+CONFIG = ControllerConfig(Choices(MaxS(), model_files.load(), 3000, 0.1, 0.1))
 KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
 ASKED = replace(KEY, remote=ip_address("10.0.0.1"), remote_port=53, protocol="udp")
 MOVED = TableTransfer(

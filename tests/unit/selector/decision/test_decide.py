@@ -9,14 +9,10 @@ from hypothesis import strategies as st
 
 from cedos.model import Context, NetworkKind, NetworkLife, NetworkVerdict, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
-from cedos.selector.decision.decide import RuleOfThumb, decide
+from cedos.selector.decision.decide import decide
 from cedos.selector.decision.evaluate import second_share
 from cedos.selector.energy import DELPHI
 from cedos.selector.objective import MaxS, MaxSPerE, Outcome, WeightedCost
-from cedos.selector.uncertainty.bayesian import Bayesian
-from cedos.selector.uncertainty.brute_force import BruteForce
-from cedos.selector.uncertainty.error_bounds import ErrorBounds, prediction_interval
-from cedos.selector.uncertainty.evaluator import Trusting
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
 
@@ -224,19 +220,6 @@ def test_only_what_can_be_carried_out_is_considered(host):
     assert choose(host, model, kinds={StrategyKind.MPTCP}) == "mptcp(wlan0, lte0)"
 
 
-def test_without_predictors_the_rule_of_thumb_decides_and_says_so(host):
-    context = host.context(
-        wlan0_rtt_s=0.02, lte0_rtt_s=0.06, wlan0_past5_bps=2e6, lte0_past5_bps=50e6
-    )
-    for model in (None, host.oracle()):
-        small = decide(Case(host.transfer(1000), context, host.both, model, **RECORD))
-        assert str(small.choice) == "single(wlan0)"
-        large = decide(Case(host.transfer(10_000_000), context, host.both, model, **RECORD))
-        assert str(large.choice) == "mptcp(lte0, wlan0)"
-        assert len(large.evaluations) == 4
-        assert "rule of thumb" in large.reason
-
-
 def test_redundancy_pays_where_both_are_uncertain(host):
     gamble = [0.1] * 9 + [10.0]
     model = host.oracle(wifi=gamble, cellular=gamble, mptcp_wifi=1.0, mptcp_cellular=1.0)
@@ -293,78 +276,12 @@ WIFI = (0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1, 2.0)
 SURE = (0.4,) * 10
 
 
-def decided(host, method, s_per_j=0.0, wifi=WIFI):
-    return decide(Case(
-        host.transfer(3_000), Context(1000.0, {}), host.both, host.oracle(wifi=wifi, cellular=SURE),
-        WeightedCost(s_per_j), number=1, made_unix_s=0.0, kinds=HEDGED, method=method,
+def test_what_is_not_certain_is_sent_twice_where_that_is_free(host):
+    decision = decide(Case(
+        host.transfer(3_000), Context(1000.0, {}), host.both, host.oracle(wifi=WIFI, cellular=SURE),
+        WeightedCost(0.0), number=1, made_unix_s=0.0, kinds=HEDGED,
     ))  # fmt: skip
-
-
-@pytest.mark.parametrize("method", [BruteForce, Bayesian, ErrorBounds])
-def test_what_is_not_certain_is_sent_twice_where_that_is_free(host, method):
-    decision = decided(host, method)
     assert decision.choice.kind == StrategyKind.REDUNDANT
-    # What everybody does by default need not be said.
-    assert (method.words in decision.reason) is (method is not BruteForce)
-
-
-def test_who_trusts_predictions_never_sends_twice_and_takes_the_usual_time(host):
-    decision = decided(host, Trusting)
-    assert str(decision.choice) == "single(wlan0)"
-    times = {str(each.strategy): each.time_s for each in decision.evaluations}
-    assert times["single(wlan0)"] == pytest.approx(0.1)
-    assert times["redundant(wlan0, lte0)"] == pytest.approx(0.1)
-    assert "taken as certain" in decision.reason
-
-
-def test_error_bounds_pay_for_what_can_be_saved_at_most(host):
-    """Cellular is on until its earliest end, and Wi-Fi at its worst: from bound to bound is saved."""
-    bounds = {network: prediction_interval(of) for network, of in (("wlan0", WIFI), ("lte0", SURE))}
-    free = {str(each.strategy): each for each in decided(host, ErrorBounds).evaluations}
-    alone = free["single(wlan0)"]
-    saved_s = bounds["wlan0"][2] - bounds["lte0"][0]
-    assert free["redundant(wlan0, lte0)"].cost == pytest.approx(alone.cost - saved_s)
-    # Cellular's tail alone is 6.5 J: no brute force would pay so much for a hang in ten.
-    price = 0.9 * saved_s / 7.2
-    assert decided(host, ErrorBounds, price).choice.kind == StrategyKind.REDUNDANT
-    assert decided(host, BruteForce, price).choice.kind == StrategyKind.SINGLE
-    assert decided(host, ErrorBounds, 1.2 * saved_s / 6.5).choice.kind == StrategyKind.SINGLE
-
-
-def best(**features):
-    predicted = RuleOfThumb().predict(features)
-    return min(predicted, key=lambda name: predicted[name].mean)
-
-
-def test_rates_are_taken_from_what_is_known():
-    for name in ("past1_bps", "past5_bps", "past10_bps"):
-        known = {
-            "wifi_rtt_s": 0.02,
-            "wifi_past5_bps": 5e6,
-            "cellular_rtt_s": 0.06,
-            f"cellular_{name}": 50e6,
-        }
-        assert best(size_bytes=10e6, **known) == "mptcp_cellular"
-
-
-@given(
-    st.floats(1, 1e9), st.floats(1, 1e9), st.floats(0.001, 1), st.floats(1e4, 1e9), st.booleans()
-)
-def test_more_bytes_never_take_less_time(a, b, rtt_s, bps, up):
-    small, large = (
-        RuleOfThumb().predict(
-            {
-                "size_bytes": size,
-                "direction_up": float(up),
-                "wifi_rtt_s": rtt_s,
-                "wifi_past5_bps": bps,
-            }
-        )
-        for size in sorted((a, b))
-    )
-    for name in RuleOfThumb.strategies:
-        assert 0 < small[name].mean <= large[name].mean * (1 + 1e-9)
-        assert list(small[name].samples) == sorted(small[name].samples)
 
 
 times = st.floats(0.001, 1000)

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cedos.errors import ConfigError
 from cedos.selector.decision.living import tipping_point
 from cedos.selector.objective import Outcome, WeightedCost
 from cedos.selector.uncertainty import METHODS, evaluator
@@ -312,5 +311,3 @@ def test_what_is_wrong_with_the_ways_is_said():
     for wrong in ((), (BOTH,), (server("A"), server("A")), (server("A"), BOTH)):
         with pytest.raises(ValueError, match=r"A|ways"):
             knows.choose(wrong)
-    with pytest.raises(ConfigError, match="brute-force"):
-        evaluator("guessing")
