@@ -27,7 +27,6 @@ NetworkName = Annotated[
         description="a short name of letters, digits and . _ -",
     ),
 ]
-Exponent = Annotated[float, Meta(ge=0, le=10)]
 Rate = Annotated[float, Meta(ge=0, le=1e6)]
 Interval = Annotated[float, Meta(ge=0.1, le=3600)]
 Instant = Annotated[float, Meta(ge=-1e9, le=1e12)]
@@ -49,20 +48,12 @@ class NetworkConfig(Section, frozen=True, kw_only=True):
 
 
 class DecisionConfig(Section, frozen=True, kw_only=True):
-    """`[decision]`: the objective, and when a change is worth while."""
+    """`[decision]`: the objective, and whether copies may be sent."""
 
     objective: Literal["balanced", "max-s", "max-s-per-e"] = "balanced"
-    # `alpha`, `beta`, `gamma`: Delphi's exponents of speed, energy and metered bytes.
-    alpha: Exponent = 1.0
-    beta: Exponent = 1.0
-    gamma: Exponent = 0.0
     seconds_per_joule: Rate = 0.01
     # `phone`, `seconds_per_joule`: the prices of metered data and of joules for `balanced`.
     phone: PhoneUse = PhoneUse.TO_SAVE_TIME
-    switch_cost_s: Annotated[float, Meta(ge=0, le=60)] = 0.1
-    hysteresis: Annotated[float, Meta(ge=0, le=1)] = 0.1
-    reevaluate_interval_s: Interval = 1.0
-    idle_interval_s: Interval = 5.0
     redundant: bool = False
 
 

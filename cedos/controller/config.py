@@ -13,16 +13,13 @@ from cedos.selector.uncertainty.times import CompletionModel
 class Choices:
     """The objective and model of decisions.
 
-    `margin` is the share that a change must save, `switch_cost_s` what moving a living flow costs,
-    `power` the radios, `redundant` whether the same data may go over several networks,
+    `power` are the radios, `redundant` whether the same data may go over several networks,
     `price_per_mb` what networks cost by name, if configured.
     """
 
     objective: Objective
     model: CompletionModel
     default_size_bytes: int
-    margin: float
-    switch_cost_s: float
     redundant: bool = False
     power: PowerModel = DELPHI
     price_per_mb: Mapping[str, float] = field(default_factory=dict)
@@ -34,8 +31,6 @@ class ControllerConfig:
 
     Attributes:
         choices: how to decide.
-        interval_s: between looks while nothing is under way, and between decisions while flows live.
-        idle_interval_s: between decisions while no flow lives.
         rescue: lead first packets elsewhere that have no answer.
         short_queues: bound the receive buffers by the measured rates.
         close_stuck: `never`, `lost` or `after`: when to close plain connections on a dead network.
@@ -47,8 +42,6 @@ class ControllerConfig:
     """
 
     choices: Choices
-    interval_s: float = 1.0
-    idle_interval_s: float = 10.0
     rescue: bool = True
     short_queues: bool = False
     close_stuck: str = "never"

@@ -69,6 +69,10 @@ JUDGED_PER_S: Final = 3
 # core.
 _SHARE: Final = 30.0
 _DECIDED_APART_S: Final = 0.1
+# Between looks while nothing is under way, and between decisions while flows live.
+_FULL_S: Final = 1.0
+# Between decisions while no flow lives.
+_IDLE_S: Final = 5.0
 # What the kernel refused is tried again after this time. If it refuses still, the next decision tries.
 _AGAIN_S: Final = 1.0
 # A look comes this long after the beat at which counters are read, for it depends on them.
@@ -369,13 +373,13 @@ class Controller:
     def _due(self, context: Context) -> bool:
         """Return whether to decide now; if so, note the time.
 
-        While no flow lives, or none sends, there is a decision every `idle_interval_s`, and at once if a
+        While no flow lives, or none sends, there is a decision every `_IDLE_S`, and at once if a
         network died or came back, or there is an urgent reason.
         """
         dead = frozenset(dead_networks(context, self.decider.networks))
         urgent, self._outbox.urgent = self._outbox.urgent or dead != self._dead, False
         self._dead = dead
-        interval_s = 0.0 if len(self.flows) and self._looked else self.config.idle_interval_s
+        interval_s = 0.0 if len(self.flows) and self._looked else _IDLE_S
         if not urgent and context.at_s - self._decided_at_s < interval_s:
             return False
         self._decided_at_s = context.at_s
@@ -480,7 +484,7 @@ class Controller:
 
     def _on_samples(self, event: FlowsSampled, now_s: float) -> None:
         asked_at_s = self._asked_at_s = self.networks.pending(event.asked_at_s)
-        full = now_s - self._full_at_s >= self.config.interval_s - CLOSE_S / 2
+        full = now_s - self._full_at_s >= _FULL_S - CLOSE_S / 2
         # A look that is a little early counts, or every second one would be late.
         self._looked = event.looked
         if event.looked:
@@ -525,12 +529,11 @@ class Controller:
 
     def _plan_look(self, event: FlowsSampled, asked: bool, now_s: float) -> None:
         """Look again soon while something is under way, else with the next full interval."""
-        interval_s = self.config.interval_s
         busy = asked or self.networks.silent or any(flow.under_way for flow in self.flows)
         if event.looked and busy:
-            self._look_at_s = now_s + min(interval_s, max(CLOSE_S, _SHARE * event.took_s))
+            self._look_at_s = now_s + min(_FULL_S, max(CLOSE_S, _SHARE * event.took_s))
         else:
-            self._look_at_s = next_beat_s(now_s, interval_s) + _AFTER_COUNTERS_S
+            self._look_at_s = next_beat_s(now_s, _FULL_S) + _AFTER_COUNTERS_S
 
     def _on_close(self, event: FlowClosed, now_s: float) -> None:
         self.rescuer.on_close(event.key)
@@ -658,7 +661,7 @@ class Controller:
 
     def _on_failure(self, command: Command, places: Sequence[give.Place], now_s: float) -> None:
         """Count a command as not done; the next decision gives it again."""
-        if now_s - self._refused_at_s > self.config.idle_interval_s:
+        if now_s - self._refused_at_s > _IDLE_S:
             self._again_at_s = now_s + _AGAIN_S
         self._refused_at_s = now_s
         match command:

@@ -101,17 +101,15 @@ def controller_config(
     config: Config, choices: Choices, first_number: int, *, dry_run: bool
 ) -> ControllerConfig:
     """Return the controller's part of the configuration."""
-    steering, decision = config.steering, config.decision
+    steering = config.steering
     return ControllerConfig(
         choices=choices,
-        interval_s=decision.reevaluate_interval_s,
-        idle_interval_s=decision.idle_interval_s,
         rescue=steering.rescue,
         short_queues=steering.short_queues,
         close_stuck=steering.close_stuck,
         closes_after_s=steering.closes_after_s,
         pacing=config.pacing.controller,
-        phone=decision.phone,
+        phone=config.decision.phone,
         dry_run=dry_run,
         first_number=first_number,
     )
@@ -152,7 +150,7 @@ def objective(config: Config) -> Objective:
         case "max-s":
             return MaxS()
         case "max-s-per-e":
-            return MaxSPerE(decision.alpha, decision.beta, decision.gamma)
+            return MaxSPerE()
         case "balanced":
             return WeightedCost(decision.seconds_per_joule).for_phone(decision.phone)
 
@@ -178,8 +176,6 @@ def choices(
         objective=objective(config),
         model=model,
         default_size_bytes=int(UNKNOWN.median_bytes),
-        margin=config.decision.hysteresis,
-        switch_cost_s=config.decision.switch_cost_s,
         redundant=config.decision.redundant,
         price_per_mb=money_per_mb(config),
         power=PowerModel(radios_of(config)),

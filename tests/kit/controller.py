@@ -91,7 +91,7 @@ class Script:
         # Its predictors: `Rates`, if nothing else is given.
         self.model: Any = Rates() if model is None else model
         predictors: CompletionModel = self.model
-        choices = Choices(MaxS(), predictors, 3000, margin=0.1, switch_cost_s=0.1)
+        choices = Choices(MaxS(), predictors, 3000)
         config = ControllerConfig(choices, first_number=5)
         # To be read.
         self.controller = Controller(

@@ -194,9 +194,6 @@ def _config(random: Random) -> Config:
         "decision": {
             "objective": random.choice(("balanced", "max-s", "max-s-per-e")),
             "phone": random.choice(list(PhoneUse)).value,
-            "switch_cost_s": random.choice((0.0, 0.1, 2.0)),
-            "hysteresis": random.choice((0.0, 0.1, 0.5)),
-            "reevaluate_interval_s": random.choice((0.1, 1.0, 5.0)),
             "redundant": random.random() < 0.2,
         },
         "steering": {

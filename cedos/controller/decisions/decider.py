@@ -26,7 +26,7 @@ from cedos.selector.decision.case import Case, Sent
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.helpers import with_helpers
 from cedos.selector.decision.liveness import having, silent_s, usable, why_dead
-from cedos.selector.decision.living import Living, rest_of
+from cedos.selector.decision.living import MARGIN, Living, rest_of
 from cedos.selector.decision.reason import sentences
 from cedos.selector.decision.sessions import Looks, weigh
 from cedos.selector.energy import not_worth_a_spare
@@ -124,7 +124,7 @@ class Decider:
         """Return the decision for new connections that is in force from now on, and what is seen now.
 
         The one before holds, and nothing is recorded, while its choice is still possible and not clearly
-        (by `margin`) worse than the best. Then what is seen now does not say why.
+        (by `MARGIN`) worse than the best. Then what is seen now does not say why.
         """
         if before is not None:
             seen = self.considered(transfer, context, before, version=version, worded=False)
@@ -151,7 +151,7 @@ class Decider:
             return decision
         costs = {each.strategy: each.cost for each in decision.evaluations}
         best, kept = costs.get(decision.choice), costs.get(before.choice)
-        if best is None or kept is None or best <= kept * (1 - self.choices.margin):
+        if best is None or kept is None or best <= kept * (1 - MARGIN):
             return decision
         if any(why_dead(context, name) for name in decision.choice.networks[:1]):
             return replace(decision, choice=before.choice)  # no network works
@@ -225,7 +225,6 @@ class Decider:
             may_try = frozenset(name for name in names if silent_s(context, name) == 0.0)
         living = Living(
             current=strategy,
-            switch_cost_s=self.choices.switch_cost_s,
             margin=margin,
             observed_bps=flow.rate_bps,
             stalled_s=flow.stalled_s,

@@ -9,6 +9,7 @@ from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.outbox import Outbox
 from cedos.model import Context, Decision, Strategy
 from cedos.selector.decision.liveness import dead_networks, silent_s
+from cedos.selector.decision.living import MARGIN
 
 _MOVES_S = 30.0
 # A connection on which nothing comes over any network moves no more often than so.
@@ -98,11 +99,10 @@ class Moves:
             self._outbox.give(ReleasePath(token, name))
 
     def _margin(self, flow: LivingFlow, now_s: float) -> float:
-        margin = self._decider.choices.margin
         if flow.tries:  # it comes back as easily as it went
-            return margin
+            return MARGIN
         moves = flow.switched_since(now_s - _MOVES_S)
-        return min(margin * 3.0**moves, max(_MOST_MARGIN, margin))
+        return min(MARGIN * 3.0**moves, _MOST_MARGIN)
 
     def _lost(self, strategy: Strategy, context: Context) -> bool:
         networks = self._decider.usable

@@ -1,12 +1,9 @@
 """The reasons of decisions in short sentences (`cedos explain`); the last one has no full stop."""
 
 from collections.abc import Mapping, Sequence
-from itertools import islice
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
 from cedos.plain_text import lasting, rounded
-from cedos.selector.budgets.controller import PROHIBITIVE
-from cedos.selector.budgets.prices import FREE, Prices
 from cedos.selector.decision.case import Case, assign
 from cedos.selector.decision.features import indicator_of
 from cedos.selector.decision.liveness import ago, silences, silent_s, waits
@@ -22,11 +19,6 @@ _UNNOTICED_S = 0.02
 _LARGE_BYTES = 100_000
 # A rate of this age has lost half of its information or more (docs/decisions/old-rates.md).
 _OLD_S = 7.0
-# The reason mentions the budgets' price if a byte of the whole transfer costs this many times as much as
-# the first one, or more.
-_DEARER = 2.0
-# It does so for this many networks at most.
-_MOST_DEAR = 2
 
 
 def chosen(
@@ -66,8 +58,6 @@ def chosen(
     if joins := [name for name in choice.strategy.networks[1:] if name in dead]:
         parts.append(f"{joins[0]} joins as soon as it answers again")
     parts.extend(_notes(case, evaluations, dead))
-    if dear := _dear(case, choice, evaluations):
-        parts.append(dear)
     return sentences(*parts)
 
 
@@ -362,50 +352,6 @@ def _prices(objective: WeightedCost) -> str:
     if objective.noticeable_s:
         parts.append(f"any use of a metered network as {seconds(objective.noticeable_s)}")
     return f"Prices: {', '.join(parts)}" if parts else ""
-
-
-def _dear(case: Case, choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
-    """Say what budgets charge for bytes and joules where the whole transfer costs more than its parts."""
-    if not isinstance(case.objective, WeightedCost) or case.objective.prices is FREE:
-        return ""
-    others = sorted(
-        (each for each in evaluations if each is not choice), key=lambda one: one.time_s
-    )
-    singles = (each for each in (choice, *others) if each.strategy.kind == StrategyKind.SINGLE)
-    told = filter(None, (_dear_ones(case, case.objective.prices, each) for each in singles))
-    return sentences(*islice(told, _MOST_DEAR))
-
-
-def _dear_ones(case: Case, prices: Prices, one: Evaluation) -> str:
-    network, size = one.strategy.networks[0], float(case.transfer.size.median_bytes)
-    if case.sent is not None and case.sent.network == network:
-        size = 0.0  # is spent
-    # Two prices of each amount, in seconds: each unit at the price of the first one, and the real price.
-    # They differ if the amount takes much of what the budget has left.
-    joules = one.energy_j
-    data = prices.data_rate(network) * size, prices.data_s(network, size, one.time_s)
-    energy = prices.energy_rate() * joules, prices.energy_s(joules, one.time_s)
-    if not any(
-        count_s >= min(PROHIBITIVE, max(_DEARER * few_s, 1.0)) for few_s, count_s in (data, energy)
-    ):
-        return ""  # the usual case: few bytes cost as much each as many
-    counted = ((amount(size), *data), (f"{rounded(joules)} J", *energy))
-    known = [each for each in counted if 0.0 < each[1] < PROHIBITIVE]
-    beyond = [what for what, _, count_s in known if count_s >= PROHIBITIVE]
-    if beyond:
-        what, are = f"{' and '.join(beyond)} over {network}", "are" if len(beyond) > 1 else "is"
-        return f"{what} {are} more than the budget has left to choose with"
-    dear = [
-        (what, count_s) for what, few_s, count_s in known if count_s >= max(_DEARER * few_s, 1.0)
-    ]
-    if not dear:
-        return ""
-    (what, count_s), *more = dear
-    counted_as = f"{what} over {network} counted as {lasting(count_s)} of waiting"
-    for what, count_s in more:
-        counted_as += f" and {what} as {lasting(count_s)}"
-    spare = "budgets can hardly spare them" if more else "the budget can hardly spare it"
-    return f"{counted_as}, as {spare} now"
 
 
 def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:

@@ -15,7 +15,6 @@ from functools import lru_cache
 from math import inf, isfinite, isnan, log
 from typing import ClassVar
 
-from cedos.plain_text import rounded
 from cedos.selector.objective import Objective, Outcome, WeightedCost
 from predictors.base import Distribution, Measurement
 from predictors.error import ErrorHistory
@@ -78,11 +77,10 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The way of least cost, all of them as they were judged, and the reason in words."""
+    """The way of least cost, and all of them as they were judged."""
 
     name: str
     evaluations: tuple[Judged, ...]
-    why: str
 
     @property
     def chosen(self) -> Judged:
@@ -212,11 +210,7 @@ class Evaluator(ABC):
                 raise ValueError(f"{way.name} has parts that are no ways: {', '.join(way.parts)}")
         found = self._judge(singles, redundant, objective, now_s, running)
         evaluations = tuple([found[way.name] for way in ways])
-        # The reason compares the best way with the best single one beside it.
-        best = min(evaluations, key=lambda each: each.cost)
-        rivals = [each for each in evaluations if each.name in singles and each is not best]
-        rival = min(rivals, key=lambda each: each.cost, default=None)
-        return Choice(best.name, evaluations, _why(best, rival, redundant, running))
+        return Choice(min(evaluations, key=lambda each: each.cost).name, evaluations)
 
     @abstractmethod
     def _judge(
@@ -274,31 +268,6 @@ def spent(way: Way, time_s: float, elapsed_s: float | None) -> tuple[float, floa
 
 def _is_number(value: float) -> bool:
     return _LEAST <= value <= _LARGEST
-
-
-def _why(
-    best: Judged, rival: Judged | None, redundant: Sequence[Redundant], running: Running
-) -> str:
-    if not isfinite(best.cost):
-        return f"{best.name}: nothing is known of any way"
-    waited = ", ".join(
-        f"{name} has not answered for {rounded(for_s)} s" for name, for_s in running.items()
-    )
-    lead = f"{waited}; " if waited else ""
-    lead += f"{best.name}: {rounded(best.time_s, 3)} s expected"
-    if rival is None or not isfinite(rival.cost):
-        return lead
-    # More is the difference of the costs without the seconds: joules and bytes, priced in seconds.
-    if any(best.name == way.name for way in redundant):
-        saved, more = (
-            rival.time_s - best.time_s,
-            best.cost - best.time_s - rival.cost + rival.time_s,
-        )
-        return (
-            f"{lead}, hedged: {rounded(max(saved, 0.0))} s sooner than {rival.name} alone"
-            f" ({rounded(rival.time_s, 3)} s), for joules and bytes worth {rounded(max(more, 0.0))} s"
-        )
-    return f"{lead}, cost {rounded(best.cost, 3)} against {rounded(rival.cost, 3)} of {rival.name}"
 
 
 class Trusting(Evaluator):

@@ -30,7 +30,7 @@ from cedos.selector.objective import MaxS
 from cedos.storage import model_files
 from emu.replay import began, controller_of, open_log, records, replay
 
-CONFIG = ControllerConfig(Choices(MaxS(), model_files.load(), 3000, 0.1, 0.1))
+CONFIG = ControllerConfig(Choices(MaxS(), model_files.load(), 3000))
 KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
 ASKED = replace(KEY, remote=ip_address("10.0.0.1"), remote_port=53, protocol="udp")
 MOVED = TableTransfer(

@@ -103,7 +103,7 @@ def test_a_flow_that_the_policy_begins_on_a_dead_network_counts_and_is_not_predi
 
 
 def test_the_command_shows_and_writes_the_comparison(tmp_path):
-    config = ControllerConfig(Choices(MaxS(), model_files.load(), 3000, 0.1, 0.1))
+    config = ControllerConfig(Choices(MaxS(), model_files.load(), 3000))
     controller = Controller(config)
     log = EventLog(tmp_path / "log", controller)
     events = (

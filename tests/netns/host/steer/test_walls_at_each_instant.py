@@ -17,6 +17,7 @@ from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
+from kit.controller import Rates
 
 from cedos.budget_kinds import Resource
 from cedos.config import Config
@@ -244,7 +245,7 @@ class Walk:
             self.watch(kernel._wall._requester, name)
         networks = self.networks()
         self.metering = Metering(self.usage, "boot", networks, radios_of(config), {})
-        choices = Choices(*(objective(config), None, 3000, 0.1, 0.1))
+        choices = Choices(*(objective(config), Rates(), 3000))
         settings = controller_config(config, choices, 1, dry_run=False)
         self.controller = Controller(
             settings, budgets=state_file.read(self.folder / LEARNED_FILE, LEARNED)

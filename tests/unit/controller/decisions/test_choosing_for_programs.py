@@ -49,9 +49,7 @@ def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays(
 ):
     gamble = Distribution((0.1,) * 9 + (10.0,))
     model = Fixed(wifi=gamble, cellular=gamble)
-    choices = Choices(
-        WeightedCost(s_per_j), model, 3000, margin=0.1, switch_cost_s=0.1, redundant=may
-    )
+    choices = Choices(WeightedCost(s_per_j), model, 3000, redundant=may)
     decider, outbox = decider_by(choices)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=label)
     decision = decider.choose(ChoiceAsked(transfer, can, False), Context(10.0, {})).decision
@@ -66,7 +64,7 @@ def test_a_program_that_can_send_twice_does_where_it_may_and_where_it_pays(
 def test_a_program_that_can_spread_a_transfer_may_be_told_to():
     quick, slow = Distribution((1.0,) * 10), Distribution((2.0,) * 10)
     model = Fixed(wifi=slow, cellular=slow, mptcp_wifi=quick, mptcp_cellular=slow)
-    choices = Choices(WeightedCost(), model, 3000, margin=0.1, switch_cost_s=0.1)
+    choices = Choices(WeightedCost(), model, 3000)
     decider, _ = decider_by(choices)
     transfer = Transfer(SizeEstimate(10**7, 10**7, 10**7, "hint"), label=LONG)
     chosen = [
@@ -84,7 +82,7 @@ def test_sending_twice_begins_when_the_first_copy_stays_silent(waited_s, expecte
     wifi, cellular = Distribution((0.1,) * 18 + (0.25, 10.0)), Distribution((0.3,) * 20)
     choices = Choices(
         WeightedCost(0.0, 3e-4),  # 1.2 s for 4 kB: not worth it for a mean of 0.6 s
-        Fixed(wifi=wifi, cellular=cellular), 3000, margin=0.1, switch_cost_s=0.1, redundant=True,
+        Fixed(wifi=wifi, cellular=cellular), 3000, redundant=True,
     )  # fmt: skip
     decider, _ = decider_by(choices)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
@@ -100,9 +98,7 @@ def test_sending_twice_begins_when_the_first_copy_stays_silent(waited_s, expecte
 def test_what_was_sent_over_a_metered_network_is_paid():
     """Of both copies only the second one still costs."""
     times = Fixed(wifi=Distribution((1.0,) * 5), cellular=Distribution((1.0,) * 5))
-    choices = Choices(
-        WeightedCost(0.0, 1.0), times, 3000, margin=0.1, switch_cost_s=0.1, redundant=True
-    )
+    choices = Choices(WeightedCost(0.0, 1.0), times, 3000, redundant=True)
     decider, _ = decider_by(choices)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
     for sent, metered in (None, [0, 4000, 4000]), (Sent("lte0", 0.1), [0, 0, 0]):
@@ -113,9 +109,7 @@ def test_what_was_sent_over_a_metered_network_is_paid():
 
 def test_a_route_is_recorded_with_its_reason():
     same = Distribution((0.2,) * 10)
-    choices = Choices(
-        WeightedCost(), Fixed(wifi=same, cellular=same), 3000, margin=0.1, switch_cost_s=0.1
-    )
+    choices = Choices(WeightedCost(), Fixed(wifi=same, cellular=same), 3000)
     decider, outbox = decider_by(choices)
     transfer = Transfer(SizeEstimate(4000, 4000, 4000, "hint"), label=SHORT)
     for rtt_s, direct in ((0.01, False), (2.0, True)):
@@ -132,9 +126,7 @@ def test_what_can_be_spread_looks_at_a_network_whose_rate_is_old(multipath):
     model = Fixed(
         wifi=slow_once, cellular=Distribution((6.0,)), mptcp_cellular=Distribution((7.0,))
     )
-    decider, outbox = decider_by(
-        Choices(WeightedCost(), model, 3000, margin=0.1, switch_cost_s=0.1)
-    )
+    decider, outbox = decider_by(Choices(WeightedCost(), model, 3000))
     transfer = Transfer(SizeEstimate(16_000_000, 16_000_000, 16_000_000, "hint"), label=LONG)
     known = {"wlan0": {"past1_bps": Indicator(4e6, 0.0)}}
     asked = ChoiceAsked(transfer, False, multipath)
@@ -148,9 +140,7 @@ def test_what_can_be_spread_looks_at_a_network_whose_rate_is_old(multipath):
 def test_what_several_programs_wait_for_may_cost_more(programs, expected):
     model = Fixed(wifi=Distribution((6.0,)), cellular=Distribution((2.0,)))
     # Four seconds saved are worth eight megabytes at a second each only to two programs and more.
-    decider, _ = decider_by(
-        Choices(WeightedCost(s_per_metered_byte=1e-6), model, 3000, margin=0.1, switch_cost_s=0.1)
-    )
+    decider, _ = decider_by(Choices(WeightedCost(s_per_metered_byte=1e-6), model, 3000))
     size = 8_000_000
     transfer = Transfer(SizeEstimate(size, size, size, "hint"), label=LONG)
     asked = ChoiceAsked(transfer, False, False, programs=programs)

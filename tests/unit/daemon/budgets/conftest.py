@@ -4,6 +4,7 @@ from datetime import datetime
 from ipaddress import ip_interface
 
 import pytest
+from kit.controller import Rates
 
 from cedos.config import Config
 from cedos.controller.commands import BarNetworks
@@ -55,7 +56,7 @@ class Host:
         )
         kept = state_file.read(self.state / LEARNED_FILE, LEARNED)
         choices = Choices(
-            *(objective(self.config), None, 3000, 0.1, 0.1),
+            *(objective(self.config), Rates(), 3000),
             price_per_mb=money_per_mb(self.config),
         )
         settings = controller_config(self.config, choices, 1, dry_run=False)

@@ -5,8 +5,6 @@ from random import Random
 import pytest
 
 from cedos.model import Evaluation, Strategy, StrategyKind
-from cedos.selector.budgets.controller import PROHIBITIVE
-from cedos.selector.budgets.prices import Prices
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living
@@ -278,58 +276,6 @@ def test_the_rate_in_the_transfers_direction_is_named_and_called_old_when_it_is(
         Case(host.transfer(5_000_000, "up"), context, host.both, model, number=1, made_unix_s=0.0)
     )
     assert decision.reason.endswith("wlan0 carried 2.5 Mbit/s 60 s ago, too long ago to rely on")
-
-
-class Steep:
-    """Few bytes are cheap, more than `few` are not."""
-
-    def __init__(self, rate, few, dear):
-        self.rate, self._few, self._dear = rate, few, dear
-
-    def rate_for(self, amount, duration_s):
-        return self.rate if amount <= self._few else self._dear
-
-
-@pytest.mark.parametrize(
-    ("wifi", "size_bytes", "dear", "words"),
-    [
-        (None, 4_000_000, 0.01, "4 MB over lte0 counted as 11 hours of waiting, as the budget can"),
-        (3.0, 4_000_000, 0.01, "4 MB over lte0 counted as 11 hours of waiting, as the budget can"),
-        (3.0, 4_000_000, PROHIBITIVE, "4 MB over lte0 is more than the budget has left to choose"),
-        (3.0, 900_000, 0.01, None),
-    ],
-)
-def test_what_many_bytes_counted_for_is_told_beside_the_price_of_few(
-    host, wifi, size_bytes, dear, words
-):
-    """`A megabyte must save 1.7 ms` stood beside a cost of 46111."""
-    model = host.oracle(cellular=1.0) if wifi is None else host.oracle(wifi=wifi, cellular=1.0)
-    networks = [host.lte] if wifi is None else host.both
-    prices = Prices(data={"lte0": (Steep(1.7e-9, 1e6, dear),)})
-    note = "A megabyte over lte0 must save 1.7 ms"
-    objective = WeightedCost(0.01, name="budgets", note=note, prices=prices)
-    reason = why(host, model, size_bytes, objective=objective, networks=networks)
-    if words is None:
-        assert reason.endswith(note)
-    else:
-        assert f"{note}. {words}" in reason
-
-
-def test_what_many_joules_and_bytes_over_a_free_network_counted_for_is_told(host):
-    """`A joule is almost free` stood beside a cost of 3207, of which 3157 were joules."""
-    model = host.oracle(wifi=10.0, cellular=50.0)
-    prices = Prices(data={"wlan0": (Steep(1e-9, 1e6, 1e-5),)}, energy=(Steep(1e-6, 1.0, 36.0),))
-    objective = WeightedCost(name="budgets", note="A joule is almost free", prices=prices)
-    reason = why(host, model, 30_000_000, objective=objective)
-    assert reason.endswith(
-        "A joule is almost free. 30 MB over wlan0 counted as 300 s of waiting and 4.3 J as 154 s, as"
-        " budgets can hardly spare them now. 90 J over lte0 counted as 54 minutes of waiting, as the"
-        " budget can hardly spare it now"
-    )
-    more = WeightedCost(prices=Prices(energy=(Steep(1e-6, 50.0, PROHIBITIVE),)))
-    assert "90 J over lte0 is more than the budget has left to choose with" in why(
-        host, model, 30_000_000, objective=more
-    )
 
 
 def test_amounts_beyond_measure_are_no_powers_of_ten(host):

@@ -53,7 +53,6 @@ def test_two_servers_of_which_the_faster_one_is_not_known():
     choice = knows.choose((server("A"), server("B"), BOTH))
     assert times(choice) == pytest.approx({"A": 15.0, "B": 17.0, "both": 13.0})
     assert choice.name == "both"
-    assert "2 s sooner than A alone" in choice.why
 
 
 @pytest.mark.parametrize(("s_per_j", "expected"), [(0.19, "both"), (0.21, "A")])
@@ -83,7 +82,6 @@ def test_after_eleven_seconds_of_silence_the_second_server_is_asked(outliers):
     assert times(waited)["A"] == pytest.approx(89.0)
     assert times(waited)["both"] == pytest.approx(10.0 + 0.001 * 79.0)
     assert waited.name == "both"
-    assert "A has not answered for 11 s" in waited.why
 
 
 def test_the_tipping_point_is_where_the_usual_answer_did_not_come(outliers):
@@ -218,7 +216,6 @@ def test_without_a_single_sample_there_is_a_choice(method):
         ways = (server("A"), server("B"), BOTH)
         nothing = knows.choose(ways)
         assert nothing.name == "A"
-        assert "nothing is known" in nothing.why
         knows.predict("A", 20.0, 0.0)
         knows.predict("B", 10.0, 0.0)
         found = knows.choose(ways)
