@@ -165,16 +165,6 @@ def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk):
     assert slow_walk.is_whole(inbox / "in" / "photo")
 
 
-@pytest.mark.parametrize(
-    ("when", "said"), [("yesterday", "is no time"), ("2020-01-01", "has passed")]
-)
-def test_a_wrong_time_is_refused(slow_walk, when, said):
-    process = slow_walk.get("--by", when)
-    _, error = process.communicate(timeout=30)
-    assert process.returncode == 2
-    assert said in error
-
-
 RATE = "12mbit"  # each network: the file takes 5.6 s over both
 
 

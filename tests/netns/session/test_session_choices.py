@@ -106,7 +106,7 @@ def test_a_session_hears_of_rules_and_walls_at_once(world, install):
         )
 
         async def hears(what, change, *arguments, both):
-            for _ in range(23):  # no multiple of the seconds that it once waited for
+            for _ in range(9):  # no multiple of the seconds that it once waited for
                 await send(near, lambda: True)
                 await asyncio.sleep(0.05)
             began_s = time.monotonic()

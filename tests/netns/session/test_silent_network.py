@@ -11,7 +11,7 @@ from cedos.model import Bulk, Label, Urgency
 
 MOST_STALL_S = 1.5
 """Far below the 30 s after which the kernel gives up; how short it is, the bench measures."""
-SIZE = 8_000_000
+SIZE = 4_000_000
 BACKGROUND = Label(Urgency.BACKGROUND, Bulk.LARGE)
 FOREGROUND = Label(Urgency.FOREGROUND, Bulk.LARGE)
 
@@ -76,7 +76,12 @@ def transfer(world, meanwhile, *, down, size=SIZE, label=BACKGROUND, scheduler="
         await (take(connection, arrivals) if down else give(connection, size))
 
     ends = [world.server.start(far()), world.client.start(near())]
-    meanwhile(arrivals, lambda: all(end.done() for end in ends))
+
+    def over():  # one that failed leaves the other one waiting
+        done = [end for end in ends if end.done()]
+        return len(done) == len(ends) or any(end.exception() for end in done)
+
+    meanwhile(arrivals, over)
     for end in ends:
         end.result(120)
     world.server.do(listener.close())
@@ -135,8 +140,8 @@ def test_what_waits_in_the_queue_of_a_network_that_fades_goes_over_the_other(wor
     shape("20mbit")
     arrivals = transfer(world, meanwhile, down=down)
     assert longest_stall_s(arrivals) < MOST_STALL_S
-    # The rest over the other network alone takes 2.4 s; what waited here, tens of seconds.
-    assert arrivals[-1][0] - arrivals[0][0] < 8.0
+    # The rest over the other network alone takes 1.2 s; what waited here, tens of seconds.
+    assert arrivals[-1][0] - arrivals[0][0] < 6.0
 
 
 @pytest.mark.parametrize("ends", ["far", "near", "both"])
@@ -158,7 +163,7 @@ def test_what_this_host_cannot_send_is_not_waited_for(world, down, name, ends):
 @pytest.mark.parametrize("silent", [True, False], ids=["silent", "cut"])
 def test_a_network_that_flaps_costs_nothing(world, silence, down, silent):
     """A network is silent every other second, or cut each second: most bytes keep coming."""
-    world.shape("4mbit")
+    world.shape("8mbit")
 
     def flap(_arrivals, over):
         on, next_s = False, time.monotonic()
@@ -175,10 +180,10 @@ def test_a_network_that_flaps_costs_nothing(world, silence, down, silent):
             world.near.run("ss", "-K", "src", "10.9.1.2")
             world.far.run("ss", "-K", "dst", "10.9.1.2")
 
-    arrivals = transfer(world, flap if silent else cut, down=down, size=4_000_000)
+    arrivals = transfer(world, flap if silent else cut, down=down)
     assert longest_stall_s(arrivals) < MOST_STALL_S
-    # 8.4 s over the healthy network alone; with what the other one carries it is seldom more.
-    assert arrivals[-1][0] - arrivals[0][0] < 10.5
+    # 4.2 s over the healthy network alone; with what the other one carries it is seldom more.
+    assert arrivals[-1][0] - arrivals[0][0] < 5.7
 
 
 def test_a_path_that_died_alone_is_replaced_once(world):
