@@ -24,9 +24,18 @@ hypothesis.settings.load_profile("cedos")
 os.environ.pop("COLUMNS", None)
 
 
+def _limit_s(item):
+    marker = item.get_closest_marker("timeout")
+    return marker.args[0] if marker else float(item.config.getini("timeout"))
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Give a test the tier of its folder, and the worker of those that share what it sets up."""
+    """Give a test the tier of its folder, and the worker of those that share what it sets up.
+
+    Those with a long limit are first: else one worker has them left when the others are done.
+    """
+    items.sort(key=_limit_s, reverse=True)
     for item in items:
         if isinstance(item, pytest.Function):
             used = getattr(item, "_fixtureinfo").name2fixturedefs.values()  # noqa: B009

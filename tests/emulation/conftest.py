@@ -1,6 +1,5 @@
 """Fixtures for tests of whole emulations."""
 
-import fcntl
 import shutil
 import tempfile
 from pathlib import Path
@@ -19,13 +18,3 @@ def registry(monkeypatch):
     monkeypatch.setenv("CEDOS_EMU_RUNTIME_DIR", str(directory))
     yield directory
     shutil.rmtree(directory)
-
-
-@pytest.fixture
-def host_folders(tmp_path_factory):
-    """Hold a lock, so that tests of `cedos-emu shell` run one at a time: each shell makes the same
-    folders of the host, and some tests watch them."""
-    file = tmp_path_factory.getbasetemp().parent / "host-folders.lock"
-    with file.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

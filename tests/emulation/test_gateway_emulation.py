@@ -128,7 +128,7 @@ def test_what_is_under_a_users_rule_does_not_go_through_the_gateway():
                     RuleRequest(host=f"{SERVER}/32", port=ECHO_PORT, only=(network,))
                 ),
             ]
-            time.sleep(3.0)  # the proxy has heard of them
+            time.sleep(1.0)  # the proxy has heard of them
             for act, least in ((fetch_whole, size), (ask_directly, 200_000)):
                 bytes_by_network = came(laptop, act)
                 assert bytes_by_network[network] > least
@@ -149,7 +149,7 @@ def test_the_session_with_the_gateway_obeys_a_rule_about_the_gateway():
         servers.make_size(size)
         for never in ("wlan0", "lte0"):
             daemon.client.add_rule(RuleRequest(host=GATEWAY, never=(never,)))
-            time.sleep(3.0)  # the proxy has heard of it
+            time.sleep(1.0)  # the proxy has heard of it
             before = laptop.received_bytes(never)
             found = download(laptop.client, f"http://{SERVER}/bytes/{size}", size, user=int(USER))
             assert found.whole

@@ -13,18 +13,19 @@ from emu.places.traces import Trace
 from emu.testbed.netns import RUN
 
 HOST = (Path("/var/lib/cedos"), Path("/run/cedos"))
-pytestmark = pytest.mark.usefixtures("host_folders")
 
 SHELL = [sys.executable, "-c", "from emu.commands.cedos_emu import main; main()", "shell"]
 
 
-@pytest.fixture
-def places(tmp_path):
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """One for all, so that they run one at a time: each shell makes the same folders of the host."""
+    folder = tmp_path_factory.mktemp("places")
     for kind, rate_bps in (("wifi", 24e6), ("cellular", 12e6)):
-        (tmp_path / kind).mkdir()
-        Trace.constant(rate_bps, 5).write(tmp_path / kind / f"even-{kind}.trace.gz")
-    (tmp_path / "places.csv").write_text("place,wifi,cellular\neven,even-wifi,even-cellular\n")
-    return tmp_path
+        (folder / kind).mkdir()
+        Trace.constant(rate_bps, 5).write(folder / kind / f"even-{kind}.trace.gz")
+    (folder / "places.csv").write_text("place,wifi,cellular\neven,even-wifi,even-cellular\n")
+    return folder
 
 
 def shell(places, *arguments):
@@ -80,35 +81,30 @@ def test_a_daemon_with_no_configuration_sees_both_networks(places, tmp_path):
 
 
 def test_state_stays_in_the_laptop(places):
+    """Also for who drops the environment, as sudo does: the host's own state is covered."""
     script = f"""
         echo $CEDOS_STATE_DIR $CEDOS_RUNTIME_DIR
         {sys.executable} -m cedos budget set data 4GB --until 2036-12-01
         ls $CEDOS_STATE_DIR
         env -i {sys.executable} -m cedos budget
-        test ! -d /var/lib/cedos || ls /var/lib/cedos
+        env -i ls {HOST[0]} {HOST[1]}
     """
-    before = {folder: folder.exists() and sorted(folder.iterdir()) for folder in HOST}
-    done = shell(places, "--", "sh", "-c", script)
-    assert done.returncode == 0, done.stderr
-    state, runtime = done.stdout.split()[:2]
-    assert "budgets.json" in done.stdout.splitlines()
-    assert not Path(state).exists()
-    assert not Path(runtime).exists()
-    assert {folder: folder.exists() and sorted(folder.iterdir()) for folder in HOST} == before
-
-
-def test_the_host_s_own_state_is_covered(places):
-    """Also for who drops the environment, as sudo does."""
     made = [folder for folder in HOST if not folder.exists()]
     for folder in made:
         folder.mkdir()
+    marks = [folder / "of-the-host" for folder in HOST]
     try:
-        marks = [folder / "of-the-host" for folder in HOST]
         for mark in marks:
             mark.touch()
-        done = shell(places, "--", "env", "-i", "ls", *map(str, HOST))
-        assert done.returncode == 0
+        before = {folder: sorted(folder.iterdir()) for folder in HOST}
+        done = shell(places, "--", "sh", "-c", script)
+        assert done.returncode == 0, done.stderr
+        state, runtime = done.stdout.split()[:2]
+        assert "budgets.json" in done.stdout.splitlines()
         assert "of-the-host" not in done.stdout
+        assert not Path(state).exists()
+        assert not Path(runtime).exists()
+        assert {folder: sorted(folder.iterdir()) for folder in HOST} == before
     finally:
         for mark in marks:
             mark.unlink()

@@ -34,9 +34,6 @@ class Street:
     def download(self, count: int) -> Download:
         return self.hosts.download(count)
 
-    def status(self) -> dict[str, object]:
-        return self.hosts.status()
-
     def active(self) -> int:
         return self.hosts.active()
 

@@ -225,9 +225,8 @@ class SharingHosts(Started):
         return Download(self._there.requestor.popen(*command, stdout=subprocess.PIPE))
 
     def status(self) -> dict[str, Any]:
-        """Return what `cedos share` says on the requestor; nothing while it requests nothing."""
-        found = json.loads(self.cedos("requestor", "share", "--json"))
-        return dict(found[0]) if found else {}
+        """Return what the requestor's side says of itself; nothing while it requests nothing."""
+        return self._status("requestor", "request") or {}
 
     def active(self) -> int:
         """Return how many helpers the requestor has."""
@@ -240,7 +239,7 @@ class SharingHosts(Started):
         while self.active() != count:
             if time.monotonic() > until_s:
                 raise EmulationError(f"there are not {count} helpers: {self.status()}")
-            time.sleep(0.3)
+            time.sleep(0.1)
 
     def receipts(self, host: str) -> dict[str, list[dict[str, Any]]]:
         """Return the receipts that a host has: each, and what is owed by pairs."""
@@ -264,14 +263,16 @@ class SharingHosts(Started):
     def _share(self, host: str, side: str, *options: str) -> Service:
         """Begin a side; return once it has written its status: a killed one leaves its own behind."""
         service = self.begin(host, "share", side, *options, name=side)
-        status = Path(self.variables(host)["CEDOS_RUNTIME_DIR"]) / STATUS_FILES[side]
 
         def writes() -> bool:
-            found = read_status(status)
+            found = self._status(host, side)
             return found is not None and found["pid"] == service.pid
 
         service.wait_for(writes, _START_S)
         return service
+
+    def _status(self, host: str, side: str) -> dict[str, Any] | None:
+        return read_status(Path(self.variables(host)["CEDOS_RUNTIME_DIR"]) / STATUS_FILES[side])
 
     def _register(self, host: str) -> None:
         line = self.cedos("gateway", "gateway", "--name", GATEWAY, "--invite", host)

@@ -5,13 +5,13 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
-import msgspec
 import pytest
 from kit.street import HELPERS, PERIOD_S, RATE_BPS, Street, uplinks
 from kit.waiting import wait_until
 
-from cedos.api.messages import StatusMessage
+from cedos.api.client import ControlClient
 from emu.places.traces import TCP_GOODPUT_SHARE
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.programs.gateway import SharingHosts
@@ -50,8 +50,8 @@ class Watched(Street):
         self.wait_for(HELPERS)
 
     def known(self):
-        found = self.hosts.cedos("requestor", "status", "--json")
-        return msgspec.json.decode(found, type=StatusMessage)
+        runtime = Path(self.hosts.variables("requestor")["CEDOS_RUNTIME_DIR"])
+        return ControlClient(runtime / "control.sock").status()
 
     def neighbours(self):
         return {each.name: each for each in self.known().networks if each.kind == "helper"}

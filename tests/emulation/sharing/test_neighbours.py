@@ -73,7 +73,7 @@ def test_a_download_uses_all_helpers(street):
     ("how", "most_s"), [("says so", 0.5), ("is killed", 1.5), ("is gone", 1.5)]
 )
 def test_a_helper_that_leaves_breaks_nothing(street, how, most_s):
-    count = 8_000_000
+    count = 6_000_000
     download = street.download(count)
     download.read_until(count // 4)
     left_s = time.monotonic()
@@ -176,7 +176,7 @@ LAST_S = 2.0
 def test_a_side_that_is_killed_loses_at_most_a_period(street, side):
     before = street.owed_bytes("requestor")
     # A gateway that dies takes the receipts of one period along, which must be less than the whole.
-    count = 27_000_000 if side == "gateway" else 18_000_000
+    count = 27_000_000 if side == "gateway" else 9_000_000
     download = street.download(count)
     download.read_until(2 * count // 3)
     killed = {"requestor": street.request, "helper-0": street.helpers[0]}
@@ -249,7 +249,7 @@ def test_a_helper_whose_filter_is_flushed_ends_and_says_why(standing):
 
 def test_a_revoked_helper_is_left_and_does_not_come_again(street):
     """Destroys the registration of the last helper, so it is the last test of this street."""
-    download = street.download(12_000_000)
+    download = street.download(8_000_000)
     download.read_until(1_000_000)
     name = f"helper-{HELPERS - 1}"
     with pytest.raises(EmulationError, match="no such host is registered"):
@@ -257,7 +257,7 @@ def test_a_revoked_helper_is_left_and_does_not_come_again(street):
     assert "Revoked 1 certificate of" in street.hosts.cedos("gateway", "share", "revoke", name)
     street.wait_for(HELPERS - 1)
     assert download.end() == 0
-    assert download.received_bytes == 12_000_000
+    assert download.received_bytes == 8_000_000
     time.sleep(5)
     assert street.active() == HELPERS - 1
     with pytest.raises(EmulationError, match="revoked"):

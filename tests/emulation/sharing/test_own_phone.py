@@ -25,7 +25,7 @@ def test_a_download_uses_the_own_phone_and_all_helpers():
         street.wait_for(HELPERS)
         # A first download lacks a second at its beginning, while each path finds its rate.
         assert street.download(6_000_000).end() == 0
-        count = 36_000_000
+        count = 18_000_000
         began_s = time.monotonic()
         download = street.download(count)
         assert download.end() == 0
@@ -33,4 +33,4 @@ def test_a_download_uses_the_own_phone_and_all_helpers():
         rate_bps = 8 * count / (time.monotonic() - began_s)
     share = rate_bps / ((HELPERS + 1) * RATE_BPS * TCP_GOODPUT_SHARE)
     print(f"{share:.3f} of the sum of four")
-    assert share > 0.95
+    assert share > 0.9  # without one of them: 0.75

@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.xdist_group("sharing"), pytest.mark.timeout(240)]
 
 # Two neighbours carry the video, one alone does not.
 VIDEO_BPS, HELPER_BPS = 1_271_000, 1e6
-LENGTH_S, SEGMENT_S, BUFFER_S, LEAVES_S = 20.0, 2.0, 6.0, 6.0
+LENGTH_S, SEGMENT_S, BUFFER_S, LEAVES_S = 14.0, 2.0, 6.0, 6.0
 FRAMES = "document.querySelector('video').getVideoPlaybackQuality().totalVideoFrames"
 
 

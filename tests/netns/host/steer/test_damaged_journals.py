@@ -135,7 +135,8 @@ def sysctls(host):
 
 
 @pytest.mark.parametrize(
-    ("damages", "seed", "least_exact"), [(EACH, 0, 1), (SEEDED, 16, 4), (SEEDED, 17, 3)]
+    ("damages", "seed", "least_exact"),
+    [(EACH, 0, 1), (SEEDED, 16, 4), pytest.param(SEEDED, 17, 3, marks=pytest.mark.long)],
 )
 def test_damaged_journals(host, damages, seed, least_exact):
     before, own, rules = host.state(), sysctls(host), host.client.ip("rule")
