@@ -1,6 +1,7 @@
 """A street of neighbours who share: its programs, receipts and rules."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from kit.waiting import wait_until
@@ -30,6 +31,20 @@ class Street:
     def __post_init__(self) -> None:
         helpers = [f"helper-{number}" for number in range(HELPERS)]
         self.clean = {host: self.rules(host) for host in ("requestor", "gateway", *helpers)}
+
+    def begin(
+        self, offers: Sequence[Sequence[str]] = ((),) * HELPERS, *wish: str, rate: str = "4Mbit"
+    ) -> None:
+        """Begin all helpers, the requestor and its proxy; return once it has all helpers."""
+        with ThreadPoolExecutor() as pool:  # each waits for its program
+            helpers = [
+                pool.submit(self.hosts.help, number, *offer, rate=rate)
+                for number, offer in enumerate(offers)
+            ]
+            self.request = self.hosts.request(*wish)
+            self.hosts.forward()
+            self.helpers = [each.result() for each in helpers]
+        self.wait_for(HELPERS)
 
     def download(self, count: int) -> Download:
         return self.hosts.download(count)

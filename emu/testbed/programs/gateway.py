@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -253,12 +254,13 @@ class SharingHosts(Started):
         self._services = [self.gateway]
 
     def _start(self) -> None:
-        there = self._there
         self.serve()
-        for number, _ in enumerate(there.helpers):
-            self._register(f"helper-{number}")
-        with there.at_home():
-            self._register("requestor")
+        helpers = [f"helper-{number}" for number, _ in enumerate(self._there.helpers)]
+        lines = [self._invite(host) for host in helpers]
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._register, helpers, lines))
+        with self._there.at_home():
+            self._register("requestor", self._invite("requestor"))
 
     def _share(self, host: str, side: str, *options: str) -> Service:
         """Begin a side; return once it has written its status: a killed one leaves its own behind."""
@@ -274,9 +276,12 @@ class SharingHosts(Started):
     def _status(self, host: str, side: str) -> dict[str, Any] | None:
         return read_status(Path(self.variables(host)["CEDOS_RUNTIME_DIR"]) / STATUS_FILES[side])
 
-    def _register(self, host: str) -> None:
+    def _invite(self, host: str) -> str:
         line = self.cedos("gateway", "gateway", "--name", GATEWAY, "--invite", host)
-        self.cedos(host, "join", line.strip().removeprefix("cedos join "))
+        return line.strip().removeprefix("cedos join ")
+
+    def _register(self, host: str, invited: str) -> None:
+        self.cedos(host, "join", invited)
         self.cedos(host, "share", "register", "--name", host)
 
     def _line(self, host: str, *arguments: str) -> tuple[str, ...]:

@@ -1,7 +1,5 @@
 """The street of a test module: three helpers, a requestor and a gateway."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pytest
 from kit.street import HELPERS, RATE_BPS, Street, uplinks
 
@@ -27,10 +25,5 @@ def standing(built):
 @pytest.fixture
 def street(standing):
     """Return a street on which all three help and the requestor's proxy runs."""
-    with ThreadPoolExecutor() as pool:  # each waits for its program
-        helpers = pool.map(standing.hosts.help, range(HELPERS))
-        standing.request = standing.hosts.request()
-        standing.hosts.forward()
-        standing.helpers = list(helpers)
-    standing.wait_for(HELPERS)
+    standing.begin()
     return standing

@@ -38,16 +38,11 @@ COUNT = 10_000_000
 class Watched(Street):
     """A street whose requestor has a fast network that costs nothing, and the daemon."""
 
-    def begin(self):
+    def begin_beside(self):
         config = self.there.directory / "cedos.toml"
         config.write_text(CONFIG)
         self.hosts.begin("requestor", "up", "--config", str(config), name="daemon")
-        for number, price in enumerate(sorted(PRICES)):
-            offer = ("--price", f"{price}EUR/GB", "--limit", "500MB")
-            self.helpers.append(self.hosts.help(number, *offer))
-        self.hosts.request()
-        self.hosts.forward()
-        self.wait_for(HELPERS)
+        self.begin([("--price", f"{each}EUR/GB", "--limit", "500MB") for each in sorted(PRICES)])
 
     def known(self):
         runtime = Path(self.hosts.variables("requestor")["CEDOS_RUNTIME_DIR"])
@@ -70,7 +65,7 @@ def watched():
     there = Neighbourhood(uplinks([RATE_BPS] * HELPERS), own=uplinks([6 * RATE_BPS])[0])
     with there, Servers(there), SharingHosts(there) as hosts:
         street = Watched(there, hosts)
-        street.begin()
+        street.begin_beside()
         yield street
 
 

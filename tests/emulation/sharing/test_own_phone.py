@@ -18,11 +18,7 @@ def test_a_download_uses_the_own_phone_and_all_helpers():
     there = Neighbourhood(uplinks([RATE_BPS] * HELPERS), own=uplinks([RATE_BPS])[0])
     with there, Servers(there), SharingHosts(there) as hosts:
         street = Street(there, hosts)
-        for number in range(HELPERS):
-            hosts.help(number)
-        hosts.request()
-        hosts.forward()
-        street.wait_for(HELPERS)
+        street.begin()
         # A first download lacks a second at its beginning, while each path finds its rate.
         assert street.download(6_000_000).end() == 0
         count = 18_000_000

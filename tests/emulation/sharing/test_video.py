@@ -31,12 +31,8 @@ def test_a_video_plays_on_while_a_helper_walks_away(tmp_path):
     with there, Servers(there, sites=sites) as _, SharingHosts(there) as hosts:
         street = Street(there, hosts)
         # The README's commands.
-        for number in range(HELPERS):
-            offer = ("--price", "0.50EUR/GB", "--limit", "500MB", "--battery", "40%")
-            hosts.help(number, *offer, rate="1Mbit")
-        hosts.request("--rate", "8Mbit", "--budget", "2EUR")
-        hosts.forward()
-        street.wait_for(HELPERS)
+        offer = ("--price", "0.50EUR/GB", "--limit", "500MB", "--battery", "40%")
+        street.begin([offer] * HELPERS, "--rate", "8Mbit", "--budget", "2EUR", rate="1Mbit")
         # A page that is opened before the proxy has a path stays an error; a person would load it again.
         wait_until(lambda: street.download(1_000).end() == 0)
         proxy = f"socks5://127.0.0.1:{PROXY_PORT}"
