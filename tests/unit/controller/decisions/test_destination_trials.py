@@ -154,17 +154,3 @@ def test_what_a_rule_of_the_user_leads_is_not_tried(script):
     for second in range(50, 60):
         assert "wlan0" not in led(script.looks(float(second), None)).values()
         assert script.asked == []
-
-
-def test_a_network_that_was_gone_is_tried_as_if_it_were_new(script):
-    script.is_busy()
-    assert script.looks(30.0) == OVER_WLAN
-    script.begins(30.1, WLAN)
-    assert script.looks(36.0) == AS_USUAL
-    script.networks(LTE, at_s=36.05)
-    script.networks(WLAN, LTE, at_s=36.06)
-    script.known(36.06, measured_s=20.0, wlan0={"past1_bps": 1e6})
-    script.ends(script.begins(36.1), 36.2)
-    for flow in list(script.controller.flows):
-        script.ends(flow, 36.3)
-    assert script.looks(36.5) == OVER_WLAN, "else not before 40.1"

@@ -13,7 +13,6 @@ from cedos.model import FlowKey, NextHop
 
 SIX = "2001:db8:7::1"
 FE80 = ip_address("fe80::1")
-ETH = replace(WLAN, name="eth0", interface="eth0", index=4)
 
 
 def in_versions(network, *versions):
@@ -29,33 +28,6 @@ def in_versions(network, *versions):
 
 def take(script, at_s, wlan, lte):
     script.networks(in_versions(WLAN, *wlan), in_versions(LTE, *lte), at_s=at_s)
-
-
-def test_what_the_best_network_lacks_goes_over_the_next(script):
-    take(script, 10.0, (6,), (4,))
-    assert script.steering() == [SetDefault("wlan0", {4: "lte0"})]
-    default = script.controller.default
-    four, six = default.decision_of(4), default.decision_of(6)
-    assert six is default.decision
-    assert four.choice.networks == ("lte0",)
-    assert "lte0 is the only usable network" in four.reason
-    assert "wlan0 has no IPv4" in four.reason
-    assert four in script.decisions
-    assert default.is_led_to("lte0", 4)
-    assert not default.is_led_to("wlan0", 4)
-    script.decide(11.0)
-    assert script.steering() == []
-
-
-def test_a_network_loses_a_version_while_it_lives_and_gains_it_again(script):
-    take(script, 10.0, (4, 6), (4, 6))
-    assert script.steering() == []
-    for at_s, lost, left in ((11.0, 4, 6), (12.0, 6, 4)):
-        take(script, at_s, (left,), (4, 6))
-        assert script.steering() == [SetDefault("wlan0", {lost: "lte0"})]
-        take(script, at_s + 0.5, (4, 6), (4, 6))
-        assert script.steering() == [SetDefault("wlan0", {})]
-        assert script.controller.default.others == {}
 
 
 def test_a_version_that_the_host_keeps_is_left_to_it(script):
@@ -83,18 +55,6 @@ def test_a_known_destination_is_led_only_over_networks_that_reach_it(script):
         script.tell(HintGiven(hint, uid=1000))
         assert script.controller.destinations.network_of(prefix, 443) == network
     assert script.steering() == []  # each is the default of its version
-
-
-def test_a_rule_leads_each_version_to_a_network_that_has_it(script):
-    script.networks(in_versions(WLAN, 6), in_versions(LTE, 4, 6), in_versions(ETH, 4), at_s=9.0)
-    rule = RuleRequest(host="updates.example", never=("metered",), addresses=("198.51.100.7", SIX))
-    given = script.tell(RuleSet(1, rule), at_s=10.0)
-    assert led(given) == {("198.51.100.7/32", None): "eth0", (f"{SIX}/128", None): "wlan0"}
-    found = script.controller.ruled.by_version(1)
-    assert {v: (each.network, each.refused) for v, each in found.items()} == {
-        4: ("eth0", ""),
-        6: ("wlan0", ""),
-    }
 
 
 def test_a_rule_that_leaves_a_version_no_network_says_so(script):

@@ -43,19 +43,6 @@ def moved_at(script, at_s, bytes_down=0):
     return [each.strategy for each in script.given(MoveConnection)]
 
 
-def test_a_small_answer_that_is_late_moves(script):
-    assert moved_at(script, 10.0) == []
-    assert str(script.controller.default.decision.choice) == "single(wlan0)"
-    assert moved_at(script, 10.2) == [], "it is not late yet"
-    flow = script.flow()
-    assert flow.waited_s(10.2) == pytest.approx(0.2)
-    assert not flow.late(10.2)
-    # Wi-Fi is expected to take 6.1 s on average: silence is news after twice that.
-    assert flow.late(22.4)
-    assert moved_at(script, 22.5) == [ONLY_LTE], "the minute is what is left"
-    assert not flow.late(22.6), "it goes another way now"
-
-
 def test_silence_is_news_every_200_ms(script):
     moved_at(script, 10.0)
     flow = script.flow()

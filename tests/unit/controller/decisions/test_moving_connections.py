@@ -10,11 +10,10 @@ import pytest
 from kit.controller import KEY, LTE, ONLY_LTE, ONLY_WLAN, TOKEN, WLAN, of_kind
 
 from cedos.controller import events as on
-from cedos.controller.commands import MoveConnection, ReleasePath, SetDefault
+from cedos.controller.commands import MoveConnection, ReleasePath
 from cedos.model import (
     Context,
     Decision,
-    Direction,
     FlowSample,
     SizeEstimate,
     Strategy,
@@ -34,46 +33,6 @@ MOVE = Decision(
     objective="max-s",
     reason="",
 )
-
-
-def test_a_living_connection_moves_when_its_size_is_known(script):
-    flow = script.connection(movable=True)
-    script.told(3000, "default", at_once=True)
-    assert flow.strategy == ONLY_WLAN
-    assert script.steering() == []
-    script.told(5_000_000, at_once=True)
-    (move,) = script.given(MoveConnection)
-    assert move.token == TOKEN
-    assert "lte0" in move.strategy.networks
-    assert flow.strategy == move.strategy
-    assert flow.decision == script.recorded().number
-    assert script.recorded().transfer.flow == KEY
-
-
-def test_a_move_takes_one_decision_and_says_why(script, monkeypatch):
-    asked = []
-    predict = script.model.predict
-    monkeypatch.setattr(
-        script.model, "predict", lambda seen: asked.append(seen["size_bytes"]) or predict(seen)
-    )
-    script.connection(movable=True)
-    script.told(5_000_000, at_once=True)
-    assert len(script.given(MoveConnection)) == 1
-    assert asked == [5_000_000.0]
-    assert script.recorded().reason
-
-
-@pytest.mark.parametrize("spare", ["none yet", "gone"])
-def test_a_connection_without_a_spare_path_stays(script, spare):
-    flow = script.connection(movable=spare == "gone")
-    if spare == "gone":
-        script.tell(on.Steerable(TOKEN, False))
-    script.told(5_000_000, at_once=True)
-    script.decide(10.0)
-    assert flow.strategy == ONLY_WLAN
-    assert script.given(MoveConnection) == []
-    script.tell(on.SubflowJoined(TOKEN, KEY, True), at_s=11.0)
-    assert len(script.given(MoveConnection)) == 1, "at once"
 
 
 def test_a_move_that_was_refused_is_not_counted_and_made_again(script):
@@ -155,18 +114,6 @@ def test_a_program_that_pauses_is_not_held_up(script):
     assert moved.looked(9.5, 0.8, 0.8) == [], "all has come"
 
 
-def test_leaving_a_silent_network_calls_back_at_once(script):
-    moved = Moved(script)
-    moved.flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
-    script.steering()
-    moved.looks(9.5, replace(moved.old, idle_down_s=0.6), moved.new, wlan0={"silence_s": 0.4})
-    assert script.steering() == [
-        SetDefault("lte0", {}),
-        MoveConnection(TOKEN, ONLY_LTE),
-        ReleasePath(TOKEN, "wlan0"),
-    ]
-
-
 def test_a_healthy_network_is_left_without_giving_its_path_up(script):
     moved = Moved(script)
     moved.flow.strategy = ONLY_WLAN
@@ -186,18 +133,6 @@ def test_a_healthy_network_is_left_without_giving_its_path_up(script):
     assert moved.flow.strategy == ONLY_LTE
     assert kinds(9.8) == []
     assert kinds(10.0) == [ReleasePath], "now it has had the time to carry something"
-
-
-def test_a_stalled_connection_calls_back_what_it_leaves_at_once(script):
-    moved = Moved(script)
-    moved.flow.strategy = ONLY_WLAN
-    script.model.alone = True
-    script.model.rate_bps = {"wifi": 20e6, "cellular": 5e6}
-    moved.new = replace(moved.new, bytes_down=5)
-    assert moved.looked(9.5, 0.01, 8.0) == []
-    assert moved.flow.strategy == ONLY_WLAN
-    assert moved.looked(10.1, 0.6, 8.6) == RELEASED
-    assert moved.flow.strategy == ONLY_LTE
 
 
 def test_a_path_that_has_ended_is_not_given_up_again(script):
@@ -305,17 +240,6 @@ def test_a_connection_whose_program_reads_slowly_stays(script):
     assert flow.strategy.networks[0] == "lte0", "a lost network is left"
 
 
-def test_one_that_reads_again_what_then_does_not_come_is_stalled(script):
-    flow = script.connection(movable=True)
-    script.told(5_000_000)
-    look = replace(READS_SLOWLY, idle_down_s=5.0)
-    script.sampled(look)
-    script.sampled(replace(look, unread=False, idle_down_s=5.2), at_s=9.7)
-    assert flow.rate_bps is None, "it is asked for only now"
-    script.sampled(replace(look, unread=False, idle_down_s=6.2), at_s=10.7)
-    assert flow.rate_bps == 0.0
-
-
 def test_a_slow_reader_whose_network_stalls_is_helped_at_once(script):
     """At its own pace no network was sooner: it stayed on one that brought nothing."""
     script.model.rate_bps = {"wifi": 50e6, "cellular": 5e6}
@@ -353,17 +277,6 @@ def test_a_window_that_is_about_to_grow_is_no_full_socket(script):
     for tenth in range(20, 23):  # one that stays so is
         script.sampled(replace(now, bytes_down=13_000_000), at_s=9.5 + tenth / 10)
     assert flow.unread
-
-
-def test_uploads_have_no_reading_pace(script):
-    flow = script.connection(movable=True)
-    script.told(5_000_000, direction=Direction.UP)
-    look = replace(READS_SLOWLY, bytes_down=0, unacknowledged=9)
-    for fifth in range(15):
-        at_s = 9.5 + fifth / 5
-        script.sampled(replace(look, bytes_up=100_000 + 40_000 * fifth), at_s=at_s)
-    assert not flow.pace.sets(12.3)
-    assert flow.rate_bps == pytest.approx(1.6e6)
 
 
 def test_who_tried_whether_one_network_is_enough_comes_back_as_easily(script):

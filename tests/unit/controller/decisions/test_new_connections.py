@@ -3,29 +3,16 @@
 from dataclasses import replace
 
 import pytest
-from kit.controller import LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, Script, size_of
+from kit.controller import LTE, ONLY_WLAN, SERVER, WHY_BARRED, WLAN, size_of
 
 from cedos.controller import events as on
 from cedos.controller.commands import SetDefault, SetDestinations, SetMark
-from cedos.controller.hint import HintRequest, program_mark
+from cedos.controller.hint import HintRequest
 from cedos.model import Direction, SizeEstimate, StrategyKind, Transfer
 
 PLACE = (f"{SERVER}/32", 80)
 HINTED = ("203.0.113.0/24", 443)
-MARK = program_mark(9_001)
 SIZES = on.SizesKnown(SERVER, 80, {Direction.DOWN: size_of(4_000_000, "history")})
-
-
-def test_new_connections_go_where_a_small_transfer_is_quickest():
-    script = Script()
-    assert script.steering() == [SetDefault("wlan0", {})]
-    script.decide(9.0)
-    assert script.steering() == []  # nothing changed, nothing is done or recorded
-    assert [each.number for each in script.decisions] == [5]
-    script.model.rtt_s["wifi"] = 0.5
-    script.decide(10.0)
-    assert script.steering() == [SetDefault("lte0", {})]
-    assert script.controller.default.decision is script.recorded()
 
 
 def test_a_default_that_was_refused_is_set_again(script):
@@ -34,28 +21,6 @@ def test_a_default_that_was_refused_is_set_again(script):
     script.decide(10.0)
     assert script.steering() == [SetDefault("wlan0", {})]
     assert len(script.decisions) == 1, "it is the same decision"
-
-
-def test_a_program_goes_where_its_transfers_are_quickest(script):
-    hint = HintRequest(program="curl", size_bytes=10**7)
-    script.tell(on.HintGiven(hint, uid=1000), at_s=9.0)
-    assert script.controller.programs.led.get(MARK) == "lte0"
-    assert script.steering() == [SetMark(MARK, "lte0")]
-    assert script.recorded().transfer.size == size_of(10**7, "hint")
-    assert script.recorded().transfer.label == hint.label
-    script.decide(10.0)
-    assert script.steering() == []
-    script.model.rate_bps["cellular"] = 1e5
-    script.decide(11.0)
-    assert script.steering() == [SetMark(MARK, "wlan0")]
-    script.tell(on.CommandFailed(SetMark(MARK, "wlan0")))
-    script.decide(12.0)
-    assert script.steering() == [SetMark(MARK, "wlan0")], "it was refused"
-    script.tell(on.HintWithdrawn(1))
-    assert script.steering() == [SetMark(MARK, None)]
-    script.tell(on.HintWithdrawn(1))
-    script.decide(13.0)
-    assert script.steering() == []
 
 
 def test_why_the_default_stands_is_told_by_what_is_known_now(script):
@@ -134,20 +99,6 @@ def test_what_was_refused_is_tried_again_a_second_later_and_then_with_the_next_d
     assert script.given(SetDefault) == []
     script.decide(16.0)
     assert script.given(SetDefault) == [command]
-
-
-@pytest.mark.parametrize("ends", ["in time", "taken back"])
-def test_a_hint_gives_its_destination_a_rule_at_once(script, ends):
-    prefix, port = HINTED
-    hint = HintRequest(destination=prefix, port=port, size_bytes=10**7, lifetime_s=49.0)
-    script.tell(on.HintGiven(hint, uid=1000), at_s=11.0)
-    assert script.controller.destinations.network_of(*HINTED) == "lte0"
-    assert script.steering() == [SetDestinations({HINTED: "lte0"})]
-    if ends == "in time":
-        script.tell(on.TimerFired(), at_s=61.0)
-    else:
-        script.tell(on.HintWithdrawn(1))
-    assert script.steering() == [SetDestinations({HINTED: None})]
 
 
 def test_without_any_network_nothing_is_steered(script):

@@ -125,25 +125,6 @@ ALL = {"wlan0": 0.01, "lte0": 0.02, "eth0": 0.03}
 TWO = {"wlan0": 0.01, "lte0": 0.02}
 
 
-def test_what_finds_no_answer_goes_over_the_best_network_that_lives():
-    place = Place(**ALL)
-    place.connect()
-    commands = place.wait(BEGAN_S + 0.25)
-    assert [each[:2] for each in place.rescued] == [(KEY, "eth0")]  # unmetered, though slower
-    assert 0.2 < place.rescued[0].after_s < LEAST_S, "just before the kernel repeats it"
-    assert give.AskNetwork("wlan0") in commands, "its first packet had no reply there"
-    reason = place.script.recorded().reason
-    assert "no reply to its first packet over wlan0 for 2" in reason
-    assert place.script.recorded().transfer.flow == KEY
-    assert place.script.controller.rescuer.living == {KEY: "eth0"}
-    flow = place.script.flow(KEY)
-    assert place.script.controller.flows.is_rescued(KEY)
-    assert flow.paths[KEY].network == "eth0"
-    ended = place.script.tell(on.FlowClosed(KEY, 121.0, 900, 300, at_s=21.0), at_s=21.0)
-    assert give.EndRescue(KEY) in ended
-    assert place.script.controller.rescuer.living == {}
-
-
 def test_a_packet_lost_where_others_are_answered_is_repeated_there_once():
     place = Place(BOTH, **TWO)
     place.connect()
@@ -217,18 +198,6 @@ def test_time_outs_that_were_refused_are_set_again():
     place.script.tell(on.CommandFailed(give.SetFirstTimeouts(last)))
     place.tell_all(place.script.decide(BEGAN_S))
     assert place.timeouts[-2:] == [last, last]
-
-
-def test_answers_joins_and_others_addresses_need_no_rescue():
-    place = Place(**ALL)
-    join, udp = replace(KEY, local_port=40001), replace(KEY, local_port=40002, protocol="udp")
-    foreign, answered = replace(KEY, local=ip_address("10.0.0.1")), replace(KEY, local_port=40003)
-    place.joins.add(join)
-    place.answered.add(answered)
-    place.connect(join, foreign, udp, answered)
-    place.wait(BEGAN_S + 1.0)
-    assert place.rescued == []
-    assert sorted(place.looks, key=lambda key: key.local_port) == [join, answered], "once each"
 
 
 def test_an_established_subflow_is_not_looked_at():
@@ -313,17 +282,6 @@ def flowing(network, until_s=math.inf):
     return lambda name, at_s: 1e6 * (min(at_s, until_s) - BEGAN_S) if name == network else 0.0
 
 
-def test_while_the_network_delivers_the_packet_waits_in_a_queue():
-    place = Place(BOTH, **TWO)
-    place.received_bytes = flowing("wlan0", until_s=BEGAN_S + 1.5 * LEAST_S)
-    place.connect()
-    place.wait(BEGAN_S + 1.4 * LEAST_S)
-    assert place.rescued == []
-    # The second repetition goes elsewhere, whatever comes.
-    place.wait(BEGAN_S + 2 * LEAST_S)
-    assert [each.network for each in place.rescued] == ["lte0"]
-
-
 def test_a_rescued_packet_stays_where_others_are_carried():
     """Else it is led to and fro between a full network and a dead one, and ends at the dead one."""
     place = Place(BOTH, **TWO)
@@ -334,17 +292,6 @@ def test_a_rescued_packet_stays_where_others_are_carried():
     # Only when two have found no answer there, too, is the first network tried again.
     place.wait(BEGAN_S + 3 * LEAST_S)
     assert [each.network for each in place.rescued] == ["lte0", "wlan0"]
-
-
-def test_without_rescues_no_first_packet_is_watched():
-    script = Script(rescue=False)
-    script.networks(*NETWORKS, at_s=19.0)
-    script.tell(on.FlowOpened(KEY, BEGAN_S, 100.0), at_s=BEGAN_S)
-    script.tell(on.HostDefaultsChanged({}))
-    given = script.wait(BEGAN_S + 1.0)
-    assert not [
-        each for each in given if isinstance(each, give.LookAtFirstPacket | give.SetFirstTimeouts)
-    ]
 
 
 def black_holes(place, user, count, first_port=1024):

@@ -227,17 +227,6 @@ def test_lost_networks(when, closes):
         assert "wlan0 is gone" in silence.script.recorded().reason
 
 
-def test_a_refusal_is_no_end(silence):
-    key = silence.opens()
-    silence.seen[key] = {"unacknowledged": 3}
-    silence.refusing = True
-    silence.run(24.0)
-    assert not [each for each in silence.script.decisions if "was closed" in each.reason]
-    silence.refusing = False
-    silence.run(24.2)
-    assert len(silence.when(key)) == 1
-
-
 @pytest.mark.parametrize("up", [False, True])
 def test_a_lease_of_another_network_s_address_has_nothing_closed_there(silence, up):
     """Wi-Fi's router gave this host LTE's address: connections there counted as Wi-Fi's."""

@@ -46,19 +46,6 @@ def asks_again(script, at_s):
     script.tell(on.HostDefaultsChanged({}), on.TimerFired(), on.TimerFired(), at_s=at_s)
 
 
-def test_no_event_decides_on_more_than_one_destination(script):
-    asks_again(script, 10.0)
-    script.steering()
-    asked = script.model.asked
-    asked.clear()
-    for _ in range(MANY):
-        before = asked.total()
-        script.tell(on.TimerFired())
-        assert asked.total() == before + 1
-    assert led(script.steering()) == dict.fromkeys(PLACES, "lte0"), "they had no verdict: at once"
-    assert set(asked.values()) == {1}, "and each was decided on once"
-
-
 def test_verdicts_are_renewed_in_turn_the_oldest_first(script):
     script.decide(10.0)
     script.model.rate_bps["cellular"] = 1e5
@@ -67,20 +54,6 @@ def test_verdicts_are_renewed_in_turn_the_oldest_first(script):
     assert led(script.wait(11.85)) == dict.fromkeys(PLACES[:9], None)
     asks_again(script, 12.0)  # another reason, before all have had their turn
     assert led(script.wait(12.0 + ROUND_S)) == dict.fromkeys(PLACES[9:], None)
-
-
-def test_destinations_leave_a_network_that_dies_at_once_and_together(script):
-    script.decide(10.0)
-    script.steering()
-    asked = script.model.asked
-    script.networks(WLAN, replace(LTE, up=False), at_s=11.0)
-    asked.clear()
-    script.tell(on.TimerFired())
-    assert not asked, "nothing has to be predicted for that"
-    (left,) = script.given(SetDestinations)
-    assert left.wanted == dict.fromkeys(PLACES, None), "they follow the default"
-    script.networks(WLAN, LTE, at_s=12.0)
-    assert led(script.wait(12.0)) == dict.fromkeys(PLACES, "lte0"), "they had no other verdict"
 
 
 def test_destinations_stay_where_their_verdict_leads_while_the_default_changes(script):
@@ -120,16 +93,6 @@ def test_flows_and_programs_have_their_turn_before_destinations(script):
         assert len(moves) <= 1
         moved += len(moves)
     assert moved == len(keys), "all of them, and at once"
-
-
-def test_a_hint_that_ends_before_its_turn_has_none():
-    script = Script(rescue=False)
-    hint = HintRequest(destination="198.51.100.9", port=80, size_bytes=10**7)
-    script.tell(on.HintGiven(hint, uid=1000), at_s=9.0)
-    asks_again(script, 10.0)
-    (number,) = script.controller.hints.in_force
-    script.tell(on.HintWithdrawn(number), at_s=10.01)
-    assert led(script.wait(12.0)) == {}
 
 
 def test_no_destination_is_led_over_the_network_that_went_last(script):

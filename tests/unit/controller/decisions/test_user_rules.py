@@ -17,7 +17,7 @@ from cedos.controller.outbox import Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
 from cedos.errors import ConfigError
 from cedos.host.monitor.dns_message import parse, question
-from cedos.model import Direction, FlowKey, NetworkKind, StrategyKind
+from cedos.model import Direction, NetworkKind
 
 
 def rules_of(*rules):
@@ -26,48 +26,6 @@ def rules_of(*rules):
     for rule in rules:
         found.set(found.number_for(rule), rule)
     return found
-
-
-def test_the_closest_rule_applies():
-    rules = rules_of(
-        RuleRequest(host="198.51.0.0/16", never=("lte0",)),
-        RuleRequest(host="198.51.100.0/24", only=("lte0",)),
-        RuleRequest(host="198.51.0.0/16", port=22, only=("wlan0",)),
-        RuleRequest(host="updates.example", never=("metered",), addresses=("203.0.113.7",)),
-        RuleRequest(host="2001:db8::/32", never=("lte0",)),
-    )
-    assert rules.of(ip_address("198.51.7.7"), 80) == 1
-    assert rules.of(ip_address("198.51.100.7"), 80) == 2
-    assert rules.of(ip_address("198.51.100.7"), 22) == 3, "a port counts more than any prefix"
-    assert rules.of(ip_address("203.0.113.7"), 443) == 4
-    assert rules.of(ip_address("2001:db8::1"), 443) == 5
-    assert rules.of(ip_address("192.0.2.1"), 443) is None
-
-
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
-        ("wlan0", {"wlan0"}), ("wifi", {"wlan0"}), ("cellular", {"usb0", "usb1"}),
-        ("ethernet", {"eth0"}), ("metered", {"usb0"}), ("wlan", set()),
-    ],
-)  # fmt: skip
-def test_a_rule_names_a_network_a_kind_or_all_metered_ones(word, meant):
-    networks = {
-        "wlan0": (NetworkKind.WIFI, False),
-        "usb0": (NetworkKind.CELLULAR, True),
-        "usb1": (NetworkKind.CELLULAR, False),
-        "eth0": (NetworkKind.ETHERNET, False),
-    }
-    only, never = (
-        {
-            name
-            for name, (kind, metered) in networks.items()
-            if RuleRequest(host="a.example", **{which: (word,)}).allows(name, kind, metered=metered)
-        }
-        for which in ("only", "never")
-    )
-    assert only == meant
-    assert never == networks.keys() - meant
 
 
 def told(name, *addresses, aliases=()):
@@ -81,12 +39,12 @@ def test_a_rule_covers_what_resolvers_say_of_its_name():
     assert rules.on_answer(told("eu.updates.example", "192.0.2.2", "2001:db8::2"))
     assert rules.of(ip_address("192.0.2.2"), 443) == rules.of(ip_address("2001:db8::2"), 80) == 1
     assert rules.of(ip_address("192.0.2.1"), 443) is None
-    for number in range(3 * MOST_ADDRESSES):
+    for number in range(MOST_ADDRESSES + 64):
         rules.on_answer(told("updates.example", f"198.51.{number // 256}.{number % 256}"))
         rules.on_answer(told("eu.updates.example", "192.0.2.2"))  # what is told again stays
     assert len(rules.rules[1].addresses) == MOST_ADDRESSES
     assert rules.of(ip_address("192.0.2.2"), 443) == 1
-    assert rules.of(ip_address("198.51.2.255"), 443) == 1
+    assert rules.of(ip_address("198.51.1.63"), 443) == 1
 
 
 def test_what_programs_follow_is_another_object_after_each_change():
@@ -286,24 +244,6 @@ def test_a_rule_covers_what_was_looked_up_before_it_and_names_of_the_hosts_file(
     assert rules.of(ip_address("192.0.2.2"), 443) is None
     assert rules.hosts_read({"updates.example": [ip_address("10.0.0.8")]})
     assert rules.of(ip_address("10.0.0.8"), 443) == 1
-
-
-def test_of_two_rules_for_one_address_one_applies_everywhere():
-    rules = rules_of(
-        RuleRequest(host="mirror.updates.example", only=("wlan0",), addresses=("192.0.2.1",)),
-        RuleRequest(host="updates.example", only=("lte0",), addresses=("192.0.2.1", "192.0.2.2")),
-        RuleRequest(host="192.0.2.2", only=("eth0",)),
-        RuleRequest(host="192.0.2.0/24", never=("lte0",)),
-    )
-    assert rules.of(ip_address("192.0.2.1"), 443) == 1, "the closest name"
-    assert rules.of(ip_address("192.0.2.2"), 443) == 3, "an address before a name"
-    assert rules.of(ip_address("192.0.2.9"), 443) == 4
-    assert rules.named("eu.mirror.updates.example") == 1
-    assert rules.named("eu.updates.example") == 2
-    # What is steered is what is said.
-    steered = dict(rules.places())
-    for place in ("192.0.2.1", "192.0.2.2"):
-        assert steered[f"{place}/32", None] == rules.of(ip_address(place), 443)
 
 
 def test_where_two_names_lead_to_one_address_both_rules_hold():
@@ -518,18 +458,6 @@ def test_a_docked_laptop_reaches_its_own_subnet_beside_a_rule(rules, networks, l
     assert (known.get((LAN, None)) is None) is not bool(owns)
 
 
-def test_without_an_allowed_network_it_is_refused(ruled):
-    ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0)
-    assert ruled.steering()[0] == give.SetRuled({PLACE: give.NOWHERE})
-    found = ruled.controller.ruled.by_version(1)[4]
-    assert found.network is None
-    assert "connections are refused" in found.decision.reason
-    assert found.decision.choice.kind is StrategyKind.DEFER
-    assert not ruled.controller.ruled.may_use(KEY, "lte0")
-    elsewhere = FlowKey(KEY.local, 1, ip_address("192.0.2.9"), 80)
-    assert ruled.controller.ruled.may_use(elsewhere, "lte0")
-
-
 def test_a_rule_that_could_not_be_changed_is_taken_back_with_the_users(ruled):
     """The kernel still leads its place where the command before did."""
     (command,) = of_kind(give.SetRuled, ruled.networks(replace(WLAN, up=False), LTE, at_s=10.0))
@@ -626,23 +554,6 @@ def test_a_living_connection_stays_where_no_network_is_allowed(script):
     assert steered(script) == [give.SetRuled({PLACE: give.NOWHERE})]
 
 
-def test_an_address_is_led_as_soon_as_a_resolver_tells_it(script):
-    rule = RuleRequest(host="updates.example", never=("wlan0",))
-    assert led(script.tell(on.RuleSet(1, rule), at_s=10.0)) == {}
-    reply = told("dl.updates.example", str(SERVER), "2001:db8::2")
-    assert not script.controller.ruled.rules.at(SERVER)
-    given = script.tell(on.AnswersRead(None, (reply,)), at_s=10.1)
-    assert led(given) == {PLACE: "lte0", ("2001:db8::2/128", None): give.NOWHERE}
-    assert not script.controller.ruled.stand(reply.addresses), "it is not done yet"
-    script.tell(*(on.CommandDone(each) for each in of_kind(give.SetRuled, given)))
-    assert script.controller.ruled.stand(reply.addresses)
-    assert script.tell(on.AnswersRead(None, (reply,)), at_s=10.2) == [], "it stands"
-    assert led(script.tell(on.RuleSet(1, None), at_s=11.0)) == {
-        PLACE: None,
-        ("2001:db8::2/128", None): None,
-    }
-
-
 def test_an_answer_without_news_has_no_place_worked_out_again(script, monkeypatch):
     """With 1,024 addresses under rules such an answer took 19 ms."""
     for n in range(1, 9):
@@ -667,25 +578,6 @@ def portal(script, at_s, *addresses):
     script.decide(at_s)
 
 
-def test_hosts_of_a_portal_lead_over_its_network_until_the_log_in(script):
-    portal(script, 10.0, str(SERVER), "198.51.100.2")
-    given = script.steering()
-    assert led(given) == {PLACE: "wlan0", ("198.51.100.2/32", None): "wlan0"}
-    assert given[-1] == give.SetDefault("lte0", {})
-    decision = script.controller.ruled.decision(KEY)
-    assert decision.reason == (
-        "wlan0 wants a log-in, and 198.51.100.1 is on the way to it."
-        " wlan0 carries nothing but the log-in until then"
-    )
-    assert not script.controller.ruled.may_use(KEY, "lte0"), "no rescue leads it elsewhere"
-    script.now_s = 11.0
-    given = script.checked("wlan0", on.PortalFinding(on.PortalVerdict.FREE, "as it should be"))
-    given += script.wait(11.0)
-    assert led(given) == {PLACE: None, ("198.51.100.2/32", None): None}
-    assert give.SetDefault("wlan0", {}) in given
-    assert script.given(give.KeepRules) == []
-
-
 def test_the_users_rule_counts_before_the_portals(script):
     script.tell(on.RuleSet(1, RuleRequest(host=str(SERVER), only=("lte0",))), at_s=9.0)
     portal(script, 10.0, str(SERVER))
@@ -706,22 +598,6 @@ def test_a_portal_takes_no_host_out_of_the_users_prefix(script, prefix):
     found = led(script.steering())
     assert found.pop((prefix, None)) == "lte0"
     assert list(found) == [("2001:db8::1/128", None)], "another host leads there as before"
-
-
-def test_a_rule_for_a_captive_network_alone_leads_there(script):
-    portal(script, 10.0)
-    script.tell(on.RuleSet(1, NOT_METERED))
-    assert steered(script) == [give.SetRuled({PLACE: "wlan0"})]
-    found = script.controller.ruled.by_version(1)[4]
-    assert found.network == "wlan0"
-    assert found.decision.reason == (
-        "Your rule 1: never metered. wlan0 carries nothing but the log-in until then"
-    )
-    script.known(11.0, wlan0={"available": 0.0})
-    script.decide(11.0)
-    assert steered(script) == [give.SetRuled({PLACE: give.NOWHERE})]
-    found = script.controller.ruled.by_version(1)[4]
-    assert found.decision.reason.endswith("wlan0 does not answer, so connections are refused")
 
 
 def test_a_host_is_explained_by_the_rule_that_applies(script):
