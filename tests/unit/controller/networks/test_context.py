@@ -2,25 +2,13 @@ import math
 
 import pytest
 
-from cedos.controller.events import Witness
 from cedos.controller.networks.context import ContextKeeper
 from cedos.controller.networks.rates import RateSample
-from cedos.model import Direction, Indicator, NetworkLife
+from cedos.model import Direction, Indicator
 
 
 def value(keeper, name, now_s, network="wlan0"):
     return keeper.snapshot(now_s).networks[network][name].value
-
-
-def test_rtt_is_the_median_of_the_last_moments_and_its_minimum_of_a_longer_window():
-    keeper = ContextKeeper(rtt_window_s=2.0, rtt_min_window_s=10.0)
-    for at_s, rtt_s in ((1.0, 0.010), (8.0, 0.050), (9.0, 0.030), (9.5, 0.040)):
-        keeper.observe_ping("wlan0", rtt_s, at_s)
-    assert value(keeper, "rtt_s", 10.0) == 0.040
-    assert value(keeper, "rtt_min_s", 10.0) == 0.010
-    assert value(keeper, "rtt_min_s", 11.5) == 0.030
-    found = keeper.snapshot(10.0).networks["wlan0"]["rtt_s"]
-    assert (found.measured_at_s, found.active) == (9.5, True)
 
 
 def test_a_round_trip_that_is_told_late_counts_at_its_instant_and_is_not_the_newest():
@@ -39,26 +27,6 @@ def test_an_impossible_rtt_is_ignored(nonsense):
     assert keeper.snapshot(2.0).networks.get("wlan0", {}) == {}
 
 
-def test_available_is_what_is_up_and_not_condemned():
-    keeper = ContextKeeper(pings=3)
-    keeper.observe_up("wlan0", True, 0.0)
-    assert value(keeper, "available", 0.0) == 1.0
-    for at_s in (1.0, 2.0, 3.0):
-        keeper.observe_ping("wlan0", None, at_s)
-        assert value(keeper, "available", at_s) == 1.0, "pings may be dropped"
-    keeper.liveness("wlan0").missed(Witness.NAME, 4.0)
-    assert value(keeper, "available", 4.0) == 0.0
-    assert keeper.snapshot(4.0).verdicts["wlan0"].life is NetworkLife.DEAD
-    keeper.observe_ping("wlan0", 0.01, 5.0)
-    assert value(keeper, "available", 5.0) == 1.0
-    keeper.observe_up("wlan0", False, 6.0)
-    assert value(keeper, "available", 6.0) == 0.0
-    # What was lost on the old attachment is not held against the new one.
-    keeper.observe_up("wlan0", True, 7.0)
-    assert "ping_loss" not in keeper.snapshot(7.0).networks["wlan0"]
-    assert value(keeper, "available", 7.0) == 1.0
-
-
 def test_a_radio_without_a_connection_is_dead_until_it_has_one():
     keeper = ContextKeeper()
     keeper.observe_up("lte0", True, 0.0)
@@ -67,25 +35,6 @@ def test_a_radio_without_a_connection_is_dead_until_it_has_one():
         verdict = keeper.snapshot(at_s).verdicts["lte0"]
         assert verdict.condemned is (available == 0.0)
         assert value(keeper, "available", at_s, "lte0") == available
-
-
-def test_past_rates_come_from_what_set_the_pace_and_least_ones_from_counters():
-    keeper = ContextKeeper()
-    for second in range(4):
-        keeper.observe_bytes("lte0", second * 1_000_000, second * 250_000, float(second))
-    known = keeper.snapshot(4.0).networks["lte0"]
-    assert known["delivery_down_bps"].value == pytest.approx(8e6)
-    assert known["delivery_up_bps"].value == pytest.approx(2e6)
-    assert "past5_bps" not in known
-    keeper.observe_delivery(
-        "lte0",
-        {
-            Direction.DOWN: RateSample(3.5, 4.0, 1_000_000, saturated=True),
-            Direction.UP: RateSample(3.5, 4.0, 100_000, saturated=True),
-        },
-    )
-    assert value(keeper, "past5_bps", 4.0, "lte0") == pytest.approx(16e6)
-    assert value(keeper, "past5_up_bps", 4.0, "lte0") == pytest.approx(1.6e6)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 from cedos.controller.events import FlowClosed
 from cedos.controller.networks import delivery
 from cedos.controller.networks.delivery import DeliveryWatch
-from cedos.controller.networks.rates import RateSample
 from cedos.model import Direction, FlowKey, FlowSample, Network, NetworkKind
 from predictors.inputs import naive_time_s
 
@@ -107,38 +106,6 @@ def test_what_fits_on_the_path_is_told_by_its_least_round_trip():
     assert found.saturated
 
 
-def test_who_pauses_does_not_show_what_the_network_carries():
-    watched = Watched(KEY)
-    watched.down(replace(RECEIVING, bytes_down=500_000))
-    paused = watched.down(replace(RECEIVING, bytes_down=600_000, idle_down_s=0.11))
-    assert not paused.saturated
-    assert paused.end_s == pytest.approx(1.09), "it is known when the last data came"
-    resumed = watched.down(replace(RECEIVING, bytes_down=700_000))
-    assert not resumed.saturated
-
-
-def test_who_stood_still_begins_anew():
-    watched = Watched(KEY)
-    watched.down(replace(RECEIVING, bytes_down=500_000))
-    watched.down(replace(RECEIVING, bytes_down=500_000, idle_down_s=0.3))
-    watched.down(replace(RECEIVING, bytes_down=540_000))
-    found = watched.down(replace(RECEIVING, bytes_down=840_000))
-    assert not found.saturated
-    found = watched.down(replace(RECEIVING, bytes_down=1_140_000))
-    assert found.saturated
-
-
-def test_what_ended_between_two_samples_counts():
-    watched = Watched(KEY)
-    watched.sample()
-    watched.watch.on_open(OTHER, 1.05)
-    whole = replace(RECEIVING, key=OTHER, bytes_down=100_000, rtt_min_s=None)
-    watched.watch.on_close(end(whole, 1.2, idle_down_s=0.05))
-    found = watched.down()
-    assert found == RateSample(1.05, pytest.approx(1.15), 100_000, saturated=False)
-    assert watched.down() is None, "it is counted once"
-
-
 def test_of_a_short_transfer_counts_what_came_past_its_slow_start():
     """A Wi-Fi of 50 Mbit/s: the first three of five round trips of 14 ms carry a third of it."""
     took_s = naive_time_s(300_000, 0.014, 50e6)
@@ -235,18 +202,6 @@ def test_the_least_round_trip_is_that_of_all_flows_of_a_network_and_of_a_minute(
     assert found.queue_empty, "it may be far away by now"
 
 
-def test_an_upload_needs_something_under_way():
-    watched = Watched(KEY)
-    watched.up(SENDING)
-    found = watched.up(replace(SENDING, bytes_up=75_000))
-    assert found.saturated
-    assert found.rate_bps == pytest.approx(1e6)
-    slack = watched.up(replace(SENDING, bytes_up=100_000, unacknowledged=0))
-    assert not slack.saturated
-    after = watched.up(replace(SENDING, bytes_up=125_000))
-    assert not after.saturated
-
-
 def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carries():
     watched = Watched(KEY)
     watched.up(replace(SENDING, bytes_up=500_000))
@@ -260,16 +215,6 @@ def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carri
     assert not again.saturated
     found = watched.up(replace(SENDING, bytes_up=1_190_000))
     assert found.saturated
-
-
-def test_both_ways_are_apart_and_strangers_are_left_out():
-    watched = Watched(KEY, OTHER)
-    stranger = replace(KEY, local=ip_address("172.17.0.2"))
-    watched.watch.on_open(stranger, 0.8)
-    both = replace(SENDING, bytes_down=50_000)
-    found = watched.sample(both, replace(RECEIVING, key=stranger))
-    assert set(found) == {Direction.DOWN, Direction.UP}
-    assert found[Direction.DOWN].carried_bytes == 50_000
 
 
 def test_ended_flows_leave_nothing_behind(monkeypatch):

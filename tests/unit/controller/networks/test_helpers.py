@@ -42,17 +42,6 @@ def test_each_helper_has_the_bytes_of_its_address():
     assert (counted.of("helper-1"), counted.of("helper-2")) == ((1500, 10), (300, 3))
 
 
-def test_connections_add_up_and_their_ends_count():
-    counted = counting(1)
-    counted.on_samples([sample(1, 1000, 10), sample(1, 200, 2, port=4001)])
-    counted.on_close(FlowClosed(key(1), 100.0, 1600, 20))
-    counted.on_close(FlowClosed(key(1, 4002), 100.0, 50, 5))  # too short to be seen alive
-    assert counted.of("helper-1") == (1600 + 200 + 50, 20 + 2 + 5)
-    # The same ports again are another connection.
-    counted.on_samples([sample(1, 100, 1)])
-    assert counted.of("helper-1") == (1950, 28)
-
-
 def test_what_begins_after_the_daemon_s_start_counts_whole():
     """Short connections by a helper of before the start, or a reload, were never charged."""
     counted = counting(1, at_the_start=True)

@@ -138,16 +138,6 @@ def test_these_witnesses_make_this_state(name):
     assert liveness.verdict(at_s).life is life
 
 
-def test_a_verdict_says_why_and_since_when():
-    liveness, _ = played("0 ping heard\n9 ping lost 7 3\n10 name lost 8")
-    verdict = liveness.verdict(10.0)
-    assert verdict.why == "no answer to pings and look-ups"
-    assert verdict.since_s == 7.0
-    liveness, _ = played("1 page box\n2 connection lost 1\n31 page box")
-    verdict = liveness.verdict(31.0)
-    assert (verdict.why, verdict.page, verdict.since_s) == ("another page came", "http://gw/", 1.0)
-
-
 def test_pings_that_are_never_answered_are_not_sent_any_more():
     liveness = Liveness(3)
     for at_s in range(5):

@@ -7,8 +7,8 @@ import pytest
 from kit.controller import KEY, LTE, WLAN, Script, of_kind
 
 from cedos.controller import events as on
-from cedos.controller.commands import AskName, AskNetwork, RescueFlow, TellVerdict
-from cedos.model import FlowKey, FlowSample, NetworkLife
+from cedos.controller.commands import AskNetwork, RescueFlow, TellVerdict
+from cedos.model import FlowKey, FlowSample
 
 GATEWAY = ip_address("10.0.0.1")
 
@@ -108,28 +108,6 @@ def test_who_drops_pings_and_answers_by_udp_lives(script, remote, bytes_down, li
         script.tell(on.Witnessed("wlan0", False, witness, 200.0))
     available = known(script, "available")
     assert available.value == float(lives)
-
-
-@pytest.mark.parametrize(
-    ("answer", "life"),
-    [
-        (True, NetworkLife.ALIVE),
-        (False, NetworkLife.DEAD),
-        (None, NetworkLife.UNKNOWN),  # the resolver refuses: that tells nothing
-    ],
-)
-def test_a_network_whose_pings_are_lost_is_asked_for_names(answer, life):
-    script = Script()
-    for second in range(9, 16):
-        lost = on.PingEnded("wlan0", None, second - 1.0, float(second))
-        assert of_kind(AskName, script.tell(lost, at_s=float(second))) == [AskName("wlan0")]
-        if answer is not None:
-            at_s = second + 0.1
-            script.tell(on.Witnessed("wlan0", answer, on.Witness.NAME, at_s, second), at_s=at_s)
-    assert script.controller.context(script.now_s).verdicts["wlan0"].life is life
-    # (Pings that are never answered while names are need not be sent.)
-    drops = script.controller.networks.keeper.liveness("wlan0").drops_pings
-    assert drops is (life is NetworkLife.ALIVE)
 
 
 def test_a_lost_ping_of_a_network_that_is_gone_asks_for_nothing(script):

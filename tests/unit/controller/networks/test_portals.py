@@ -18,26 +18,6 @@ NO_NAMES = PortalFinding(PortalVerdict.SILENT, "names are not answered", witness
 FILTERED = PortalFinding(PortalVerdict.FILTERED, "page.test leads to 0.0.0.0 there")
 
 
-def test_each_new_network_is_checked_once(desk):
-    told = desk.listen({"home": FREE, "phone": FREE})
-    watch = told.watch
-    told.networks(desk.wifi, desk.lte, replace(desk.lte, name="off", up=False))
-    told.until(lambda: len(told.checks) == 2)
-    told.networks(desk.wifi, desk.lte)
-    told.wait(0.05)
-    assert len(told.checks) == 2
-    assert told.life() is NetworkLife.ALIVE
-    # Another attachment is another network; so is another access point.
-    told.networks(replace(desk.wifi, next_hops=(NextHop(4, ip_address("10.0.1.254")),)), desk.lte)
-    told.until(lambda: len(told.checks) == 3)
-    watch.recheck(told.now_s, "phone")
-    told.until(lambda: len(told.checks) == 4)
-    watch.recheck(told.now_s)
-    told.until(lambda: len(told.checks) == 6)
-    assert told.problems == []
-    assert told.shaken == []
-
-
 def test_a_network_whose_router_is_another_one_each_moment_is_not_checked_each_time(desk):
     """A neighbour that announces itself by turns had 65 checks made a second, also of a metered one."""
     told = desk.listen({"home": FREE, "phone": FREE})

@@ -26,18 +26,6 @@ def values(rates):
     return {name: indicator.value for name, indicator in rates.indicators().items()}
 
 
-def test_the_mean_of_each_span():
-    found = values(fed([*([2.0] * 5), *([4.0] * 4), 6.0]))
-    assert found == pytest.approx(
-        {
-            "past1_bps": 6e6,
-            "past5_bps": 22e6 / 5,
-            "past10_bps": 32e6 / 10,
-            "delivery_down_bps": 6e6,
-        }
-    )
-
-
 def test_what_somebody_else_held_back_is_no_rate_and_leaves_the_last_one():
     rates = fed([8.0, 8.0])
     rates.observe(RateSample(2.0, 3.0, 10_000, saturated=False))

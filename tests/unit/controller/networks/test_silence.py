@@ -1,4 +1,3 @@
-from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 from math import inf
 
@@ -119,20 +118,6 @@ def test_a_long_queue_does_not_hide_that_nothing_comes(world, trips, patience_s)
     assert patience_s < silent_after_s <= patience_s + 0.4
 
 
-def test_a_pause_between_two_transfers_is_no_silence(world):
-    world.check()
-    # It ends, and nobody looks while there is nothing to look at; a second later the next one begins.
-    world.flows = LivingFlows()
-    world.flows.networks_changed([WLAN, LTE])
-    world.now_s += 1.0
-    later = FlowKey(KEY.local, 4001, KEY.remote, 80)
-    world.flows.on_open(FlowOpened(later, world.now_s, 100.0 + world.now_s))
-    world.flows.on_size(SizeLearned(later, Direction.DOWN, SizeEstimate(9000, 9000, 9000, "hint")))
-    sample = FlowSample(later, world.now_s, 1, None, 0.03, 0.03, 1e6, 0, 100, 0, inf, 100, inf)
-    world.flows.on_samples([sample], world.now_s)
-    assert world.silence.check(world.flows.path_waits(), {}, {}, RTTS, world.now_s) == {}
-
-
 def test_how_long_a_silence_lasted_is_remembered_for_a_while(world):
     world.check()
     for _ in range(4):
@@ -141,23 +126,3 @@ def test_how_long_a_silence_lasted_is_remembered_for_a_while(world):
     (lasted_s,) = world.silence.pauses(world.now_s)["wlan0"]
     assert lasted_s == pytest.approx(1.0)
     assert world.silence.pauses(world.now_s + 700.0) == {}
-
-
-def test_a_host_before_the_router_neither_tells_that_a_network_lives_nor_that_it_is_silent(world):
-    disk = replace(KEY, remote=ip_address("10.0.0.9"))
-
-    def copies(world, *, idle_s, unacknowledged):
-        sample = FlowSample(
-            disk, world.now_s + 0.2, 1, None, 3e-4, 3e-4, 1e6, 10**6, 100, 0,
-            idle_s, unacknowledged, idle_s,
-        )  # fmt: skip
-        world.flows.on_samples([sample], world.now_s + 0.2)
-
-    for _ in range(3):  # it was switched off
-        copies(world, idle_s=world.now_s + 1.0, unacknowledged=9_000)
-        assert world.check() == {}
-    asked_at_s = world.now_s + 0.1
-    for _ in range(3):  # its data come, and no ping from behind the router is answered
-        copies(world, idle_s=0.0, unacknowledged=0)
-        silent = world.check(arrives=False, done=True, wlan0=asked_at_s)
-    assert silent == {"wlan0": pytest.approx(0.5)}
