@@ -49,20 +49,6 @@ def test_a_check_of_our_own_says_nothing_of_how_well_transfers_are_expected():
     assert ends(script, replace(KEY, local_port=4002)).prediction is not None
 
 
-def test_the_record_of_a_flow_names_its_decision_and_whether_it_had_a_choice():
-    script = Script()
-    script.tell(FlowOpened(KEY, 9.0, 100.0), at_s=9.0)
-    script.tell(FlowClosed(KEY, 101.0, 900, 300, at_s=10.0), at_s=10.0)
-    (ended,) = script.given(RecordFlow)
-    assert ended.chosen
-    assert ended.record.decision == 5
-    served = replace(KEY, local_port=22)
-    script.tell(FlowOpened(served, 11.0, 102.0, incoming=True), at_s=11.0)
-    script.tell(FlowClosed(served, 103.0, 900, 300, at_s=12.0), at_s=12.0)
-    (ended,) = script.given(RecordFlow)
-    assert not ended.chosen, "another host began it"
-
-
 @pytest.mark.parametrize("local", ["10.1.0.2", "10.8.0.2"], ids=["bound to LTE", "of a VPN"])
 def test_what_followed_no_decision_had_no_choice(local):
     """Wi-Fi was chosen, the program went over LTE all the same: no demand, and no seconds saved."""

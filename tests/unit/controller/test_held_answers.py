@@ -9,7 +9,6 @@ from kit.controller import KEY, LTE, WLAN, Script, led, of_kind, size_of
 from cedos.controller import events as on
 from cedos.controller.commands import (
     HoldAnswers,
-    KeepRules,
     LookUpName,
     ReleaseAnswer,
     SetRuled,
@@ -98,16 +97,6 @@ def script():
     return Held()
 
 
-def test_answers_wait_while_a_rule_is_for_a_name():
-    script = Script()
-    assert of_kind(HoldAnswers, script.tell(on.RuleSet(1, RULE))) == [HoldAnswers(True)]
-    assert of_kind(HoldAnswers, script.tell(on.RuleSet(2, RULE))) == []
-    assert of_kind(HoldAnswers, script.tell(on.RuleSet(1, None))) == []
-    assert of_kind(HoldAnswers, script.tell(on.RuleSet(2, None))) == [HoldAnswers(False)]
-    prefix = RuleRequest(host="198.51.100.0/24", never=("lte0",))
-    assert of_kind(HoldAnswers, script.tell(on.RuleSet(1, prefix))) == []
-
-
 def test_people_are_told_if_answers_cannot_wait():
     script = Script()
     (command,) = of_kind(HoldAnswers, script.tell(on.RuleSet(1, RULE)))
@@ -132,17 +121,6 @@ def test_no_answer_waits_where_nothing_may_be_changed():
     script = Script(dry_run=True)
     assert of_kind(HoldAnswers, script.tell(on.RuleSet(1, RULE))) == []
     assert not script.controller.answers.problems
-
-
-def test_an_answer_passes_once_its_route_stands(script):
-    assert script.tell(on.AnswersRead(1, (answer("other.example", "203.0.113.9"),))) == [
-        ReleaseAnswer(1, True)
-    ]
-    given = script.tell(on.AnswersRead(3, (answer("dl." + HOST, "203.0.113.1"),)))
-    (led,) = of_kind(SetRuled, given)
-    assert of_kind(ReleaseAnswer, given) == [], "the kernel has not done it yet"
-    assert script.tell(on.CommandDone(led)) == [ReleaseAnswer(3, True)]
-    assert script.addresses == ("203.0.113.1",)
 
 
 def test_an_answer_with_more_addresses_than_its_rule_has_room_for_is_dropped(script):
@@ -420,15 +398,3 @@ def test_an_address_that_another_rule_takes_meanwhile_does_not_stand_yet(script)
     (both,) = of_kind(SetRuled, script.wait(script.now_s + 0.2))
     assert both.wanted == {("203.0.113.1/32", None): ""}
     assert script.tell(on.CommandDone(both)) == [ReleaseAnswer(3, True)]
-
-
-def test_what_was_learnt_is_written_with_the_change_of_rules(script):
-    (first,) = of_kind(SetRuled, script.tell(on.AnswersRead(1, (answer(HOST, "203.0.113.1"),))))
-    script.given(KeepRules)
-    for number in range(2, 30):
-        script.tell(on.AnswersRead(None, (answer(HOST, f"203.0.113.{number}"),)))
-    assert script.given(KeepRules) == []
-    script.tell(on.CommandDone(first))
-    script.pass_s(0.5)
-    (kept,) = script.given(KeepRules)
-    assert len(kept.rules["1"]["addresses"]) == 29

@@ -82,19 +82,6 @@ def test_its_connections_are_neither_rescued_nor_closed_nor_do_they_teach_destin
     assert script.flow(KEY).paths[KEY].network == "helper-1"
 
 
-def test_what_it_carries_is_its_own_rate_and_none_of_its_link():
-    script = Street()
-    script.tell(on.FlowOpened(KEY, 9.0, 109.0), at_s=9.0)
-    for second in range(10, 16):
-        down = 500_000 * (second - 9)
-        script.looked(down, float(second))
-        script.tell(on.CountersRead("wlan0", down, 1000), at_s=float(second))
-    known = script.context().networks
-    assert 3.5e6 < known["helper-1"]["past5_bps"].value < 4.5e6
-    assert "past5_bps" not in known["wlan0"]
-    assert script.controller.networks.by_helpers.of("helper-1") == (3_000_000, 300)
-
-
 def test_the_next_neighbour_of_its_name_is_another_network():
     script = Street()
     script.looked(500_000, 10.0)

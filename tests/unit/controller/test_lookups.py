@@ -94,16 +94,6 @@ def test_a_resolver_that_answers_shows_that_its_network_lives_unless_that_lies(s
     assert script.controller.networks.heard_at_s["wlan0"] == 9.1
 
 
-def test_silence_is_answered_over_another_network(script):
-    script.ask()
-    script.pass_s(0.29)
-    assert not script.asked
-    script.pass_s(0.02)
-    assert script.asked == [("lte0", LTE0.gateways[0])]
-    assert script.answered == [(KEY, 7, 1)]
-    assert script.lookups.problems == [SILENT]
-
-
 def test_questions_to_a_silent_resolver_are_asked_elsewhere_until_it_is_in_time(script):
     script.ask()
     script.pass_s(0.4)
@@ -117,18 +107,6 @@ def test_questions_to_a_silent_resolver_are_asked_elsewhere_until_it_is_in_time(
     script.ask(number=11)
     script.pass_s(0.2)
     assert len(script.answered) == 2, "and is waited for again"
-
-
-def test_the_first_of_two_answers_counts(script):
-    script.says = None
-    script.ask()
-    asked = of_kind(AskResolver, script.wait(script.now_s + 0.31))
-    script.answer(7)
-    late = on.ResolverReplied(KEY, 7, asked[0].attempt, False)
-    assert of_kind(AnswerLookup, script.tell(late)) == []
-    # Neither is an attempt for an earlier question with this number believed.
-    script.ask("other.example")
-    assert of_kind(AnswerLookup, script.tell(late)) == []
 
 
 def test_a_name_that_others_refuse_is_answered_late_and_with_a_failure(script):
@@ -169,17 +147,6 @@ def test_refusals_of_a_name_that_was_found_are_believed(script, refused_first, a
     given = script.tell(*(reversed(replies) if refused_first else replies))
     answers = of_kind(AnswerLookup, given)
     assert sorted((each.number, each.attempt) for each in answers) == [(1, 1), (2, 2)]
-
-
-def test_a_network_that_lies_is_down_or_unknown_is_not_asked(script):
-    script.captive("lte0")
-    script.ask()
-    script.pass_s(0.6)
-    script.tell(on.NetworksChanged((WLAN0, replace(LTE0, up=False))))
-    script.ask(number=8)
-    script.ask(number=9, interface="tun0")
-    script.pass_s(0.6)
-    assert script.asked == []
 
 
 def test_a_flood_of_questions_is_bounded(script):

@@ -91,21 +91,6 @@ def test_a_flow_is_looked_at_until_nothing_has_come_for_a_second(script):
     assert known.worth_a_look({}), "it sends"
 
 
-def test_a_network_that_dies_or_returns_counts_at_once(script):
-    script.tell(on.ProvidersRead(), at_s=9.0)
-    assert script.decided(9.0) == [9.0]
-    script.tell(on.ProvidersRead(), at_s=10.0)
-    assert script.decided(10.1) == []
-    script.known(10.2, wlan0={"available": 0.0})
-    script.tell(on.ProvidersRead())
-    assert script.decided(10.3) == [10.2]
-    script.tell(on.ProvidersRead(), at_s=10.4)
-    assert script.decided(10.5) == []
-    script.known(11.6, wlan0={"available": 1.0})
-    script.tell(on.ProvidersRead())
-    assert script.decided(12.0) == [11.6]
-
-
 URGENT = {
     "a spent budget": [*spent("lte0")],
     "another default": [on.HostDefaultsChanged({})],
@@ -158,17 +143,6 @@ def test_a_burst_is_one_decision_a_tenth_of_a_second_after_the_last(script):
     assert script.decided(9.3) == [9.1]
     script.tell(urgent, at_s=9.3)
     assert script.decided(9.3) == [9.3]
-
-
-def test_a_timer_that_is_early_or_fires_twice_does_no_harm(script):
-    script.tell(on.HostDefaultsChanged({}), at_s=9.0)
-    assert script.decided(9.0) == [9.0]
-    script.decide(9.05)
-    assert script.decided_at_s == []
-    script.wait(9.2)
-    script.decide(9.4)
-    script.decide(9.4)
-    assert script.decided_at_s == [9.1, 9.4]
 
 
 # -- looks ------------------------------------------------------------------------------------

@@ -212,20 +212,6 @@ def test_the_nearer_the_end_the_sooner_it_is_counted(script):
     assert script.use(20e6) is None, "spent"
 
 
-def test_a_budget_that_counts_other_networks_than_before_bars_none_that_is_unspent(script):
-    script.budgets = [replace(DATA, networks=("lte0",))]
-    script.use(1e9, 100.0)
-    assert script.barred == ["lte0"]
-    script.budgets, script.spent = [replace(DATA, networks=("wlan0",))], {"data": 0.0}
-    assert script.use() is None, "nor is it looked at as often as lte0 was quick"
-    assert script.barred == []
-    script.budgets = []
-    script.use()
-    script.budgets, script.spent = [replace(DATA, networks=("lte0",))], {"data": 1e9}
-    script.use()
-    assert script.barred == ["lte0"]
-
-
 def test_a_network_that_cannot_be_opened_again_is_told_of_though_no_budget_is_left(script):
     script.use(1e9)
     script.refuses, script.budgets = "iptables does not end", []

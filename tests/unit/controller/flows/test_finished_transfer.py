@@ -126,17 +126,6 @@ def test_a_kept_connection_that_asks_again_is_more_than_one_transfer():
     assert kept.took_s(60.0, 20_100, 840, 3.0) is None
 
 
-def test_who_waits_for_the_rest_of_an_answer_waits_for_the_network():
-    kept = Kept(tls=False)
-    kept.look(12.0, 20_000, 800, 1.8)  # it stands still, and goes on
-    kept.look(13.0, 25_000, 840, 0.1)  # a larger window was granted
-    assert kept.took_s(13.4, 30_000, 870, 0.2) == pytest.approx(3.2), "the end was said, too"
-    kept = Kept(tls=False)
-    kept.look(12.0, 0, 800, 1.8, 800)  # what was asked has not arrived
-    kept.look(13.0, 0, 900, 1.0)  # its server thinks
-    assert kept.took_s(14.0, 30_000, 900, 0.5) == pytest.approx(3.5)
-
-
 def test_a_handshake_of_tls_is_no_part_of_what_predictors_know():
     assert Kept().took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.08)
     assert Kept(tls=False).took_s(10.5, 30_000, 800, 0.4) == pytest.approx(0.1)

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from ipaddress import ip_address
-from math import inf
 
 import pytest
 from hypothesis import given, strategies
@@ -55,80 +54,12 @@ def flows():
     return flows
 
 
-def test_a_plain_flow_becomes_a_record_when_it_ends(flows):
-    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_size(size(FIRST, 5000))
-    record = flows.on_close(FlowClosed(FIRST, 102.0, 5200, 80, rtt_s=0.03))
-    assert (record.token, record.started_unix_s, record.ended_unix_s) == (None, 100.0, 102.0)
-    (path,) = record.subflows
-    assert (path.network, path.bytes_down, path.bytes_up, path.rtt_s) == ("wlan0", 5200, 80, 0.03)
-    assert record.size.median_bytes == 5000
-    assert len(flows) == 0
-
-
-def test_subflows_are_one_flow_that_ends_with_the_last(flows):
-    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_open(FlowOpened(SECOND, 1.1, 100.1))  # its token is told a moment later
-    flow = flows.joined(TOKEN, FIRST, 1.1)
-    assert flows.joined(TOKEN, SECOND, 1.2) is flow
-    assert len(flows) == 1
-    assert [path.network for path in flow.paths.values()] == ["wlan0", "lte0"]
-    flows.on_samples([sample(FIRST, 1000, token=TOKEN), sample(SECOND, 500, token=TOKEN)], 2.0)
-    assert flow.carried_bytes(Direction.DOWN) == 1500
-    assert flows.on_close(FlowClosed(SECOND, 103.0, 600, 0)) is None
-    record = flows.on_close(FlowClosed(FIRST, 104.0, 2000, 50))
-    assert record.token == TOKEN
-    assert sum(path.bytes_down for path in record.subflows) == 2600
-    assert record.ended_unix_s == 104.0
-
-
-def test_a_download_that_receives_tells_its_rate_and_one_that_waits_is_stalled(flows):
-    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_size(size(FIRST, 1_000_000))
-    flows.on_samples([sample(FIRST, 100_000)], 2.0)
-    assert flow.rate_bps is None  # one look is no rate
-    flows.on_samples([sample(FIRST, 225_000)], 3.0)
-    assert flow.rate_bps == pytest.approx(1e6)
-    flows.on_samples([sample(FIRST, 225_000, idle_down_s=0.9)], 4.0)
-    assert flow.rate_bps == 0.0, "it has waited since the first look"
-
-
 def test_nothing_is_said_of_a_flow_whose_program_may_be_pausing(flows):
     flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
     flows.on_size(size(FIRST, 1_000_000, "history"))
     flows.on_samples([sample(FIRST, 100_000)], 2.0)
     flows.on_samples([sample(FIRST, 100_000, idle_down_s=0.9)], 3.0)
     assert flow.rate_bps is None
-
-
-def test_networks_are_idle_since_bytes_last_moved_over_them(flows):
-    assert flows.idle_s(1.0) == {}
-    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_samples([sample(FIRST, 1000)], 2.0)
-    flows.on_samples([sample(FIRST, 1000)], 3.0)  # nothing new
-    assert flows.idle_s(5.0) == {"wlan0": 3.0}
-    flows.on_close(FlowClosed(FIRST, 106.0, 1200, 0, at_s=6.0))
-    assert flows.idle_s(6.5) == {"wlan0": 0.5}
-
-
-def test_a_stall_is_known_between_two_samples_of_a_second(flows):
-    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_size(size(FIRST, 1_000_000))
-    rates = []
-    for tenths, (down, idle_s) in enumerate(
-        [
-            (1000, 0.01),
-            (50_000, 0.01),
-            (100_000, 0.01),
-            (100_000, 0.2),
-            (100_000, 0.4),
-            (100_000, 0.6),
-        ]
-    ):
-        flows.on_samples([sample(FIRST, down, idle_down_s=idle_s)], 2.0 + 0.2 * tenths)
-        rates.append(flow.rate_bps)
-    assert rates[-1] == 0.0
-    assert 0.0 not in rates[:-2]
 
 
 def test_an_upload_without_acknowledgements_is_stalled(flows):
@@ -142,29 +73,6 @@ def test_an_upload_without_acknowledgements_is_stalled(flows):
     assert flow.rate_bps == 0.0
 
 
-def test_a_move_forgets_the_rate_of_the_way_before(flows):
-    flow = flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flows.on_size(size(FIRST, 1_000_000))
-    flows.on_samples([sample(FIRST, 100_000)], 2.0)
-    flows.on_samples([sample(FIRST, 200_000)], 3.0)
-    assert flow.rate_bps is not None
-    flow.forget_rate()
-    flows.on_samples([sample(FIRST, 210_000)], 3.2)
-    assert flow.rate_bps is None, "too early to say"
-
-
-def test_what_has_bytes_to_come_shares_its_network(flows):
-    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    assert flows.competing(1.1) == {}
-    flows.on_size(size(FIRST, 2_000_000))
-    (new,) = flows.competing(1.1)["wlan0"][Direction.DOWN]
-    assert (new.flow, new.remaining_bytes, new.rate_bps) == (FIRST, 2_000_000, inf)
-    flows.on_samples([sample(FIRST, 100_000)], 1.2)
-    flows.on_samples([sample(FIRST, 600_000)], 2.2)
-    (going,) = flows.competing(2.2)["wlan0"][Direction.DOWN]
-    assert (going.remaining_bytes, going.rate_bps) == (1_400_000, pytest.approx(4e6))
-
-
 @pytest.mark.parametrize(
     "last", [sample(FIRST, 1_995_000), sample(FIRST, 600_000, idle_down_s=3.0)]
 )
@@ -173,17 +81,6 @@ def test_what_is_nearly_over_or_pauses_shares_nothing(last, flows):
     flows.on_size(size(FIRST, 2_000_000))
     flows.on_samples([last], 2.0)
     assert flows.competing(2.0) == {}
-
-
-def test_over_two_networks_each_has_half_of_it(flows):
-    flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    flow = flows.on_size(size(FIRST, 2_000_000))
-    flow.strategy = Strategy(StrategyKind.MPTCP, ("wlan0", "lte0"))
-    found = flows.competing(1.1)
-    assert {name: of[Direction.DOWN][0].remaining_bytes for name, of in found.items()} == {
-        "wlan0": 1_000_000,
-        "lte0": 1_000_000,
-    }
 
 
 def test_a_flow_is_alone_where_nothing_else_was_or_is_carried(flows):
@@ -212,22 +109,6 @@ def test_whether_a_flow_tried_fewer_networks_and_came_back(flows):
 
 def named(key, name="a.example"):
     return replace(size(key, 3000, "default"), server_name=name)
-
-
-@pytest.mark.parametrize("told", ["opening", "sample", "connection", "subflow"])
-def test_a_first_packet_that_comes_before_its_flow_is_known_names_it(flows, told):
-    assert flows.on_size(named(FIRST)) is None
-    flows.on_early_size(named(FIRST), 1.01)
-    if told == "opening":
-        flows.on_open(FlowOpened(FIRST, 1.0, 100.0))
-    elif told == "sample":
-        flows.on_samples([sample(FIRST)], 1.5)
-    else:
-        if told == "subflow":
-            flows.joined(TOKEN, SECOND, 1.0)
-        flows.joined(TOKEN, FIRST, 1.02)
-    flow = flows.find(FIRST)
-    assert (flow.server_name, flow.transfers) == ("a.example", 1)
 
 
 def test_an_early_name_is_not_given_to_a_later_connection_of_the_same_ports(flows):
