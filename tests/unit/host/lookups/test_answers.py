@@ -163,20 +163,6 @@ async def test_what_a_stub_on_loopback_asks_itself_is_told_as_such(watch, monkey
     assert watch.comes(3, content).believed, "it asks a resolver of this host"
 
 
-async def test_the_resolvers_are_read_only_for_answers_to_questions(watch, monkeypatch):
-    read = []
-    real = answers.resolv_conf
-    monkeypatch.setattr(answers, "resolv_conf", lambda path: read.append(path) or real(path))
-    packet = CapturedPacket(
-        FlowKey(LOCAL, 4000, STRANGER, 53, "udp"), False, answer(HOST, "203.0.113.1")
-    )
-    watch.on_captured(packet)
-    assert not read, "no program has asked"
-    watch.asks(key=packet.key)
-    watch.on_captured(packet)
-    assert read
-
-
 async def test_a_segment_that_says_something_else_than_before_is_dropped(watch):
     """Know what the kernel may do: it takes the second one if the first had an old timestamp."""
     first, second = (

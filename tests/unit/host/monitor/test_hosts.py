@@ -9,7 +9,7 @@ from kit.bus import PlayedBus
 from cedos.controller.events import BatteryRead
 from cedos.host.monitor.providers import battery, cellular, wifi
 from cedos.kernel.netlink import attribute
-from cedos.model import Indicator, Network, NetworkKind
+from cedos.model import Network, NetworkKind
 
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
 LTE = Network("phone", "wwan0", 2, NetworkKind.CELLULAR, True)
@@ -96,18 +96,6 @@ def test_modems_and_signals():
     assert cellular.parse_signal(nr) == {"rsrp_dbm": -101.0, "sinr_db": 3.0, "dbm": -101.0}
     assert cellular.parse_signal({"Gsm": {"rssi": -70.0}}) == {"dbm": -70.0}
     assert cellular.parse_signal({"Umts": {"rscp": -80.0, "rssi": True}}) == {"dbm": -80.0}
-
-
-async def test_modem_manager_is_asked_to_measure_and_told_when_we_leave():
-    bus = PlayedBus({"GetManagedObjects": [OBJECTS], "GetAll": [SIGNAL], "Setup": []})
-    provider = cellular.CellularProvider(bus)
-    assert (await provider.read(LTE, 7.0))["rsrp_dbm"] == Indicator(-95.0, 7.0)
-    bus.answers["GetAll"] = [{**SIGNAL, "Rate": 2}]
-    await provider.read(LTE, 8.0)
-    assert await provider.read(WIFI, 8.0) == {}
-    assert [call for call in bus.calls if call[0] == "Setup"] == [("Setup", [2])]
-    await provider.close()
-    assert bus.calls[-1] == ("Setup", [0])
 
 
 async def test_a_rate_that_somebody_else_set_is_left_alone():

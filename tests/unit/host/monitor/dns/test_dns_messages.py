@@ -24,7 +24,6 @@ from cedos.host.monitor.resolvers import (
     ResolvConf,
     Resolvers,
     parse_hosts,
-    parse_resolv_conf,
     parse_resolved,
 )
 from cedos.model import FlowKey
@@ -246,18 +245,6 @@ def test_one_users_streams_push_out_none_of_anothers():
 
 
 GOOGLE, HOME, V6 = ip_address("8.8.8.8"), ip_address("10.0.1.1"), ip_address("fe80::1")
-
-
-def test_resolv_conf():
-    content = (
-        "# nameserver 1.2.3.4\nsearch lan\nnameserver 127.0.0.53\nnameserver 8.8.8.8 # public\n"
-        "nameserver 8.8.8.8\nnameserver\nnameserver nonsense\nnameserver fe80::1%wlan0\n"
-    )
-    assert parse_resolv_conf(content) == (
-        ("127.0.0.53", "8.8.8.8", "fe80::1%wlan0"),
-        (ip_address("127.0.0.53"), GOOGLE, V6),
-        {"lan"},
-    )
 
 
 async def test_resolv_conf_is_parsed_once_until_it_changes(tmp_path, monkeypatch):

@@ -187,21 +187,6 @@ async def test_a_deleted_entry_is_no_end_while_the_socket_lives():
         assert events[0].exact
 
 
-async def test_flows_older_than_the_monitor_are_known_but_not_announced():
-    source = PlayedSource()
-    source.there = [SOCKET]
-    source.blind = "no tracking"
-    async with FlowMonitor(is_own, source=source) as flows:
-        assert flows.problem == "no tracking"
-        assert await quiet(flows)
-        source.blind = ""
-        assert await flows.check_tracking() == ""
-        source.destroy(SOCKET)
-        (closed,) = await take(flows, 1)
-        assert isinstance(closed, FlowClosed)
-        assert closed.started_unix_s is None
-
-
 async def test_a_look_before_the_event_does_not_swallow_it():
     """Sockets are looked at once a second: some are seen before their opening is told."""
     source = PlayedSource()

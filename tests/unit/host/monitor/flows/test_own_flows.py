@@ -1,6 +1,5 @@
 """The daemon's own probes of networks are told apart from what programs transfer."""
 
-import asyncio
 import socket
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
@@ -58,24 +57,6 @@ async def test_each_probe_of_a_network_is_an_own_flow(name, monkeypatch):
             replace(seen, protocol="tcp" if protocol == "udp" else "udp"),
         ):
             assert not flow_source.is_own(other)
-
-
-async def test_a_connection_is_known_before_it_stands_and_where_it_fails():
-    with socket.socket() as full, socket.socket() as closed:
-        closed.bind((str(HERE), 0))
-        full.bind((str(HERE), 0))
-        full.listen()
-        with socket.socket() as made:
-            made.setblocking(False)
-            with pytest.raises(ConnectionRefusedError):
-                await flow_source.connected(made, HERE, closed.getsockname()[1])
-        with socket.socket() as made:
-            made.setblocking(False)
-            done = flow_source.connect(made, HERE, full.getsockname()[1])
-            assert flow_source.is_own(key(made.getsockname(), full.getsockname(), "tcp"))
-            if not done:
-                await asyncio.get_running_loop().sock_connect(made, full.getsockname())
-            assert made.getpeername() == full.getsockname()
 
 
 async def test_old_ones_are_forgotten(monkeypatch):

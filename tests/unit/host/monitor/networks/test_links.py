@@ -73,18 +73,6 @@ class NoResolvers:
         pass
 
 
-def test_the_better_metric_comes_first_and_none_comes_last():
-    made = tables("eth0", "wlan0", "lte0")
-    made.routes[1] = []
-    made.routes[3] = [replace(made.routes[3][0], metric=50)]
-    found = assemble(made, Resolvers(), Genuine(), {})
-    assert [(n.name, metric, n.up) for n, metric in found] == [
-        ("lte0", 50, True),
-        ("wlan0", 200, True),
-        ("eth0", None, False),
-    ]
-
-
 def test_up_needs_carrier_address_and_route():
     assert all(n.up for n, _ in assemble(tables("wlan0"), Resolvers(), Genuine(), {}))
     without_carrier = tables("wlan0", running=False)
@@ -115,28 +103,6 @@ async def test_hardware_that_could_not_be_read_is_read_again(monkeypatch):
         hardware.known = True
         changed = await asyncio.wait_for(anext(events), 2)
         assert (changed.network.kind, changed.network.metered) == (NetworkKind.ETHERNET, False)
-
-
-async def test_the_monitor_tells_changes_in_order():
-    source = PlayedTables(tables("wlan0"))
-    monitor = LinkMonitor(tables=source, hardware=Genuine(), resolvers=NoResolvers())
-    async with monitor:
-        events = monitor.events()
-        assert [n.name for n in monitor.networks()] == ["wlan0"]
-        source.play(tables("wlan0", "lte0"))
-        appeared = await anext(events)
-        assert (appeared.change, appeared.network.name) == (Change.APPEARED, "lte0")
-        assert appeared.network.kind is NetworkKind.CELLULAR
-        assert monitor.is_local(ip_address("10.0.2.2"))
-        source.play(tables("wlan0", "lte0", running=False))
-        for name in ("wlan0", "lte0"):
-            event = await anext(events)
-            assert (event.change, event.network.name) == (Change.CHANGED, name)
-            assert (event.before.up, event.network.up) == (True, False)
-        source.play(Tables(()))
-        assert {(await anext(events)).change for _ in range(2)} == {Change.LOST}
-    assert source.closed
-    assert [event async for event in events] == []
 
 
 class SlowWords:
@@ -303,23 +269,6 @@ def test_a_vpn_is_no_translator(name, address, kind):
     _translator(made, name, address, 50, kind)
     ((wlan0, _),) = assemble(made, Resolvers(), Genuine(), {})
     assert wlan0.translator is None
-
-
-@pytest.mark.parametrize(
-    ("routes", "versions"),
-    [
-        ((DefaultRoute(1, 4, None, 100), DefaultRoute(1, 6, FE80, 100)), (4, 6)),  # PPP with IPv6
-        ((DefaultRoute(1, 4, None, 100),), (4,)),
-        ((DefaultRoute(1, 6, None, 100),), (6,)),
-        ((DefaultRoute(1, 4, FE80, 100),), (4,)),
-    ],
-)
-def test_a_network_leads_out_by_its_default_routes(routes, versions):
-    made = tables("wlan0")
-    made.addresses[1].append(LinkAddress(1, ip_interface("2001:db8::2/64")))
-    made.routes[1] = list(routes)
-    ((network, _),) = assemble(made, Resolvers(), Genuine(), {})
-    assert tuple(v for v in (4, 6) if network.leads_out(v)) == versions
 
 
 GATEWAY, HELPER = "198.51.100.9", "192.168.77.1"

@@ -1,7 +1,6 @@
 """The prober and its schedule, with pings that a test answers."""
 
 import asyncio
-import time
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
@@ -17,7 +16,6 @@ from cedos.model import Network, NetworkKind, NextHop
 TARGET = ip_address("198.51.100.1")
 WIFI = Network("home", "wlan0", 1, NetworkKind.WIFI, False)
 LTE = Network("phone", "lte0", 2, NetworkKind.CELLULAR, True)
-DOWN = Network("phone", "lte0", 2, NetworkKind.CELLULAR, True, up=False)
 
 
 def test_a_network_in_use_is_pinged_more_often():
@@ -105,42 +103,6 @@ def test_a_silent_network_is_pinged_in_a_hurry():
     assert schedule.take_due(100.42) == ["phone"]
     schedule.silent([])
     assert schedule.take_due(101.0) == []
-
-
-def test_a_network_that_is_down_pauses_and_is_due_when_it_comes_up():
-    schedule = ProbeSchedule()
-    schedule.networks_changed([WIFI, DOWN])
-    assert schedule.take_due(1.0) == ["home"]
-    schedule.networks_changed([WIFI, LTE])
-    assert schedule.take_due(1.1) == ["phone"]
-    schedule.networks_changed([WIFI, DOWN])
-    assert schedule.take_due(50.0) == ["home"]
-    schedule.networks_changed([])
-    assert schedule.next_s() is None
-
-
-async def test_a_ping_without_an_answer_is_known_while_it_waits():
-    rtts = {"wlan0": 0.02, "lte0": None}
-    prober = Prober(lambda n: TARGET, timeout_s=0.1, open_pinger=played_pinger(rtts))
-    async with prober:
-        told = prober.results()
-        before_s = time.monotonic()
-        prober.ask(LTE)
-        prober.ask(WIFI)
-        answered = await anext(told)
-        assert (answered.network, answered.rtt_s) == ("home", 0.02)
-        assert answered.at_s - answered.asked_s == pytest.approx(0.02, abs=0.1)
-        asked = prober.asked_at_s()
-        assert list(asked) == ["phone"]
-        assert before_s <= asked["phone"] <= time.monotonic()
-        lost = await anext(told)
-        assert (lost.network, lost.rtt_s, lost.asked_s) == ("phone", None, asked["phone"])
-        assert prober.asked_at_s() == {}
-        del rtts["lte0"]
-        prober.ask(LTE)
-        refused = await anext(told)
-        assert (refused.rtt_s, refused.at_s - refused.asked_s) == (None, pytest.approx(0, abs=0.05))
-        assert list(prober.heard_at_s) == ["home"]
 
 
 async def test_what_was_lost_before_an_answer_is_told_before_it():

@@ -188,22 +188,6 @@ async def test_a_slow_network_manager_delays_nothing_for_long(address, make_serv
         await bus.close()
 
 
-async def test_a_modems_interface_is_metered_unless_network_manager_says_otherwise():
-    modem = {
-        "org.freedesktop.ModemManager1.Modem": {
-            "Ports": [["cdc-wdm0", 6], ["enp0s20u3", 2], ["wwan0", 2]]
-        }
-    }
-    manager = {"AddMatch": [], "Get": [], "GetAll": [{"Devices": [f"{DEVICES}/1"]}]}
-    device = {f"{DEVICES}/1": [{"Interface": "wwan0", "Metered": 2}]}
-    modems = {"GetManagedObjects": [{"/org/freedesktop/ModemManager1/Modem/0": modem}]}
-    source = HostMetered(PlayedBus(manager | device | modems))
-    assert await source.read({"enp0s20u3": 2, "wwan0": 3, "eth0": 4}) == {
-        "enp0s20u3": MeteredWord.GUESSED_YES,
-        "wwan0": MeteredWord.NO,
-    }
-
-
 async def test_without_it_the_lease_tells(monkeypatch):
     monkeypatch.setattr(metered, "announced_metered", lambda name, index: name == "wlan0")
     for bus in (None, PlayedBus({})):
@@ -229,7 +213,6 @@ async def test_without_both_the_access_point_tells(monkeypatch):
     assert await source.read(interfaces) == {"wlan0": MeteredWord.GUESSED_YES}
 
 
-WIFI = Network("home", "wlan0", 3, NetworkKind.WIFI, False)
 LTE = Network("stick", "wwan0", 4, NetworkKind.CELLULAR, True)
 
 
