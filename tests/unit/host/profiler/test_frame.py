@@ -24,19 +24,6 @@ SEGMENT = TCP(sport=5000, dport=443, seq=4_000_000_000, ack=77, options=[("MSS",
 
 
 @pytest.mark.parametrize(("network", "source", "destination"), PAIRS)
-def test_the_flow_is_seen_from_this_host(network, source, destination):
-    packet = bytes(network / SEGMENT / Raw(b"hello"))
-    here, there = ip_address(source), ip_address(destination)
-    sent = parse_frame(packet, outgoing=True, interface="wlan0")
-    assert sent.key == FlowKey(here, 5000, there, 443)
-    assert (sent.payload, sent.sequence, sent.acknowledgement) == (b"hello", 4_000_000_000, 77)
-    assert (sent.outgoing, sent.interface, sent.mptcp) == (True, "wlan0", False)
-    assert sent.segment == 4_000_000_000
-    received = parse_frame(packet, outgoing=False)
-    assert received.key == FlowKey(there, 443, here, 5000)
-
-
-@pytest.mark.parametrize(("network", "source", "destination"), PAIRS)
 def test_padding_is_left_off(network, source, destination):
     packet = bytes(network / SEGMENT / Raw(b"x")) + bytes(30)
     captured = parse_frame(packet, outgoing=True)

@@ -21,7 +21,6 @@ from cedos.host.profiler.handshakes import (
     VERSION_1,
     VERSION_2,
     Handshakes,
-    InitialKeys,
     InitialReader,
     client_keys,
     crypto_frames,
@@ -46,34 +45,6 @@ HELLO = bytes.fromhex(
     "020101001c00024001003900320408ffffffffffffffff05048000ffff07048000ffff080110010480007530090110"
     "0f088394c8f03e51570806048000ffff"
 )
-
-
-VECTORS = {
-    VERSION_1: {
-        "keys": InitialKeys(
-            bytes.fromhex("1f369613dd76d5467730efcbe3b1a22d"),
-            bytes.fromhex("fa044b2f42a3fd3b46fb255c"),
-            bytes.fromhex("9f50449e04a0e810283a1e9933adedd2"),
-        ),
-        "header": bytes.fromhex("c300000001088394c8f03e5157080000449e00000002"),
-        "begins": bytes.fromhex(
-            "c000000001088394c8f03e5157080000449e7b9aec34d1b1c98dd7689fb8ec11d242b123dc9b"
-        ),
-        "ends": bytes.fromhex("e221af44860018ab0856972e194cd934"),
-    },
-    VERSION_2: {
-        "keys": InitialKeys(
-            bytes.fromhex("8b1a0bc121284290a29e0971b5cd045d"),
-            bytes.fromhex("91f73e2351d8fa91660e909f"),
-            bytes.fromhex("45b95e15235d6f45a6b19cbcb0294ba9"),
-        ),
-        "header": bytes.fromhex("d36b3343cf088394c8f03e5157080000449e00000002"),
-        "begins": bytes.fromhex(
-            "d76b3343cf088394c8f03e5157080000449ea0c95e82ffe67b6abcdb4298b485dd04de806071bf03"
-        ),
-        "ends": bytes.fromhex("a18b2faa745b6fe189cf772a9f84cbfc"),
-    },
-}
 
 
 def protect(keys, header, number, frames):
@@ -125,21 +96,6 @@ def read(datagrams):
     return told, reader
 
 
-@pytest.mark.parametrize("version", VECTORS)
-def test_the_published_vectors(version):
-    vector = VECTORS[version]
-    keys = client_keys(version, CONNECTION)
-    assert keys == vector["keys"]
-    frames = (b"\x06\x00\x40\xf1" + HELLO).ljust(1162, b"\0")
-    raw = protect(keys, vector["header"], 2, frames)
-    assert len(raw) == 1200
-    assert raw.startswith(vector["begins"])
-    assert raw.endswith(vector["ends"])
-    (one,) = initials(raw)
-    assert (one.version, one.destination, one.packet) == (version, CONNECTION, raw)
-    assert read([raw])[0] == [ClientHello("example.com", ech=False, complete=True)]
-
-
 @pytest.mark.parametrize(
     "version", [QuicProtocolVersion.VERSION_1, QuicProtocolVersion.VERSION_2], ids=["v1", "v2"]
 )
@@ -150,19 +106,6 @@ def test_a_real_client(version):
     assert told == [ClientHello("www.example.org", ech=False, complete=True)]
     assert reader.complete
     assert reader.feed(datagrams[0]) is None
-
-
-def test_a_large_hello_takes_two_datagrams_in_any_order():
-    datagrams = sent(client(large=True))
-    assert len(datagrams) == 2
-    for order in (datagrams, datagrams[::-1], [datagrams[1], *datagrams]):
-        told, reader = read(order)
-        assert told[-1] == ClientHello("www.example.org", ech=False, complete=True)
-        assert reader.complete
-    told, reader = read(datagrams[1:])
-    assert (told, reader.complete) == ([], False)
-    # Offload hands over what is yet to be split: both in one.
-    assert read([b"".join(datagrams)])[0][-1].name == "www.example.org"
 
 
 def test_retry_and_version_negotiation_begin_anew():
@@ -213,20 +156,6 @@ def test_later_initials_go_elsewhere_with_the_first_ones_keys():
     compatible = packet(crypto(100, HELLO[100:]), to=chosen, version=VERSION_2, number=1)
     assert read([packet(crypto(0, HELLO[:100])), compatible])[1].complete
     assert read([rest])[0] == []  # its keys are not those of where it goes
-
-
-def test_coalesced_and_foreign_packets_are_passed_over():
-    initial = packet(crypto(0, HELLO))
-    handshake = b"\xe3" + initial[1:5] + b"\x08" + CONNECTION + b"\0" + b"\x40\x64" + bytes(100)
-    early = b"\xd3" + initial[1:5] + b"\x08" + CONNECTION + b"\0" + b"\x40\x64" + bytes(100)
-    short = b"\x43" + bytes(60)
-    for datagram in (
-        initial + handshake + short,
-        early + initial,
-        handshake + early + initial + bytes(40),
-    ):
-        assert read([datagram])[0] == [ClientHello("example.com", ech=False, complete=True)]
-    assert read([short + initial])[0] == []
 
 
 def test_frames_shuffled_and_mixed():

@@ -1,7 +1,6 @@
 """Sizes of transfers that HTTP tells, and what the profiler learns of them."""
 
 from dataclasses import replace
-from ipaddress import ip_address
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +9,7 @@ from cedos.controller.hint import HintRequest
 from cedos.host.profiler.frame import CapturedPacket
 from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.sizes import SizeHistory
-from cedos.model import Bulk, Direction, FlowKey, Label, Urgency
+from cedos.model import Direction
 
 DOWN, UP = Direction.DOWN, Direction.UP
 
@@ -78,18 +77,6 @@ def test_pipelined_answers_find_their_requests(web):
     assert talk.profiler.history.samples("a.example", 80, DOWN) == 1
 
 
-def test_a_part_is_as_long_as_it_says_and_says_nothing_of_the_whole(web):
-    talk = web.talk()
-    head = "HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-99/5000\r\n"
-    for _ in range(2):
-        assert talk.send(web.get)[0].size.median_bytes != 5000
-        (told,) = talk.receive(head + "Content-Length: 100\r\n\r\n", 100)
-        assert told.size == web.exactly(100)
-    talk.send(web.get)
-    talk.receive(web.answer(5000), 5000)
-    assert talk.send(web.get)[0].size.median_bytes == 5000
-
-
 def test_what_was_had_before_is_known_when_it_is_asked_for(web):
     talk = web.talk()
     for number, size in enumerate((40_000, 900_000, 70)):
@@ -152,19 +139,6 @@ def test_unstated_lengths_are_learned_from_what_follows(web):
     assert talk.profiler.history.estimate("a.example", 80, DOWN).median_bytes == 250_000
 
 
-def test_a_retransmission_tells_nothing_new(web):
-    profiler = Profiler()
-    talk = web.talk(profiler)
-    packet = talk.packet(UP, web.get.encode())
-    assert len(profiler.observe(packet, 1.0)) == 1
-    assert profiler.observe(packet, 1.2) == []
-    talk.send(b"")
-    response = talk.packet(DOWN, web.answer(7).encode())
-    assert len(profiler.observe(response, 1.3)) == 1
-    assert profiler.observe(response, 1.4) == []
-    assert profiler.history.samples(web.server, 80, DOWN) == 1
-
-
 def test_a_tunnel_counts_as_a_whole(web, hello):
     profiler = Profiler()
     talk = web.talk(profiler, replace(web.key, remote_port=3128))
@@ -202,20 +176,6 @@ def test_an_mptcp_connection_is_one_whatever_the_subflow(web):
     assert profiler.history.estimate("a.example", 80, DOWN).median_bytes == 50_000
 
 
-def test_a_server_on_this_host_sends_up(web):
-    profiler = Profiler()
-    key = FlowKey(ip_address("192.168.43.2"), 8080, ip_address(web.server), 51_000)
-    (opened,) = profiler.on_open(key, 0.9, incoming=True)
-    assert opened.direction is UP
-    talk = web.talk(profiler, key)
-    (asked,) = talk.receive(web.get)
-    assert asked.direction is UP
-    (answered,) = talk.send(web.answer(1_000_000), 1_000_000)
-    assert (answered.direction, answered.size) == (UP, web.exactly(1_000_000))
-    assert profiler.history.samples(web.server, 8080, UP) == 1
-    assert len(profiler.history) == 1
-
-
 def test_flows_are_bounded(web):
     profiler = Profiler(SizeHistory(max_hosts=10), max_flows=20)
     for port in range(1, 500):
@@ -224,31 +184,6 @@ def test_flows_are_bounded(web):
         profiler.on_close(replace(key, local_port=port + 1000), 10, 10)
     assert len(profiler) == 20
     assert len(profiler.history) == 10
-
-
-def test_hints_win_over_history_but_not_over_what_the_message_states(web):
-    profiler = Profiler()
-    for _ in range(5):
-        profiler.on_close(web.tls_key, 9_000, 500)
-    label = Label(Urgency.BACKGROUND, Bulk.LARGE)
-    hint = HintRequest(
-        destination=web.server,
-        size_bytes=50_000_000,
-        urgency=label.urgency,
-        bulk=label.bulk,
-        deadline_s=60.0,
-    )
-    assert profiler.hint(1, hint, None) == []
-    (told,) = profiler.on_open(web.tls_key, 1.0)
-    assert told.size == web.exactly(50_000_000, "hint")
-    assert (told.label, told.deadline_s, told.direction) == (label, 60.0, DOWN)
-    talk = web.talk(profiler)
-    assert talk.send(web.get)[0].size == web.exactly(50_000_000, "hint")
-    (stated,) = talk.receive(web.answer(77), 77)
-    assert (stated.size, stated.label) == (web.exactly(77), label)
-    profiler.unhint(1)
-    (late,) = profiler.on_open(replace(web.tls_key, local_port=7), 10.0)
-    assert (late.size.source, late.label) == ("history", None)
 
 
 def test_a_hint_gives_the_direction_of_what_cannot_be_read(web):

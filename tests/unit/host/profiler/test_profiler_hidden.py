@@ -31,23 +31,6 @@ def initial(name, key=TLS_KEY):
     ]
 
 
-def test_quic_is_learned_by_name_with_tls_of_the_same_host(hello):
-    profiler = Profiler()
-    for number in range(3):
-        key = replace(TLS_KEY, local_port=50_000 + number, protocol="udp")
-        profiler.on_open(key, 1.0)
-        first, second = initial("big.example", key)
-        (named,) = profiler.observe(first, 1.1)
-        assert (named.server_name, named.direction) == ("big.example", DOWN)
-        assert profiler.observe(second, 1.1) == []
-        profiler.on_close(key, 8_000_000, 20_000)
-    assert named.size.median_bytes == 8_000_000
-    (tcp,) = profiler.observe(CapturedPacket(TLS_KEY, True, hello("big.example"), 1, 1), 2.0)
-    assert tcp.tls
-    assert not named.tls, "its handshake takes no round trip more"
-    assert (tcp.size.median_bytes, tcp.size.source) == (8_000_000, "history")
-
-
 def test_a_quic_hello_before_its_flows_opening():
     profiler = Profiler()
     datagrams = initial("big.example")

@@ -39,22 +39,6 @@ def test_one_sample_moves_the_median_and_leaves_the_interval_wide():
         assert estimate.high_bytes >= size * 4
 
 
-def test_a_new_host_is_taken_for_its_domain_until_it_has_a_past():
-    history = SizeHistory()
-    for size in range(200_000, 208_000, 1000):
-        history.learn(".a.example", 443, DOWN, size)
-        history.learn("192.0.2.1", 443, DOWN, 50)
-
-    def asked(wider):
-        return history.estimate("new.a.example", 443, DOWN, wider=wider).median_bytes
-
-    assert asked([]) == 3_000
-    assert asked(["192.0.2.1"]) == 50
-    assert 200_000 <= asked([".a.example", "192.0.2.1"]) < 208_000
-    history.learn("new.a.example", 443, DOWN, 7_000)
-    assert asked([".a.example", "192.0.2.1"]) == 7_000
-
-
 def test_evidence_outweighs_the_past():
     history = taught([1_000] * 40)
     estimate = history.estimate("a.example", 443, DOWN, evidence=[70_000])

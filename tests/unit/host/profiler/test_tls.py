@@ -56,21 +56,6 @@ def test_it_says_whether_all_was_there():
     assert read_records(bytes(lying)) == ClientHello(None, ech=False, complete=True)
 
 
-def test_an_encrypted_hello_is_recognised_by_its_outer_one():
-    front = name_extension(b"front.example")
-    outer, inner = (0xFE0D, b"\x00" + bytes(180)), (0xFE0D, b"\x01")
-    for extensions in ((front, outer), (outer, front)):
-        hello = read_records(crafted_hello(*extensions))
-        assert hello == ClientHello("front.example", ech=True, complete=True)
-    assert read_records(crafted_hello(front, inner)) == ClientHello(
-        "front.example", ech=False, complete=True
-    )
-    cut = crafted_hello((0x2A2A, bytes(500)), front, outer)
-    assert read_records(cut[: len(cut) - 180]) == ClientHello(
-        "front.example", ech=True, complete=False
-    )
-
-
 @pytest.mark.parametrize("size", [1, 7, 64, 1000])
 def test_a_hello_over_several_records(size):
     assert name_in(in_records(HELLO, size)) == "www.example.org"
