@@ -1,6 +1,5 @@
 """Barred networks on a kernel in memory: what is asked of it, in which order, and what is undone."""
 
-import asyncio
 import errno
 from dataclasses import replace
 
@@ -11,7 +10,6 @@ from cedos.host.steer.journal import FILE_NAME, Journal
 from cedos.host.steer.journal_records import OWN_SOURCES
 from cedos.host.steer.steering import Steering
 from cedos.kernel import own_file
-from cedos.kernel.mptcp import DestroySubflow
 
 KEEPS = "net.mptcp.close_timeout"
 
@@ -114,25 +112,6 @@ async def test_what_somebody_else_set_meanwhile_stays(world, steering):
     world.kernel.sysctls[KEEPS] = "30"
     await steering.barring.bar([])
     assert world.kernel.sysctls[KEEPS] == "30"
-
-
-async def test_a_living_connection_leaves_and_has_its_spare_back_afterwards(world, steering):
-    event = world.established(7, world.lte0)
-    world.kernel.tell_mptcp(event)
-    for _ in range(100):
-        if world.kernel.created():
-            break
-        await asyncio.sleep(0.01)
-    world.kernel.tell_mptcp(world.came_up(world.kernel.created()[-1]))
-    await steering.barring.bar(["lte0"])
-    assert world.kernel.destroyed() == [DestroySubflow(7, event.key)]
-    assert [path.network for path in steering.connections[7].subflows] == ["wlan0"]
-    joined = len(world.kernel.created())
-    # Nothing new is begun there while it is barred, whatever else happens to the networks.
-    await steering.networks_changed([world.wlan0, world.lte0])
-    assert len(world.kernel.created()) == joined
-    await steering.barring.bar([])
-    assert world.kernel.created()[-1].local == world.lte0.addresses[0].ip
 
 
 async def test_a_network_that_comes_back_elsewhere_is_barred_there(world, steering):

@@ -145,22 +145,6 @@ def test_what_cannot_be_moved_is_refused_in_words(world, joined, manager):
     assert manager.connections[8].strategy is None
 
 
-def test_a_network_that_is_gone_is_left_once_another_one_carries(world, joined, manager):
-    first, spare = joined
-    step = manager.networks_changed([world.down(world.wlan0), world.lte0], 2.0)
-    assert step.commands == [SetBackup(TOKEN, spare, False), DestroySubflow(TOKEN, first)]
-    assert isinstance(step.events[0], SubflowDown)
-    # The kernel tells of the end that we asked for: no news.
-    assert manager.on_event(ended(first), 2.1).events == []
-    step = manager.networks_changed([world.wlan0, world.lte0], 3.0)
-    (create,) = step.commands
-    assert create.local == first.local
-    assert create.local_id == 0  # it is the connection's first address
-    assert create.backup is False  # home again
-    step = manager.on_event(world.came_up(create, 60_001), 3.1)
-    assert step.commands == [SetBackup(TOKEN, spare, True)]
-
-
 def test_a_path_that_holds_up_the_rest_is_given_up_and_joined_again_later(world, joined, manager):
     first, spare = joined
     manager.steer(TOKEN, single("lte0"), 2.0)

@@ -312,23 +312,6 @@ def test_a_hosts_own_metrics_are_taken_along(world, routing):
     assert {r.index: r.metrics for r in ours} == {LOOPBACK_INDEX: b"", 3: b"", 4: mtu}
 
 
-def test_a_full_tunnel_is_left_everything_but_what_is_bound_to_an_interface(world, routing):
-    routing.set_default("lte0")
-    world.kernel.add_link(9, "tun0", "tun")
-    world.kernel.add_main_route("0.0.0.0/0", 9, metric=1)
-    routing.reconcile()
-    assert routing.foreign.defaults == {4: HostDefault("tun0", vpn=True, what="tun")}
-    assert world.carrier(4) == "tun0"
-    assert world.carrier(4, local=OWN["lte0", 4]) == "tun0"
-    assert world.carrier(4, interface="lte0") == "lte0"
-    assert world.carrier(6) == "lte0"
-    routing.set_default("wlan0")
-    assert (world.carrier(4), world.carrier(6)) == ("tun0", "wlan0")
-    world.kernel.all_routes = [r for r in world.kernel.all_routes if r.index != 9]
-    routing.reconcile()
-    assert world.carrier(4) == "wlan0"
-
-
 def test_the_hosts_own_default_stays_and_what_is_bound_to_an_address_goes_on(world, routing):
     routing.set_default("lte0")
     world.kernel.add_link(9, "br0", "bridge")
