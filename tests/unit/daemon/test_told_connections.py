@@ -107,26 +107,6 @@ def test_a_program_that_is_not_heard_shows_nothing_though_it_counts(told):
     assert told.servers(60.0) == ["github.com"], "one word of its program is enough"
 
 
-def test_what_ended_is_written_at_once_and_is_shown_no_more(told):
-    told.say(10.0, news(1, 100))
-    told.say(11.0, news(1, 250, bytes_up=50, bytes_by_network={"usb0": 300}, ended=True))
-    assert told.servers(11.0) == []
-    assert told.connections.unwritten(EPOCH) == []
-    assert told.written == [
-        CarriedConnection(
-            ended_unix_s=EPOCH + 11.0,
-            server="github.com",
-            port=443,
-            gateway="gw.example",
-            addresses=("198.51.100.7",),
-            bytes_down=250,
-            bytes_up=50,
-            decision=None,
-            bytes_by_network={"wlan0": 100, "phone": 300},
-        )
-    ]
-
-
 def test_an_end_told_twice_or_followed_by_a_late_word_is_one_end(told):
     for each in (news(1, 100, ended=True), news(1, 100, ended=True), news(1, 90)):
         told.say(10.0, each)
@@ -142,24 +122,6 @@ def test_a_silent_program_is_written_as_of_its_last_word(told):
     assert [each.ended_unix_s for each in told.written] == [EPOCH + 10.0] * 2
     told.check(80.0)
     assert len(told.written) == 2
-
-
-def test_what_is_told_of_again_is_written_only_by_what_is_more(told):
-    told.say(0.0, news(1, 100, bytes_up=10), news(2, 5))
-    told.check(60.0)
-    more = {"wlan0": 100, "usb0": 40}
-    told.say(200.0, news(1, 130, bytes_up=20, bytes_by_network=more, age_s=201.0), news(2, 5))
-    assert told.servers(200.0) == ["github.com", "github.com"]
-    assert told.connections.listed(1, 200.0)[0][0].bytes_down == 130, "people see all of it"
-    assert [each.bytes_by_network for each in told.connections.unwritten(EPOCH)] == [{"phone": 40}]
-    told.say(201.0, news(1, 130, bytes_up=20, bytes_by_network=more, ended=True))
-    told.check(300.0)
-    assert [(each.bytes_down, each.bytes_up) for each in told.written] == [
-        (100, 10),
-        (5, 0),
-        (30, 10),
-    ]
-    assert told.written[-1].bytes_by_network == {"phone": 40}
 
 
 def test_numbers_are_each_programs_own(told):

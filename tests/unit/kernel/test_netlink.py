@@ -132,27 +132,6 @@ async def test_after_its_end_nothing_is_read(pipes):
     assert pipes[0].got == [b"a"]
 
 
-async def test_an_error_does_not_end_the_reading(pipes):
-    errors = []
-    asyncio.get_running_loop().set_exception_handler(
-        lambda _loop, context: errors.append(context["exception"])
-    )
-
-    def read():
-        if pipes[0].read() and pipes[0].got[-1] == b"bad":
-            raise ValueError("bad")
-        return bool(pipes[0].got)
-
-    reader = BatchedReader(pipes[0].fd, read, 0.01)
-    async with asyncio.timeout(10):
-        for text in (b"a", b"bad", b"c"):
-            pipes[0].write(text)
-            while text not in pipes[0].got:
-                await asyncio.sleep(0.001)
-    reader.close()
-    assert [str(each) for each in errors] == ["bad"]
-
-
 async def test_what_is_read_may_end_the_reading(pipes):
     def read():
         if pipes[0].read() and pipes[0].got[-1] == b"end":

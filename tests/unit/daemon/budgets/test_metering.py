@@ -31,28 +31,6 @@ def shown(tmp_path, living, *through):
     return {(each.server, each.gateway): each.bytes_by_network for each in message.servers}
 
 
-def test_a_gateways_own_entry_is_without_what_it_carried(tmp_path):
-    living = {
-        "198.51.100.7": {"wlan0": 1000, "lte0": 300},
-        "2001:db8::7": {"wlan0": 10},
-        "gw.example": {"lte0": 50},
-        "github.com": {"wlan0": 5},
-    }
-    addresses = ("198.51.100.7", "2001:db8::7")
-    assert shown(
-        tmp_path,
-        living,
-        carried("github.com", "gw.example", addresses, wlan0=600, lte0=400),
-        carried("github.com", "gw.example", addresses, wlan0=100),
-        carried("gw.example", "gw.example", addresses, wlan0=20),
-    ) == {
-        ("github.com", "gw.example"): {"wlan0": 700, "lte0": 400},
-        ("gw.example", "gw.example"): {"wlan0": 20},
-        ("gw.example", None): {"wlan0": 290},
-        ("github.com", None): {"wlan0": 5},
-    }
-
-
 def test_a_gateway_with_two_names_is_one(tmp_path):
     assert shown(
         tmp_path,
@@ -130,22 +108,6 @@ DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00", every=Every.MON
 def spend(host, size=0, after_s=1.0):
     host.carry("lte0", size)
     host.tick(after_s)
-
-
-async def test_a_new_period_and_softness_lift_it(host):
-    budgets = host.budgets
-    for lift in ("period", "soft"):
-        await budgets.set(DATA)
-        spend(host, 1_000_000_000)
-        assert host.bars[-1] == ("lte0",), lift
-        (message,) = host.messages()
-        assert (message.hard, message.barred, message.spent_up) == (True, ("lte0",), True)
-        if lift == "period":
-            budgets.write()
-            spend(host, 0, 10 * DAY_S)
-        else:
-            await budgets.set(replace(DATA, hard=False))
-        assert host.bars[-1] == (), lift
 
 
 async def test_a_clock_that_is_set_into_the_next_month_and_back_opens_nothing(host):

@@ -197,34 +197,6 @@ async def test_what_carried_it_before_a_kill_of_both_came_earlier(host):
     assert (listed.bytes_by_network, listed.earlier_bytes) == ({"phone": 400}, 9600)
 
 
-async def test_a_transfer_in_a_pause_is_listed_and_the_others_have_its_turn(host):
-    host.networks(wifi=True)
-    transfers = host.transfers
-    urgent = {"deadline_unix_s": time.time() + 600.0, "size_bytes": 9_000_000}
-    assert (await transfers.report(report(1, **urgent), 0)).networks
-    waits = await transfers.report(report(2), 0)
-    assert waits.networks == ()
-    waiting = asyncio.ensure_future(transfers.report(report(2, seen=waits.serial, wait_s=30.0), 0))
-    await asyncio.sleep(0.05)
-    again = {"why": "the server does not answer", "again_unix_s": time.time() + 40.0}
-    turn = await transfers.report(report(1, **urgent, **again), 0)
-    assert turn.networks == ()
-    async with asyncio.timeout(1.0):
-        assert "wlan0" in (await waiting).networks
-    first, second = await transfers.listed()
-    assert (first.why, first.again_unix_s) == (again["why"], again["again_unix_s"])
-    assert first.running
-    assert first.turn.networks == ()
-    assert (second.why, second.again_unix_s) == ("", None)
-    decided = len(host.decided)
-    assert (await transfers.report(report(1, **urgent, why=again["why"]), 0)).networks
-    assert len(host.decided) > decided
-    transfers.keep()
-    host.begin()
-    (kept, _) = await host.transfers.listed()
-    assert (kept.why, kept.again_unix_s, kept.running) == (again["why"], None, False)
-
-
 async def test_a_host_is_not_kept_awake_in_a_pause_and_decides_anew_after_it(host):
     transfers = host.transfers
     for _ in range(2):  # it waits for Wi-Fi before and after: no turn changes
