@@ -134,6 +134,22 @@ class NobodyAnswersError(OSError):
     """An error: no resolver has answered."""
 
 
+def names_by_socket(
+    switch: Path = Path("/etc/nsswitch.conf"),
+    resolved: Path = Path("/run/systemd/resolve/io.systemd.Resolve"),
+    cache: Path = Path("/run/nscd/socket"),
+) -> str | None:
+    """Return what programs ask for names by a socket instead of by DNS; None: nothing."""
+    with suppress(OSError):
+        if cache.exists():
+            return "nscd"
+        for line in switch.read_text(encoding="utf-8", errors="replace").splitlines():
+            words = line.partition("#")[0].split()
+            if words[:1] == ["hosts:"] and "resolve" in words and resolved.exists():
+                return f"systemd-resolved (`resolve` in {switch})"
+    return None
+
+
 def host_servers(file: Path = RESOLV_CONF) -> list[Endpoint]:
     """Return this host's resolvers, also those on loopback."""
     return [(each, 53) for each in resolv_conf(file).servers[:_MOST_SERVERS]]

@@ -35,6 +35,7 @@ from cedos.proxy.local.name_stub import KnownNames, NameStub
 from cedos.proxy.local.redirected_datagrams import RedirectedDatagrams
 from cedos.proxy.local.redirection import Redirection
 from cedos.proxy.local.redirection_programs import LedTo
+from cedos.proxy.names import names_by_socket
 from cedos.session.io.links import EgressReader
 
 PORT: Final = 1080
@@ -366,6 +367,11 @@ async def _listen(
         for each in joined:
             # A gateway on this host would be redirected to itself.
             await _refuse_loop(each.host)
+        if closed and (asked := names_by_socket()) is not None:
+            raise ConfigError(
+                f"programs have names looked up by {asked}, which asks the network's resolver in spite of"
+                " --fail closed; without it they would ask by DNS, which is redirected"
+            )
         # The kernel leads each IP version to its own listening ports; IPv6 may be absent.
         ports = {":" in each.address: each.port for each in proxy.addresses if each.redirection}
         for address in _LOOPBACK:
@@ -377,7 +383,8 @@ async def _listen(
             datagrams.open(),
             closed=closed,
         )
-        log.info("carries what it was told to", but="local networks and VPNs go direct")
+        nearby = "local networks" if closed else "local networks and VPNs"
+        log.info("carries what it was told to", but=f"{nearby} go direct")
     await asyncio.to_thread(say_who_chooses, directories().socket)
     await asyncio.get_running_loop().create_future()
 

@@ -346,16 +346,15 @@ class LocalProxy:
     def goes_direct(self, host: str) -> bool:
         """Tell whether a host is nearby, the gateway itself, or reached by a route of this host's own.
 
-        Such a route leads to a network nearby, or through a VPN. With `--fail closed` only a VPN's
-        route counts, since a hostile network could announce routes to any host, and the gateway only
-        by the address that its user gave. None is known where the kernel does not answer.
+        Such a route leads to a network nearby, or through a VPN. None is known where the kernel does not
+        answer. With `--fail closed` no route counts, for networks can give this host routes to any
+        host, and any address; and the gateway counts only by the address that its user gave.
         """
         fails_open = self._fail is Fail.OPEN
         if is_near(host) or self._link.leads_to(host, by_network=fails_open):
             return True
         try:
-            address = ip_address(host.partition("%")[0])
-            return self._routes.has_own(address, specific=fails_open)
+            return fails_open and self._routes.has_own(ip_address(host.partition("%")[0]))
         except (ValueError, HostError):
             return False
 

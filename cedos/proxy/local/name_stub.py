@@ -186,8 +186,8 @@ class NameStub:
         if not answers(found, question, question.number):
             found = failed(message, question)
         code = error_of(found)
-        if (code == SERVER_FAILED and self._fails_open) or (
-            code == NO_SUCH_NAME and self._tunnelled()
+        if self._fails_open and (
+            code == SERVER_FAILED or (code == NO_SUCH_NAME and self._tunnelled())
         ):
             here = await self._here(message, question, user)
             # If the VPN's resolver does not know the name either, the gateway's answer stands.
@@ -243,7 +243,7 @@ class NameStub:
             or _within(name, _NEAR_REVERSE)
             # Search domains come from the network, and a hostile one may name any domain. So they count
             # only where names may be looked up outside the gateway anyway.
-            or ((self._fails_open or self._tunnelled()) and _within(name, search_domains()))
+            or (self._fails_open and _within(name, search_domains()))
         )
 
     def _readable(self, udp: socket.socket) -> None:

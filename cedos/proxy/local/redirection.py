@@ -58,6 +58,8 @@ _PROCESSES: Final = Path("/proc/self/ns/pid")
 _FIRST_PROCESSES: Final = 0xEFFFFFFC
 _PEER_NAMES: Final = {4: AttachType.INET4_GETPEERNAME, 6: AttachType.INET6_GETPEERNAME}
 _SENDERS: Final = {4: AttachType.UDP4_RECVMSG, 6: AttachType.UDP6_RECVMSG}
+# The accounts of root and of services: of packages, and those that systemd draws (DynamicUser).
+_SERVICES: Final = (range(1_000), range(61_184, 65_520))
 _SIX: Final = frozenset({AttachType.INET6_CONNECT, AttachType.UDP6_SENDMSG})
 
 _log = get_logger(__name__)
@@ -193,7 +195,14 @@ class Redirection:
                 for where in CONNECTS:
                     version = 6 if where in _SIX else 4
                     code = programs.connect_program(
-                        version, here, tables, proxy, names, datagrams, closed=closed
+                        version,
+                        here,
+                        tables,
+                        proxy,
+                        names,
+                        datagrams,
+                        closed=closed,
+                        sending=where in (AttachType.UDP4_SENDMSG, AttachType.UDP6_SENDMSG),
                     )
                     self._link(cgroup, code, ProgramType.CGROUP_SOCK_ADDR, where)
                 for version, where in _SENDERS.items():
@@ -322,12 +331,17 @@ class Redirection:
             _log.debug("sockets that are led to no proxy stay", why=str(error))
 
     def _end_those_of_dead(self) -> None:
-        """End the datagram sockets that a killed proxy has left, connected to a port of no program."""
+        """End the datagram sockets that a killed proxy has left, connected to a port of no proxy.
+
+        Another proxy may run under another account. That of a person has no proxy that redirects, and
+        could have the dead one's port.
+        """
         with suppress(OSError, HostError), closing(Requester(NETLINK_SOCK_DIAG)) as asking:
             living = {
                 sock_diag.local_port(each)
                 for each in _udp_sockets(asking)
-                if (owner := sock_diag.owner_of(each)) is not None and owner[1] == os.geteuid()
+                if (owner := sock_diag.owner_of(each)) is not None
+                and (owner[1] == os.geteuid() or any(owner[1] in each for each in _SERVICES))
             }
             self._end_led_to(lambda port: port not in living)
 

@@ -133,8 +133,9 @@ def connect_program(
     datagrams: LedDatagrams,
     *,
     closed: bool = False,
+    sending: bool = False,
 ) -> bytes:
-    """Return the program for sockets that connect, or send without having connected.
+    """Return the program for sockets that connect, or (`sending`) send without having connected.
 
     It redirects TCP to the proxy, or to `names` if it is for a resolver, and datagrams to the stand-in
     addresses of their places. It refuses QUIC, so that browsers take TCP. What cannot be redirected is
@@ -156,10 +157,19 @@ def connect_program(
     # DNS comes before the check for direct destinations: a resolver is nearly always nearby, but the
     # names that it is asked for are not.
     code.unless(_USER_PORT, kernel_port(NAMES_PORT), "no_question")
-    _unless_bound(code, version)
     code.unless(_PROTOCOL, _UDP, "question_by_tcp")
+    _unless_bound_to_interface(code)
+    if sending and version == 6:
+        # To fe80::1%wlan0: the kernel has taken the interface already, and would send to it whatever
+        # address is put here.
+        code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6)
+        code.put(Opcode.AND, 2, immediate=int.from_bytes(b"\xff\xc0\0\0", sys.byteorder))
+        code.jump(
+            Opcode.IF_EQUAL, otherwise, 2, immediate=int.from_bytes(b"\xfe\x80\0\0", sys.byteorder)
+        )
     code.jump(Opcode.JUMP, "question")
     code.label("question_by_tcp")
+    _unless_bound(code, version)
     _lead(code, version, tables.asked, names, "name_", otherwise)
     code.jump(Opcode.JUMP, EXIT)
     code.label("no_question")
@@ -175,9 +185,7 @@ def connect_program(
     code.unless(_PROTOCOL, _UDP)
     # A UDP socket. Those of calls are bound to an address of each network, and are redirected all the
     # same; those bound to an interface are left alone.
-    code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
-    code.put(Opcode.LOAD, 2, 3, _BOUND_INTERFACE)
-    code.jump(Opcode.IF_NOT, EXIT, 2)
+    _unless_bound_to_interface(code)
     code.unless(_USER_PORT, kernel_port(_QUIC_PORT), "no_quic")
     _unless_bound(code, version, "no_quic")
     code.jump(Opcode.JUMP, _REFUSED)
@@ -489,6 +497,12 @@ def _put_destination(code: Assembly, version: int) -> None:
         code.put(Opcode.STORE, STACK, 2, _DIRECT_AT + 4 + word)
     code.put(Opcode.LOAD, 2, CONTEXT, _USER_PORT)
     code.put(Opcode.STORE, STACK, 2, _ASKED_AT + ADDRESS_BYTES)
+
+
+def _unless_bound_to_interface(code: Assembly) -> None:
+    code.put(Opcode.LOAD_WIDE, 3, CONTEXT, _SOCKET)
+    code.put(Opcode.LOAD, 2, 3, _BOUND_INTERFACE)
+    code.jump(Opcode.IF_NOT, EXIT, 2)
 
 
 def _unless_bound(code: Assembly, version: int, otherwise: str = EXIT) -> None:

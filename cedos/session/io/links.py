@@ -25,6 +25,7 @@ from cedos.kernel.interface_kind import (
     carriers,
     guess,
     identify,
+    is_translator,
 )
 from cedos.kernel.netlink import NETLINK_ROUTE, NetlinkListener, Requester, messages
 from cedos.kernel.policy_routing import (
@@ -156,27 +157,22 @@ class EgressReader:
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
-    def has_own(self, destination: Address, *, specific: bool = True) -> bool:
-        """Return whether a specific route or a tunnel leads there, or it is this host itself.
-
-        `specific` False: such routes do not count, as a network may announce them (DHCP, RA).
-        """
+    def has_own(self, destination: Address) -> bool:
+        """Return whether a specific route or a tunnel leads there, or it is this host. As above."""
         try:
             route = self._route(destination, None)
             if route is None:
                 return False
-            if route.index == _LOOPBACK_INDEX or (specific and route.destination.prefixlen):
+            if route.index == _LOOPBACK_INDEX or route.destination.prefixlen:
                 return True
-            return any(
-                link.index == route.index and link.kind in TUNNEL_KINDS for link in self._links()
-            )
+            return any(link.index == route.index for link in self._vpns())
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
     def has_tunnel(self) -> bool:
         """Return whether this host has a VPN that is up. Raises as above."""
         try:
-            return any(link.kind in TUNNEL_KINDS and link.carries for link in self._links())
+            return any(link.carries for link in self._vpns())
         except OSError as error:
             raise HostError(f"rtnetlink does not answer: {error.strerror or error}") from error
 
@@ -192,7 +188,7 @@ class EgressReader:
         own, shared = self._addresses(destination.version)
         # A VPN or this host itself: no other way counts. Else every link that has a route there.
         usual = links.get(self._index(destination, None) or 0)
-        if usual is not None and (usual.loopback or usual.kind in TUNNEL_KINDS):
+        if usual is not None and (usual.loopback or usual in self._vpns()):
             candidates, shared = [usual], []
         else:
             candidates = [link for link in links.values() if not link.loopback]
@@ -234,6 +230,16 @@ class EgressReader:
             map(ip_address, addresses), MeteredWord.GUESSED_YES if announced else None
         )
         return Egress(link.name, link.index, frozenset(addresses), identity.kind, metered)
+
+    def _vpns(self) -> list[Link]:
+        """Return the tunnels, without 464XLAT's and without ports of bridges (of virtual machines)."""
+        tunnels = [each for each in self._links() if each.kind in TUNNEL_KINDS and not each.master]
+        own = self._addresses(4)[0] if tunnels else {}
+        return [
+            each
+            for each in tunnels
+            if not is_translator(each, map(ip_address, own.get(each.index, ())))
+        ]
 
     def _links(self) -> list[Link]:
         answers = map(parse_link, self._requester.dump(RTM_GETLINK, links_request()))

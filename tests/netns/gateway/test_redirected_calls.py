@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import signal
 import subprocess
 import time
@@ -224,6 +225,52 @@ print(json.dumps(ask(one, b"x", ("{ORIGIN}", 9001))), flush=True)
     assert seen[2:] == [ORIGIN, 9001]
 
 
+def test_no_datagram_to_port_53_leaves_past_the_gateway(laptop):
+    """Those of sockets that were bound to an address of this host did."""
+    laptop.far.ip("address", "add", f"{ORIGIN6}/128", "dev", "lo", "nodad")
+    server = laptop.far.popen(
+        *(PYTHON, "-c"),
+        "import select, socket\n"
+        "made = [socket.socket(each, socket.SOCK_DGRAM) for each in (socket.AF_INET, socket.AF_INET6)]\n"
+        f"made[0].bind(('{ORIGIN}', 53)); made[1].bind(('{ORIGIN6}', 53))\n"
+        "print('ready', flush=True)\n"
+        "for one in select.select(made, [], [])[0]: print(one.recvfrom(100), flush=True)\n",
+        stdout=subprocess.PIPE,
+    )
+    laptop.keep(server)
+    assert server.stdout.readline() == b"ready\n"
+    route = json.loads(laptop.near.run("ip", "-j", "route", "get", ORIGIN).stdout)[0]
+    own, own6, device = route["prefsrc"], "2001:db8:1::2", route["dev"]
+    for each, last in ((laptop.near, 2), (laptop.far, 1)):
+        each.ip("address", "add", f"2001:db8:1::{last}/64", "dev", device, "nodad")
+    laptop.near.ip("-6", "route", "add", "default", "via", "2001:db8:1::1", "dev", device)
+    laptop.forward("--redirect", str(USER), "--fail", "closed")
+    script = f"""
+import socket
+for bound, to in (("{own}", "{ORIGIN}"), ("::ffff:{own}", "::ffff:{ORIGIN}"), ("{own6}", "{ORIGIN6}")):
+    for connected in (True, False):
+        one = socket.socket(socket.AF_INET6 if ":" in to else socket.AF_INET, socket.SOCK_DGRAM)
+        one.bind((bound, 0))
+        if connected:
+            one.connect((to, 53))
+            one.send(b"secret")
+        else:
+            one.sendto(b"secret", (to, 53))
+"""
+    said(laptop, PYTHON, "-c", script)
+    assert not select.select([server.stdout], [], [], 0.5)[0], server.stdout.readline()
+    # Nor does a question to a router that calls itself the resolver by its address on the link.
+    script = f"""
+import socket
+one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+try:
+    one.sendto(b"secret" * 100, ("fe80::1%{device}", 53))
+except PermissionError:
+    print("refused")
+"""
+    assert said(laptop, PYTHON, "-c", script) == "refused\n"
+
+
 @pytest.mark.usefixtures("echo")
 def test_who_was_called_by_one_user_draws_nothing_of_another_out(laptop):
     """A socket bound to an interface is left alone: its answer led another user's port out, too."""
@@ -287,6 +334,7 @@ def test_another_users_flood_pushes_out_no_datagram(redirected, to, laptop):
 # The kernel may keep what another processor entered.
 ONE_PROCESSOR = """
 import os
+import select
 os.sched_setaffinity(0, {0})
 """
 

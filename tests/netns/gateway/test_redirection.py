@@ -2,8 +2,10 @@
 
 import json
 import os
+import select
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -379,3 +381,36 @@ def test_the_next_one_ends_the_datagram_sockets_of_one_that_was_killed(laptop):
     process.wait(10)
     laptop.forward("--redirect", str(OTHER))
     assert living.communicate(timeout=30)[0] == b"ended\n"
+
+
+def test_the_next_one_leaves_those_of_a_living_one_of_another_account(laptop):
+    """The service has an account of its own, and a person's `sudo cedos forward` ended its sockets."""
+    laptop.forward("--redirect", str(USER))
+    living = as_user(laptop, PYTHON, "-c", LIVE_ON)
+    assert living.stdout.readline() == b"connected\n"
+    next_one = (
+        "import os; os.geteuid = lambda: 61200\n"
+        "from cedos.proxy.local.redirection import Redirection\n"
+        f"Redirection([{OTHER}])._end_those_of_dead()\n"
+    )
+    laptop.near.run(sys.executable, "-c", next_one)
+    assert not select.select([living.stdout], [], [], 1)[0], "its socket was ended"
+
+
+def test_with_fail_closed_no_names_are_looked_up_past_it(laptop, tmp_path):
+    """As nsswitch.conf may say, programs ask systemd-resolved by its socket, and it asks the network."""
+    switch = tmp_path / "nsswitch.conf"
+    switch.write_text("passwd: files\nhosts: files resolve [!UNAVAIL=return] dns\n")
+    script = (
+        f"mount --bind {switch} /etc/nsswitch.conf; mount -t tmpfs none /run;"
+        "mkdir -p /run/systemd/resolve; touch /run/systemd/resolve/io.systemd.Resolve;"
+        f"exec {CEDOS} forward --redirect {USER} --fail closed"
+    )
+    process = laptop.near.popen(
+        *("unshare", "-m", "sh", "-c", script),
+        stderr=subprocess.PIPE,
+        env=laptop.environment("laptop"),
+    )
+    laptop.keep(process)
+    assert process.wait(20) == 2
+    assert b"nsswitch.conf" in process.stderr.read()
