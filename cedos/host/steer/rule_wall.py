@@ -12,7 +12,7 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.host.steer.kernel.interface import SteeringKernel
-from cedos.host.steer.kernel.rule_filter import element
+from cedos.host.steer.kernel.rule_filter import element, later_parts
 from cedos.host.steer.routing_rules import contains, own_subnets
 from cedos.kernel.policy_routing import Prefix
 from cedos.model import Network
@@ -114,7 +114,12 @@ class RuleWall:
             places = {each.key: own <= each.names for each in self._places.values()}
             if any(places.values()):
                 near = [*_ON_LINK, *(each for each, of in subnets.items() if of.name in own)]
-                found[index] = {**self._exceptions(near, own), **places}
+                parts = {
+                    later_parts(each.prefix): True
+                    for each in self._places.values()
+                    if each.port is not None and own <= each.names
+                }
+                found[index] = {**self._exceptions(near, own), **places, **parts}
         return found
 
     def _exceptions(self, near: Sequence[Prefix], own: set[str]) -> dict[bytes, bool]:
@@ -141,5 +146,6 @@ class RuleWall:
             for port in {each.port for each in around if contains(each.prefix, prefix)}:
                 found[element(prefix, port)] = False
                 if port is not None:
+                    found[later_parts(prefix)] = False
                     found |= {element(each.prefix, port): own <= each.names for each in inside}
         return found

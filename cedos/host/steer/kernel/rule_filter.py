@@ -4,8 +4,9 @@ Routes and rules lead a connection; sockets that are bound to an interface, rout
 announces and faults of ours lead it elsewhere. So each interface over which some place is forbidden has a
 program that reads what leaves there: TCP's first packet of a connection (SYN) and each datagram of UDP.
 Connections that live go on. It asks a table, first for the packet's port, then for all ports; the longest
-prefix counts. What this host only forwards (of containers) passes, and so do DHCP and what belongs to a
-VLAN: that has an interface of its own.
+prefix counts. Later parts of a datagram have no port: where one port is forbidden, all of them are. What
+this host only forwards (of containers) passes, and so do DHCP and what belongs to a VLAN: that has an
+interface of its own.
 
 What may hide its destination is dropped: beginnings with options of IPv4 (a source route), and packets
 with a routing header of IPv6.
@@ -19,9 +20,9 @@ from typing import Final
 from cedos.kernel.bpf import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
 from cedos.kernel.policy_routing import Prefix
 
-# An element: the length in bits of what follows; the IP version, a zero, the port, big-endian (0: any);
-# the address. The value tells whether it is forbidden.
-_KEY: Final = struct.Struct("=IBB2s16s")
+# An element: the length in bits of what follows; the IP version; 1 for later parts, else 0; the port,
+# big-endian (0: any); the address. The value tells whether it is forbidden.
+_KEY: Final = struct.Struct("=IBBH16s")
 KEY_BYTES: Final = _KEY.size
 VALUE: Final = struct.Struct("=I")
 MOST: Final = 1 << 13
@@ -43,10 +44,18 @@ _PASS, _DROP = -1, 2
 
 def element(prefix: Prefix, port: int | None) -> bytes:
     """Return the table's key for a prefix and a port; None: all ports."""
+    return _element(prefix, 0, port or 0)
+
+
+def later_parts(prefix: Prefix) -> bytes:
+    """Return the table's key for later parts of datagrams to a prefix."""
+    return _element(prefix, 1, 0)
+
+
+def _element(prefix: Prefix, parts: int, port: int) -> bytes:
     bits = _PORT_BITS + prefix.prefixlen
-    return _KEY.pack(
-        bits, prefix.version, 0, (port or 0).to_bytes(2), prefix.network_address.packed
-    )
+    address = prefix.network_address.packed
+    return _KEY.pack(bits, prefix.version, parts, socket.htons(port), address)
 
 
 def program(table: int) -> bytes:
@@ -103,7 +112,13 @@ def program(table: int) -> bytes:
     # The first part has the ports, and of TCP the flags.
     code.label("a later part")
     code.jump(Opcode.IF_EQUAL, EXIT, 7, immediate=_TCP)
-    code.jump(Opcode.JUMP, "any port")
+    code.put(Opcode.STORE, STACK, 9, _PORT_AT)
+    code.put(Opcode.SET, 2, immediate=1)
+    code.put(Opcode.STORE_BYTE, STACK, 2, _PORT_AT + 1)
+    code.look_up(table, _KEY_AT, "any port")
+    code.put(Opcode.LOAD, 2, 0, 0)
+    code.jump(Opcode.IF_EQUAL, "any port", 2, immediate=0)
+    code.jump(Opcode.JUMP, "drop")
 
     code.label("transport")
     code.jump(Opcode.IF_EQUAL, "udp", 7, immediate=_UDP)

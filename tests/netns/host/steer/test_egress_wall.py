@@ -14,7 +14,7 @@ from kit.steered import steering_of
 from cedos.errors import HostError
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.egress_wall import EgressWall
-from cedos.host.steer.kernel.rule_filter import element
+from cedos.host.steer.kernel.rule_filter import element, later_parts
 from cedos.host.steer.rule_wall import RuleWall
 from cedos.host.steer.undo import restore
 
@@ -290,6 +290,13 @@ def test_no_packet_hides_its_destination_or_its_port(host):
         made.forbid(index, elements({(f"{SERVER[4]}/32", UDP_PORT): True, ("::/0", None): True}))
         assert not datagram_comes(host, 4, SERVER[4], data=b"who" + bytes(8000))
         assert not datagram_comes(host, 6, SERVER[6], data=b"who" + bytes(8000))
+        # A large datagram that waits for its router's hardware address leaves part by part.
+        before = sent_packets(host)
+        made.forbid(index, {later_parts(ip_network(f"{SERVER[4]}/32")): True})
+        host.client.ip("neigh", "flush", "dev", "lte0")
+        assert not datagram_comes(host, 4, SERVER[4], data=b"who" + bytes(8000))
+        assert sent_packets(host) - before <= 2, "more than the question for that address left"
+        made.forbid(index, {later_parts(ip_network(f"{SERVER[4]}/32")): None})
         # Source route by the router; routing header.
         route = bytes([1, 131, 7, 4]) + socket.inet_aton(SERVER[4])
         for options, passes in ([], True), ([(socket.IPPROTO_IP, socket.IP_OPTIONS, route)], False):

@@ -6,7 +6,7 @@ from ipaddress import ip_interface, ip_network
 import pytest
 
 from cedos.host.steer import rule_wall
-from cedos.host.steer.kernel.rule_filter import element
+from cedos.host.steer.kernel.rule_filter import element, later_parts
 from cedos.host.steer.routing_rules import contains
 from cedos.host.steer.steering import Steering
 
@@ -57,6 +57,9 @@ async def test_own_subnets_and_what_stays_on_the_link_are_exceptions(world, stee
     assert said(world, lte0, "169.254.7.7/32") is True, "a rule for just that counts"
     assert said(world, lte0, "8.8.8.0/24") is None, "any network may give public addresses"
     assert said(world, lte0, *WIDE) is True
+    parts = world.kernel.forbidden[lte0.index]
+    assert parts[later_parts(ip_network(WIDE[0]))] is True, "parts of datagrams have no port"
+    assert parts[later_parts(ip_network("10.7.0.0/24"))] is False
 
 
 async def test_a_refusal_is_a_problem_until_it_is_made_good(world, steering):
