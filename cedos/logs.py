@@ -16,8 +16,8 @@ from typing import Any, Literal, TextIO
 
 from cedos.plain_text import plain, plain_json
 
-# Without this, structlog imports rich for tracebacks that cedos never shows: 3 MB, 66 modules and a
-# fifth of a second. Therefore only this module imports structlog.
+# Without this, structlog imports rich for tracebacks that cedos never shows: 3 MB, 66 modules and up to
+# a tenth of a second. Therefore only this module imports structlog.
 _with_rich = "rich" in sys.modules
 if not _with_rich:
     sys.modules["rich"] = None  # type: ignore[assignment]

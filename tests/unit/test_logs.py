@@ -157,7 +157,7 @@ def test_libraries_keep_quiet():
 
 @pytest.mark.parametrize("command", ["up", "rule", "gateway.forward"])
 def test_nothing_for_terminals_is_loaded(command):
-    """structlog takes rich where it is installed, and it is, for `cedos top`: 3 MB, 0.2 s a start."""
+    """structlog takes rich where it is installed, and it is, for `cedos top`: 3 MB."""
     loaded = f"import cedos.commands.{command}, cedos.api.lock, sys; print('rich' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", loaded], capture_output=True, text=True, check=True
