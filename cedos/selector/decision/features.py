@@ -11,7 +11,7 @@ An old rate is handed on as it was measured. Models take its age as an input, an
 of that age how much it still says (`docs/decisions/old-rates.md`).
 """
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import inf, isnan
 
@@ -133,7 +133,6 @@ def _raised(
     return raised, least.measured_at_s
 
 
-_HOST_SPEED = "speed_mps"
 _NOTHING: Mapping[str, Indicator] = {}
 
 
@@ -142,7 +141,7 @@ def features(
     # Its median size becomes `size_bytes`, its direction `direction_up` (0 or 1).
     transfer: Transfer,
     roles: Roles,  # which network has which role
-    columns: Sequence[str] | None = None,  # those a model asks for; None: all that are known
+    columns: Sequence[str],  # those a model asks for
 ) -> dict[str, float]:
     """Return the columns by which the predictors see a transfer.
 
@@ -154,21 +153,9 @@ def features(
         "direction_up": 1.0 if transfer.direction == Direction.UP else 0.0,
     }
     sources = (_of(context, roles.wifi), _of(context, roles.cellular))
-    wanted: Container[str] | None = None
-    # Without a list, all known indicators of both roles become columns.
-    if columns is None:
-        columns = [
-            f"{role}_{name}"
-            for role, indicators in zip(ROLES, sources, strict=True)
-            for name in indicators
-            if name != _HOST_SPEED and name not in UPLINK.values()
-        ]
-        columns.append(_HOST_SPEED)
-    else:
-        columns = tuple(columns)
-        wanted = _set(columns)
-    way = transfer.direction
-    for column, source, uplink, name in _plan(tuple(columns), way):
+    columns = tuple(columns)
+    wanted, way = _set(columns), transfer.direction
+    for column, source, uplink, name in _plan(columns, way):
         # An indicator of the host itself (its speed) may be stored with any network; all others are
         # stored with the network of the role.
         if source < 0:
@@ -178,8 +165,7 @@ def features(
             indicator = (known.get(uplink) if uplink else None) or known.get(name)
         if indicator is not None and not isnan(indicator.value):
             found[column] = indicator.value
-    of_rates = rates_of(context, roles, way)
-    found.update(of_rates if wanted is None else [each for each in of_rates if each[0] in wanted])
+    found.update([each for each in rates_of(context, roles, way) if each[0] in wanted])
     return found
 
 
