@@ -89,11 +89,6 @@ class ProxyRequest:
     credentials: str | None  # the value of `Proxy-Authorization`
     rest: bytes  # the bytes behind the client's own head
 
-    @property
-    def fetches(self) -> bool:
-        """Tell whether the request is a GET without a body, which a gateway may answer itself."""
-        return self.head.startswith(b"GET ") and self.body_bytes == 0
-
 
 class RequestParser:
     def __init__(self) -> None:
@@ -355,16 +350,3 @@ def _closing(head: bytes) -> bytes:
     first, *lines = _LINES.findall(_FOLD.sub(b" ", _CONTROL.sub(b" ", head)))
     kept = (each for each in lines if each.partition(b":")[0].strip().lower() not in _PERSISTENCE)
     return b"".join([first, b"Connection: close\r\n", *kept])
-
-
-def forwarded(head: bytes) -> tuple[bytes, bytes, list[tuple[bytes, bytes]]] | None:
-    """Parse a `ProxyRequest.head` without its end: method, target, fields; None: it is none."""
-    first, *lines = head.split(b"\r\n")
-    line, fields = _LINE.fullmatch(first), [_FIELD.fullmatch(each) for each in lines]
-    if line is None or not line[2].startswith(b"/") or None in fields:
-        return None
-    return (
-        line[1],
-        line[2],
-        [(each[1], each[2].strip(b" \t")) for each in fields if each is not None],
-    )

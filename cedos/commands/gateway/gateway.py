@@ -213,10 +213,7 @@ async def _run(
     settings = replace(settings, idle=_idle_file(folder))
     # What only who is asked for objects needs is loaded by no other command.
     from cedos.apps.files.objects.object_fetcher import ObjectFetcher  # noqa: PLC0415
-    from cedos.apps.files.objects.object_serving import (  # noqa: PLC0415
-        ObjectServing,
-        ProgramRequests,
-    )
+    from cedos.apps.files.objects.object_serving import ObjectServing  # noqa: PLC0415
 
     rules = settings.rules()
 
@@ -242,13 +239,12 @@ async def _run(
             connection, fetcher, lambda: invited.name_of(connection.peer_key) is not None
         )
 
-    requests = ProgramRequests(fetcher)
     if fetcher.store.used_before:  # thousands of records are read before a client waits
         with suppress(TransferError):
             fetcher.store.open()
     try:
         with _Sharing(invited) as share:
-            gateway = Gateway(settings, me, invited.name_of, serving, requests, share.answer)
+            gateway = Gateway(settings, me, invited.name_of, serving, share.answer)
             await _serve(gateway, listening, len(invited.names), share)
     finally:
         await fetcher.close()

@@ -23,7 +23,6 @@ from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.gateway_session import (
     GatewaySession,
     NameService,
-    RequestFetcher,
     SessionTerms,
     StreamService,
 )
@@ -193,7 +192,6 @@ class Gateway:
         clients: Callable[[bytes], str | None],
         # Serves requests on sessions' own streams.
         service: Callable[[Connection], StreamService] | None = None,
-        requests: RequestFetcher | None = None,  # fetches objects for programs' plain HTTP
         # Answers questions about shared bandwidth (`SessionTerms`).
         share: Callable[[Connection, bytes], bytes | None] | None = None,
     ) -> None:
@@ -217,7 +215,6 @@ class Gateway:
             clients,
             settings.idle_s,
             service,
-            requests,
             share,
             unread=Unread() if free_bytes is None else Unread.within(free_bytes // 2),
         )

@@ -1,8 +1,6 @@
 """A laptop's session at the gateway: each of its streams goes on as a TCP connection.
 
 DNS questions of clients, which the gateway puts to its own resolvers.
-
-Programs' requests that the gateway answers itself, from objects that it fetches (D2Prox).
 """
 
 import asyncio
@@ -12,16 +10,16 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
-from cedos.errors import SessionAsleepError, SessionError, TransferError
+from cedos.errors import SessionAsleepError, SessionError
 from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.origin import Origins, asking_user
 from cedos.proxy.gateway.packet_relay import Associations
-from cedos.proxy.http import LONGEST_HEAD, RefusedError, forwarded
+from cedos.proxy.http import RefusedError
 from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.carry import Carry, waiting_head
+from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.frames import LARGEST_PACKET, GatewayAnswer, GatewayQuestion, OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
@@ -35,34 +33,7 @@ MOST: Final = 512
 MOST_PER_CLIENT: Final = 64
 # Sends a datagram; after so many seconds it is dropped instead.
 Say = Callable[[bytes, float], None]
-_HEAD_S: Final = 1.0
-_HEAD_END: Final = b"\r\n\r\n"
 _T = TypeVar("_T")
-Fields = list[tuple[bytes, bytes]]
-
-
-class FetchedAnswer(Protocol):
-    """An answer: its `head`, then its body, piece by piece."""
-
-    head: bytes
-
-    def on_given_up(self, call: Callable[[], object]) -> None:
-        """Call `call` if others need the room that it takes."""
-
-    def body(self, offset: int) -> Coroutine[Any, Any, bytes]:
-        """Return bytes from `offset` on, as soon as there are any; empty: the end. TransferError."""
-
-    def close(self, *, whole: bool) -> None:
-        """Release it; `whole`: the program has all of it."""
-
-
-class RequestFetcher(Protocol):
-    """A fetcher of objects for programs."""
-
-    async def fetch(
-        self, client: bytes, host: str, port: int, target: bytes, fields: Fields
-    ) -> FetchedAnswer | None:
-        """Return the answer; None: the request goes to its origin as it is."""
 
 
 async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) -> _T:
@@ -83,63 +54,6 @@ async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) ->
         raise StreamBrokenError("the program has gone") from None
     finally:
         stream.watch(lambda: None)
-
-
-async def send_answer(stream: ProxiedStream, answer: FetchedAnswer) -> None:
-    """Send the answer until the program has all of it, or either side broke."""
-    whole = False
-    try:
-        stream.accept()
-        answer.on_given_up(stream.drop)
-        # `sent_bytes` tells how far the answer has got: first the head, then the body.
-        while (at := stream.sent_bytes) < len(answer.head):
-            await _say(stream, answer.head[at:])
-        while block := await unless_broken(
-            stream, answer.body(stream.sent_bytes - len(answer.head))
-        ):
-            await _say(stream, block)
-        stream.finish()
-        whole = True
-    except (TransferError, StreamBrokenError):
-        stream.drop()
-    finally:
-        # No origin reads what comes: it is dropped, so that the program's window opens again.
-        stream.watch(lambda: stream.on_read(stream.unread_bytes))
-        stream.on_change()
-        answer.close(whole=whole)
-
-
-async def _say(stream: ProxiedStream, data: bytes) -> None:
-    """Send all data as the stream's window opens. StreamBrokenError: the program has gone."""
-    view, changed = memoryview(data), asyncio.Event()
-    stream.watch(changed.set)
-    while True:
-        changed.clear()
-        view = view[stream.write(view) :]
-        if stream.broken is not None:
-            raise StreamBrokenError("the program has gone")
-        if not view:
-            return
-        await changed.wait()
-
-
-async def request_head(stream: ProxiedStream) -> bytes | None:
-    """Return the head of a stream's only request, without its blank line; None if there is none.
-
-    Its bytes stay in the stream. Bytes behind the head could be another request: then there is none.
-    """
-    come = await waiting_head(stream, LONGEST_HEAD, _HEAD_S)
-    request, _, rest = (come or b"").partition(_HEAD_END)
-    return None if rest or not request else request
-
-
-async def fetched(
-    fetcher: RequestFetcher, client: bytes, asked: OpenStream, request: bytes
-) -> FetchedAnswer | None:
-    """Return the answer to a request; None: only its origin can answer."""
-    if (parsed := forwarded(request)) is None or parsed[0] != b"GET":
-        return None
-    return await fetcher.fetch(client, asked.host, asked.port, *parsed[1:])
 
 
 class NameService:
@@ -210,7 +124,6 @@ class SessionTerms:
     idle_s: float
     # Returns the server of a session's own stream.
     service: Callable[[Connection], StreamService] | None = None
-    requests: RequestFetcher | None = None  # fetches objects for programs
     # Returns the answer to a client's question about shared bandwidth, which came over this session;
     # None: there is none.
     share: Callable[[Connection, bytes], bytes | None] | None = None
@@ -237,12 +150,12 @@ class GatewaySession:
         connection.on_sleep(self._state)
 
     def __len__(self) -> int:
-        """Return the number of connections; one counts until the client has ended it, too.
+        """Return the number of connections.
 
         An association counts as two: it has a socket for each version of IP.
         """
-        streams = len(self._streams.streams)
-        return max(len(self._tasks), streams) + 2 * (len(self._streams) - streams)
+        associations = len(self._streams) - len(self._streams.streams)
+        return len(self._tasks) + 2 * associations
 
     def _state(self) -> bytes | None:
         """Return the state with which the session may sleep; None: something was begun here."""
@@ -309,9 +222,9 @@ class GatewaySession:
         """Serve a stream until it is over. If anything fails, drop it: its program must not wait."""
         asking_user.set(asked.user)
         try:
-            await self._turn()
-            self._terms.admit(self._client)
-            await self._serve_stream(stream, asked)
+            with await unless_broken(stream, self._connected(asked)) as origin:
+                stream.accept()
+                await self._carry(stream, origin)
         except RefusedError as error:
             _log.debug("refused", client=self._name, reason=error.kind)
             stream.refuse(error)
@@ -321,33 +234,11 @@ class GatewaySession:
             stream.drop()
             raise
 
-    async def _serve_stream(self, stream: ProxiedStream, asked: OpenStream) -> None:
-        if asked.fetch and (found := await self._fetched(stream, asked)) is not None:
-            await send_answer(stream, found)
-            return
-        with await unless_broken(stream, self._connected(asked)) as origin:
-            stream.accept()
-            await self._carry(stream, origin)
-
-    async def _turn(self) -> None:
-        """Wait for the client's turn: what it asks for may cost more than to read that it asks."""
-        await self.connection.flow.driver.turns.turn(self._client.hex())
-
     async def _connected(self, asked: OpenStream) -> socket.socket:
-        await self._turn()
+        # What it asks for may cost more than to read that it asks.
+        await self.connection.flow.driver.turns.turn(self._client.hex())
+        self._terms.admit(self._client)
         return await self._terms.origins.connect(asked.host, asked.port, self._client)
-
-    async def _fetched(self, stream: ProxiedStream, asked: OpenStream) -> FetchedAnswer | None:
-        """Return the gateway's own answer; None: a connection to the origin answers."""
-        requests = self._terms.requests
-        if requests is None or (request := await request_head(stream)) is None:
-            return None
-
-        async def fetching() -> FetchedAnswer | None:
-            await self._turn()
-            return await fetched(requests, self._client, asked, request)
-
-        return await unless_broken(stream, fetching())
 
     async def _carry(self, stream: ProxiedStream, origin: socket.socket) -> None:
         # If this process ends, the origin must see a reset. An orderly end would look like a complete

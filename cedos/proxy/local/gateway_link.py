@@ -170,7 +170,6 @@ class GatewayLink:
         port: int,
         begun: Callable[[ProxiedStream], None] | None = None,
         *,
-        fetch: bool = False,
         user: int = UNKNOWN.user,
     ) -> ProxiedStream:
         """Open a user's stream to an origin, and wait for its answer.
@@ -183,7 +182,7 @@ class GatewayLink:
 
         def ask(streams: Multiplexer) -> ProxiedStream:
             share = self._share(streams, user)
-            stream = streams.open(host, port, fetch=fetch, unread=share, user=user)
+            stream = streams.open(host, port, unread=share, user=user)
             if self._carried is not None:
                 self._carried(streams.connection, stream, self._decided)
             if begun is not None:

@@ -63,12 +63,11 @@ class GatewayLinks:
         port: int,
         begun: Callable[[ProxiedStream], None] | None = None,
         *,
-        fetch: bool = False,
         user: int = UNKNOWN.user,
     ) -> ProxiedStream:
         """Open a stream to an origin. Arguments and errors: `GatewayLink.open`."""
         return await self._opened(
-            lambda link, asked: link.open(host, port, asked, fetch=fetch, user=user), begun
+            lambda link, asked: link.open(host, port, asked, user=user), begun
         )
 
     async def associate(

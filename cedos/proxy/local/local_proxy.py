@@ -184,7 +184,6 @@ class LocalProxy:
         *,
         far: bool,
         words: FirstWords | None = None,
-        fetch: bool = False,
         user: int = UNKNOWN.user,
     ) -> ProxiedStream | socket.socket:
         """Connect a user to a host's port, through the gateway or direct. RefusedError.
@@ -201,7 +200,7 @@ class LocalProxy:
         if far or not (self.goes_direct(host) or await self._may_go_direct(host, port, user)):
             away: str | None = None
             try:
-                stream = await self._opened(host, port, words, fetch=fetch, user=user)
+                stream = await self._opened(host, port, words, user)
             except RefusedError as error:
                 # The gateway has no way there (no IPv6, say), but this host may have one: go on, direct.
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
@@ -262,19 +261,19 @@ class LocalProxy:
         return [address for address in found if self.goes_direct(address)]
 
     async def _opened(
-        self, host: str, port: int, words: FirstWords | None, *, fetch: bool, user: int
+        self, host: str, port: int, words: FirstWords | None, user: int
     ) -> ProxiedStream:
         """Open a stream through the gateway; if its session is lost meanwhile, try the next one, once."""
         begun = words.begin if words else None
         try:
-            return await self._link.open(host, port, begun, fetch=fetch, user=user)
+            return await self._link.open(host, port, begun, user=user)
         except GatewayUnreachableError:
             if self._link.stands or not (words is None or words.repeatable):
                 raise
         # The session was lost at that moment, and the first bytes may be sent again.
         if words is not None:
             words.end(again=True)
-        return await self._link.open(host, port, begun, fetch=fetch, user=user)
+        return await self._link.open(host, port, begun, user=user)
 
     async def carry(
         self,
@@ -488,7 +487,6 @@ class LocalProxy:
                 request.port,
                 far=far,
                 words=words,
-                fetch=request.fetch,
                 user=user,
             )
         except RefusedError as error:

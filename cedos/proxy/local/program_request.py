@@ -46,7 +46,6 @@ class ProgramRequest:
     first: bytes = b""  # the bytes that go to the origin first
     # The body of a request, whose end ends what the program may send after `first`; None: nothing does.
     body: RequestBody | None = None
-    fetch: bool = False  # `first` is the head of a GET without a body
     only: bool = False  # it is one request of HTTP, and its answer ends the connection
     socks: bool = False  # the program speaks SOCKS 5
 
@@ -104,7 +103,6 @@ async def _http(program: socket.socket, data: bytes) -> ProgramRequest | None:
         ESTABLISHED if request.tunnel else b"",
         request.head + rest,
         body,
-        fetch=request.fetches,
         only=not request.tunnel,
     )
 

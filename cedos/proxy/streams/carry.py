@@ -17,11 +17,6 @@ _BLOCK: Final = MOST_CHUNK_BYTES
 _READS: Final = 4
 
 _MOST_CHUNKS: Final = 64
-# Pieces of a head; with each that comes all are looked at.
-_MOST_PIECES: Final = 256
-
-_HEAD_END: Final = b"\r\n\r\n"
-
 # The time for a program to read the bytes that arrived before the stream broke.
 _LAST_S: Final = 10.0
 
@@ -231,27 +226,3 @@ class Carry:
                 self._loop.add_writer(self._file, again)
             else:
                 self._loop.remove_writer(self._file)
-
-
-async def waiting_head(stream: ProxiedStream, most_bytes: int, within_s: float) -> bytes | None:
-    """Wait for the head of HTTP that a stream brings, and return what waits then; it stays there.
-
-    None: it did not come in time.
-    """
-    changed = asyncio.Event()
-    stream.watch(changed.set)
-    try:
-        async with asyncio.timeout(within_s):
-            pieces = 0
-            while _HEAD_END not in (come := b"".join(stream.waiting)):
-                pieces += 1
-                many = len(come) > most_bytes or pieces > _MOST_PIECES
-                if stream.broken is not None or stream.peer_ended or many:
-                    return None
-                changed.clear()
-                await changed.wait()
-            return come
-    except TimeoutError:
-        return None
-    finally:
-        stream.watch(lambda: None)

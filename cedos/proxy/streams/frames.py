@@ -24,26 +24,23 @@ _OFFSET: Final = struct.Struct("!BIQ")
 _RESET: Final = struct.Struct("!BI")
 # An error type stands in a header's line of the proxy's answer (RFC 9209, 2.3).
 _ERROR_TYPE: Final = re.compile("[a-z_]+")
-OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE, FETCH = range(1, 10)
+OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE = range(1, 9)
 
 
 class OpenStream(Struct, frozen=True, gc=False):
     """A request for a connection to `host` (a name, or an address without brackets).
 
-    `fetch`: one GET follows, which the gateway may answer itself. `user`: a number below `USERS`, by
-    which the gateway tells the users of a host from one another.
+    `user`: a number below `USERS`, by which the gateway tells the users of a host from one another.
     """
 
     stream: int
     host: str
     port: int
-    fetch: bool = False
     user: int = 0
 
     def pack(self) -> bytes:
         host = self.host.encode()
-        kind = FETCH if self.fetch else OPEN
-        return _OPEN.pack(kind, self.stream, self.user, self.port, len(host)) + host
+        return _OPEN.pack(OPEN, self.stream, self.user, self.port, len(host)) + host
 
 
 class StreamAccepted(Struct, frozen=True, gc=False):
@@ -155,13 +152,13 @@ def parse(message: bytes | memoryview) -> Frame:
 def _parsed(kind: int, stream: int, data: bytes) -> Frame:
     exact = _HEAD.size
     frame: Frame
-    if kind in (OPEN, FETCH):
+    if kind == OPEN:
         _, _, user, port, length = _OPEN.unpack_from(data)
         exact = _OPEN.size + length
         host = data[_OPEN.size : exact].decode("ascii")
         if not port or not 0 < len(host) <= LONGEST_HOST:
             raise ValueError("a connection is asked for without a host or a port")
-        frame = OpenStream(stream, host, port, kind == FETCH, user)
+        frame = OpenStream(stream, host, port, user)
     elif kind == REFUSED:
         _, _, status, length = _REFUSED.unpack_from(data)
         begins = _REFUSED.size + length

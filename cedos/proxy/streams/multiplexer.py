@@ -122,13 +122,7 @@ class Multiplexer:
         return self._streams
 
     def open(
-        self,
-        host: str,
-        port: int,
-        *,
-        fetch: bool = False,
-        unread: Share | None = None,
-        user: int = 0,
+        self, host: str, port: int, *, unread: Share | None = None, user: int = 0
     ) -> ProxiedStream:
         """Open a stream; it may be written to before the gateway has answered.
 
@@ -137,7 +131,7 @@ class Multiplexer:
         """
         stream = self._made(self._number(), unread)
         self._shares[stream.number] = unread
-        stream.ask(host, port, fetch=fetch, user=user % USERS)
+        stream.ask(host, port, user % USERS)
         return stream
 
     def associate(self, share: Share | None = None, user: int = 0) -> ProxiedAssociation:

@@ -168,9 +168,9 @@ class ProxiedStream:
 
     # Called by the program's end
 
-    def ask(self, host: str, port: int, *, fetch: bool = False, user: int = 0) -> None:
+    def ask(self, host: str, port: int, user: int = 0) -> None:
         self.host, self.port = host, port
-        self._say(OpenStream(self.number, host, port, fetch, user))
+        self._say(OpenStream(self.number, host, port, user))
 
     async def accepted(self) -> None:
         """Wait for the other end's answer. RefusedError; StreamBrokenError."""

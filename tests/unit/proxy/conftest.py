@@ -21,7 +21,6 @@ class Ends:
     """`gateway`, `link` and `proxy`; `clients` are those that the gateway knows, by key."""
 
     def __init__(self):
-        self.requests = None
         self.me, self.client = KeyPair(os.urandom(32)), KeyPair(os.urandom(32))
         self.clients = {self.client.public: "laptop"}
         self.servers = []
@@ -43,7 +42,7 @@ class Ends:
         self.proxy.open([Listening("127.0.0.1", 0)])
 
     async def _start_gateway(self):
-        self.gateway = Gateway(self.settings, self.me, self.clients.get, requests=self.requests)
+        self.gateway = Gateway(self.settings, self.me, self.clients.get)
         await self.gateway.open()
         self.running = asyncio.create_task(self.gateway.run())
 

@@ -17,7 +17,7 @@ from kit.waiting import until
 
 from cedos.errors import HostError, SessionError
 from cedos.kernel.process_limits import MemoryRoom
-from cedos.proxy.gateway import gateway
+from cedos.proxy.gateway import gateway, gateway_session
 from cedos.proxy.gateway.gateway import LIMITS, OPENS_AT_ONCE
 from cedos.proxy.gateway.gateway_session import GatewaySession
 from cedos.proxy.gateway.origin import Origins
@@ -233,13 +233,14 @@ async def test_what_came_before_a_refusal_is_kept_no_longer(ends, monkeypatch):
     """Forget it: each connection that failed before its answer left it in the proxy's memory."""
     await ends.start()
 
-    async def early(session, stream, _asked):
+    async def early(stream, work):
+        work.close()
         stream._session.put(
             stream, StreamBytes(stream.number, 0, bytes(9_000)).pack(), SMALL, ordered=True
         )
         raise RefusedError(HTTPStatus.BAD_GATEWAY, "dns_error", "it was not found")
 
-    monkeypatch.setattr(GatewaySession, "_serve_stream", early)
+    monkeypatch.setattr(gateway_session, "unless_broken", early)
     for _ in range(3):
         with pytest.raises(RefusedError):
             await ends.proxy.connect("127.0.0.1", 80, far=False)

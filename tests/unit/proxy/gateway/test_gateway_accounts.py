@@ -16,7 +16,7 @@ from cedos import web
 from cedos.apps.files.messages import FileRequest, PutRequest, pack
 from cedos.apps.files.objects import object_fetcher, object_serving, stored_object
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher
-from cedos.apps.files.objects.object_serving import ObjectServing, ProgramRequests
+from cedos.apps.files.objects.object_serving import ObjectServing
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.errors import SessionError
 from cedos.proxy.gateway import gateway, origin
@@ -79,7 +79,6 @@ class Walk:
         self.gateway = Gateway(
             GatewaySettings(("127.0.0.1", 0), local=True, **limits), self.me, self.invited.get,
             lambda one: ObjectServing(one, self.fetcher, lambda: True),
-            ProgramRequests(self.fetcher),
         )  # fmt: skip
         unread = self.gateway._terms.unread
         self.unread = [unread.client(key.public) for key in self.keys]
@@ -117,8 +116,8 @@ class Walk:
         self.tasks.add(task)
         task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def open(self, session, *, fetch, path=None):
-        stream = session[1].open("127.0.0.1", self.port, fetch=fetch)
+    def open(self, session, path=None):
+        stream = session[1].open("127.0.0.1", self.port)
         if self.random.random() < 0.8:
             stream.watch(lambda: stream.on_read(stream.unread_bytes))
         path = path or self._path()
@@ -140,20 +139,18 @@ class Walk:
                     connection.abort("left")
                 case 1:  # more than it may, and it leaves at once
                     for _ in range(40):
-                        self.open(session, fetch=chance.random() < 0.5)
+                        self.open(session)
                     connection.abort("left")
                 case 2:
                     self.invited.pop(connection.peer_key, None)
                 case 3:
                     self.invited |= {key.public: "again" for key in self.keys}
                 case 4 | 5:
-                    self.open(session, fetch=False)
-                case 6 | 7:
-                    self.open(session, fetch=True)
-                case 8:
-                    self._begin(connection.write(pack(PutRequest(self._url(), 9, "v"))))
-                case 9:
+                    self.open(session)
+                case 6 | 7 | 8:
                     self._begin(connection.write(pack(FileRequest(self._url()))))
+                case 9:
+                    self._begin(connection.write(pack(PutRequest(self._url(), 9, "v"))))
                 case 10:
                     association = streams.associate()
                     for host in ("127.0.0.1", "localhost"):
@@ -229,7 +226,8 @@ async def test_clients_that_have_left_hold_nothing(tmp_path, monkeypatch, seed):
     await walk.start()
     for key in walk.keys:
         session = await walk.come(key)
-        walk.open(session, fetch=True, path="large")
+        walk.open(session, "large")
+        await session[0].write(pack(FileRequest(f"http://127.0.0.1:{walk.port}/large")))
     await asyncio.sleep(0.3)
     await walk.leave()
     await asyncio.sleep(1.0)

@@ -30,9 +30,7 @@ USER_NUMBERS = st.integers(0, USERS - 1)
 OFFSETS = st.integers(0, 2**64 - 1)
 TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=60)
 FRAMES = st.one_of(
-    st.builds(
-        OpenStream, STREAMS, TEXT.filter(bool), st.integers(1, 65_535), st.booleans(), USER_NUMBERS
-    ),
+    st.builds(OpenStream, STREAMS, TEXT.filter(bool), st.integers(1, 65_535), USER_NUMBERS),
     st.builds(StreamAccepted, STREAMS),
     st.builds(
         StreamRefused,

@@ -7,7 +7,6 @@ import pytest
 
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.model import Direction
-from cedos.proxy.streams.carry import waiting_head
 from cedos.proxy.streams.expected_sizes import AnnouncedBodies, ExpectedBursts
 from cedos.proxy.streams.frames import (
     StreamBytes,
@@ -80,16 +79,6 @@ async def test_single_bytes_that_no_program_reads_cost_hardly_more_than_others()
         stream.on_frame(parse(StreamBytes(1, offset, sent[offset : offset + 1]).pack()))
     assert len(stream.waiting) < 100
     assert b"".join(stream.waiting) == sent
-
-
-async def test_a_head_in_single_bytes_is_looked_at_a_bounded_number_of_times():
-    stream = ProxiedStream(1, Sent())
-    heading = asyncio.create_task(waiting_head(stream, 100_000, 60.0))
-    for offset in range(300):
-        await asyncio.sleep(0)
-        stream.on_frame(StreamBytes(1, offset, b"a"))
-        stream.on_change()
-    assert await asyncio.wait_for(heading, 5) is None
 
 
 async def test_the_window_grows_with_what_is_read():

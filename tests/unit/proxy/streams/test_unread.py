@@ -8,8 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kit.proxy_streams import Anything
 
-from cedos.apps.files.objects.object_serving import NoAnswer
-from cedos.proxy.gateway.gateway_session import send_answer
 from cedos.proxy.streams import carry
 from cedos.proxy.streams.carry import Carry
 from cedos.proxy.streams.frames import StreamBytes, StreamEnd, StreamReset
@@ -138,20 +136,6 @@ def test_who_has_gone_counts_no_more():
         del share
         gc.collect()
     assert unread.total_bytes == 0
-
-
-async def test_what_follows_a_request_with_an_answer_does_not_wait_for_ever():
-    """Fetch an object and send on: a window for each request counted for good."""
-    share = Unread().client("a").share()
-    stream = ProxiedStream(1, Anything(), unread=share)
-    stream.on_frame(StreamBytes(1, 0, b"GET"))
-    await send_answer(stream, NoAnswer())
-    stream.on_frame(StreamBytes(1, 3, bytes(1_000)))
-    stream.on_change()
-    stream.on_frame(StreamEnd(1, 1_003))
-    stream.on_change()
-    assert stream.over
-    assert share.total_bytes == 0
 
 
 async def test_what_a_server_does_not_take_does_not_wait_for_ever():
