@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from uuid import UUID
 
 import msgspec
 import pytest
@@ -32,7 +31,7 @@ from cedos.api.budgets import parse_budget
 from cedos.api.programs import ChoiceRequest
 from cedos.api.transfers import TransferReport
 from cedos.apps.files import messages as files
-from cedos.apps.files.objects.http_rules import CacheLookup
+from cedos.apps.files.objects.http_rules import conditions, confirmed, is_fresh, kept_fields
 from cedos.apps.files.objects.stored_object import ObjectRecord
 from cedos.apps.sharing.protocol.certificates import (
     CertificateAuthority,
@@ -71,7 +70,7 @@ from cedos.kernel.privileges import EventSocket
 from cedos.kernel.tcp_info import read_info
 from cedos.model import FlowKey
 from cedos.proxy import names
-from cedos.proxy.http import RefusedError, RequestBody, RequestParser, authority, forwarded
+from cedos.proxy.http import RefusedError, RequestBody, RequestParser, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.socks import SocksError, SocksParser
 from cedos.proxy.streams import frames as streams
@@ -139,11 +138,10 @@ def cached(data):
         name, _, value = line.partition(":")
         if name:
             headers.setdefault(name.lower(), []).append(value.strip())
-    CacheLookup("http://a.test/", {"accept": "*/*"}, []).on_answer(200, headers)
-    kept = ObjectRecord(str(UUID(int=1)), "http://a.test/", "v", {}, headers, True, 1e9, 3)
-    lookup = CacheLookup("http://a.test/", {"accept": "*/*"}, [kept])
-    if lookup.fresh is None:
-        lookup.on_answer(304, headers)
+    kept = ObjectRecord("1", "http://a.test/", "v", kept_fields(headers), True, 1e9, 3)
+    is_fresh(kept, 1e9)
+    conditions(kept)
+    confirmed(kept, headers)
 
 
 def packet(protocol, payload):
@@ -167,7 +165,6 @@ def proxied(data):
     with contextlib.suppress(ValueError):
         RequestBody(None).take(data)
     RequestParser().feed(data)
-    forwarded(data)
 
 
 def leased(folder):
@@ -330,7 +327,7 @@ PARSERS = {
         streams.parse,
         (
             streams.OpenStream(1, "a.test", 443).pack(),
-            streams.OpenStream(1, "a.test", 80, fetch=True).pack(),
+            streams.OpenStream(1, "a.test", 80).pack(),
             streams.StreamBytes(1, 7, b"some").pack(),
             streams.StreamRefused(1, HTTPStatus.BAD_GATEWAY, "dns_error", "no").pack(),
             streams.StreamWindow(1, 9).pack(),

@@ -4,9 +4,9 @@ import asyncio
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack
+from email.utils import formatdate
 from functools import partial
 from typing import Any, Final, Literal
 from weakref import WeakValueDictionary
@@ -17,10 +17,16 @@ from yarl import URL
 
 from cedos import web
 from cedos.apps.files.messages import unix_time
-from cedos.apps.files.objects.http_rules import CONDITIONS, CacheLookup, variant
+from cedos.apps.files.objects.http_rules import (
+    conditions,
+    confirmed,
+    is_fresh,
+    kept_fields,
+    may_be_reused,
+)
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.apps.files.objects.origin_client import LookUp, OriginClient, words
-from cedos.apps.files.objects.stored_object import StoredObject
+from cedos.apps.files.objects.stored_object import LONGEST_URL, StoredObject
 from cedos.errors import TransferError
 from cedos.logs import BoundLogger, get_logger
 from cedos.web import AGENT, LEAST_BYTES, AnswerHead, blocks, strong_validator
@@ -29,7 +35,6 @@ _BLOCK: Final = 1 << 17
 _MOST_REDIRECTS: Final = 10
 AT_ONCE: Final = 8
 AT_ONCE_OF_ORIGIN: Final = 4
-PROGRAMS_AT_ONCE: Final = 32
 # The most objects that one client waits for.
 MOST_WAITING: Final = 256
 
@@ -42,34 +47,12 @@ _ASKED: Final[dict[str, str]] = {
     hdrs.USER_AGENT: AGENT,
     hdrs.VIA: "1.1 cedos",
 }
-# The proxy streams a program's smaller answers instead of keeping them.
-_LEAST_KEPT: Final = 1 << 16
 
 _log: Final[BoundLogger] = get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class PassedOn:
-    """An origin's answer for the caller to hand on; `close` ends it and gives its slot back."""
-
-    answer: aiohttp.ClientResponse
-    slot: ExitStack
-
-    def close(self, *, whole: bool) -> None:
-        with self.slot:
-            if whole:
-                self.answer.release()
-            else:
-                self.answer.close()
-
-
 # The result of an origin's answer: an object, or the URL of its new place.
 _Ways = StoredObject | str
-
-_Answered = Callable[
-    [str, URL, CacheLookup, dict[str, StoredObject], aiohttp.ClientResponse],
-    Coroutine[Any, Any, _Ways | aiohttp.ClientResponse],
-]
 
 
 class _Places(asyncio.Semaphore):
@@ -96,9 +79,6 @@ class Slots:
         """Return the bytes that a request must bring in `SILENCE_S` to keep its slot."""
         waiting = self._all.waiting or self._of(url).waiting
         return _LEAST_BESIDE_OTHERS if waiting else LEAST_BYTES
-
-    def full(self, url: URL) -> bool:
-        return self._all.locked() or self._of(url).locked()
 
     async def take(self, url: URL, taken: ExitStack) -> None:
         # First the origin's: who waits for a silent origin keeps no other one waiting.
@@ -145,9 +125,6 @@ class ObjectFetcher:
         self._under_way: defaultdict[str, dict[str, _Asking]] = defaultdict(dict)
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
-        self._programs = defaultdict[str, Slots](
-            lambda: Slots(PROGRAMS_AT_ONCE, PROGRAMS_AT_ONCE // 2)
-        )
 
     async def find(self, client: str, url: str, version: str) -> StoredObject:
         """Return the object, which may still grow; `version`: the one that the client has begun with.
@@ -177,13 +154,12 @@ class ObjectFetcher:
 
     async def _ask(self, client: str, url: URL) -> _Ways:
         """Ask the origin once for all requests of now, if what is here is no answer."""
-        # One that is on its way for a program may be another variant (RFC 9111, 4.1), or that user's.
-        asked = {name: [value] for name, value in _ASKED.items()}
         for each in self.store.of_url(client, str(url)):
-            if each.record.asked == asked and not (each.whole or each.failed):
+            if not (each.whole or each.failed):
                 return each
-        if (found := self.find_kept(client, url, _ASKED)) is not None:
-            return found
+        kept = self._kept(client, url)
+        if kept is not None and is_fresh(kept.record, time.time()):
+            return kept
         under_way = self._under_way[client]
         asking = under_way.get(str(url))
         if asking is None:
@@ -195,55 +171,15 @@ class ObjectFetcher:
         return await asking.result()
 
     async def _asked(self, client: str, url: URL) -> _Ways:
-        way = await self._looked_up(client, url, _ASKED, self._slots[client], self._answered)
-        assert not isinstance(way, PassedOn)
-        return way
-
-    async def answer(
-        self, client: str, url: URL, asked: dict[str, str]
-    ) -> StoredObject | PassedOn | None:
-        """Answer a program's own request; None: this client has too many requests pending.
-
-        Large ones that are whole answers are kept and brought, whatever becomes of the program; others
-        are the origin's answer, for the caller to hand on and to close. TransferError: the origin
-        cannot be asked.
-        """
-        if (found := self.find_kept(client, url, asked)) is not None:
-            return found
-        slots = self._programs[client]
-        if slots.full(url):
-            return None
-        way = await self._looked_up(client, url, asked, slots, self._kept_or_not)
-        assert not isinstance(way, str)
-        return way
-
-    def find_kept(self, client: str, url: URL, asked: dict[str, str]) -> StoredObject | None:
-        """Return a whole object that answers a request by itself. TransferError: the disk fails."""
-        self.store.open()
-        there = self._whole(client, url)
-        if not there:
-            return None
-        fresh = CacheLookup(str(url), asked, [each.record for each in there.values()]).fresh
-        return None if fresh is None else there[fresh]
-
-    def unwanted(self, client: str, found: StoredObject) -> None:
-        """Drop an object without users, unless it may answer other requests."""
-        if not found.record.reusable and not found.users:
-            found.fail("no request waits for it any more")
-            self.store.remove(client, found)
-
-    async def _looked_up(
-        self, client: str, url: URL, asked: dict[str, str], slots: Slots, answered: _Answered
-    ) -> _Ways | PassedOn:
         with ExitStack() as taken:
-            await slots.take(url, taken)
-            with self._asked_about(client, url) as kept:
-                lookup = CacheLookup(str(url), asked, [each.record for each in kept.values()])
-                if lookup.fresh is not None:  # it came while this waited
-                    return kept[lookup.fresh]
-                answer = await self._request(client, url, lookup.headers)
+            await self._slots[client].take(url, taken)
+            kept = self._kept(client, url)
+            if kept is not None:  # it stays while the origin is asked about it
+                kept.users += 1
+            try:
+                answer = await self._request(client, url, kept)
                 try:
-                    way = await answered(client, url, lookup, kept, answer)
+                    way = await self._answered(client, url, kept, answer)
                 except BaseException as error:
                     answer.close()
                     if isinstance(error, TransferError) or not isinstance(error, Exception):
@@ -252,53 +188,42 @@ class ObjectFetcher:
                     raise TransferError(
                         f"{url.host} sends an answer that cannot be used"
                     ) from error
-            # What takes longer keeps the slot.
-            if isinstance(way, aiohttp.ClientResponse):
-                return PassedOn(answer, taken.pop_all())
+            finally:
+                if kept is not None:
+                    kept.users -= 1
             if isinstance(way, StoredObject) and not way.whole:
-                self._bring_later(client, url, asked, way, answer, slots, taken.pop_all())
+                self._bring_later(client, url, way, answer, taken.pop_all())  # it keeps the slot
             else:
                 answer.release()
             return way
 
-    def _whole(self, client: str, url: URL) -> dict[str, StoredObject]:
-        return {each.record.id: each for each in self.store.of_url(client, str(url)) if each.whole}
-
-    @contextmanager
-    def _asked_about(self, client: str, url: URL) -> Iterator[dict[str, StoredObject]]:
-        """Return the whole objects of a URL, which stay while the origin is asked about them."""
-        kept = self._whole(client, url)
-        for each in kept.values():
-            each.users += 1
-        try:
-            yield kept
-        finally:
-            for each in kept.values():
-                each.users -= 1
+    def _kept(self, client: str, url: URL) -> StoredObject | None:
+        """Return the newest whole object that may answer requests for a URL."""
+        kept = [each for each in self.store.of_url(client, str(url)) if each.whole]
+        return next((each for each in reversed(kept) if each.record.reusable), None)
 
     def _bring_later(
         self,
         client: str,
         url: URL,
-        asked: dict[str, str],
         found: StoredObject,
         answer: aiohttp.ClientResponse,
-        slots: Slots,
         slot: ExitStack,
     ) -> None:
-        bringing = self._bring(client, url, asked, found, answer, slots, slot)
+        bringing = self._bring(client, url, found, answer, slot)
         task = asyncio.get_running_loop().create_task(bringing)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _done: slot.close())
 
     async def _request(
-        self, client: str, url: URL, headers: dict[str, str]
+        self, client: str, url: URL, kept: StoredObject | None
     ) -> aiohttp.ClientResponse:
         """Ask the origin, which answers in time. TransferError."""
+        asks = _ASKED | (conditions(kept.record) if kept is not None else {})
         try:
             async with asyncio.timeout(web.SILENCE_S):
-                return await self._origins.ask(url, headers, client)
+                return await self._origins.ask(url, asks, client)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
 
@@ -306,97 +231,60 @@ class ObjectFetcher:
         self,
         client: str,
         url: URL,
-        lookup: CacheLookup,
-        kept: dict[str, StoredObject],
+        kept: StoredObject | None,
         answer: aiohttp.ClientResponse,
     ) -> _Ways:
         head = AnswerHead.of(url, answer)
         if (there := head.redirect()) is not None:
             return str(there)
-        if head.status != 200 and not (head.status == 304 and lookup.conditional):
-            raise TransferError(f"{url.host} answers {head.says}")
-        return await self._keep(client, url, _ASKED, lookup, kept, answer)
-
-    async def _kept_or_not(
-        self,
-        client: str,
-        url: URL,
-        lookup: CacheLookup,
-        kept: dict[str, StoredObject],
-        answer: aiohttp.ClientResponse,
-    ) -> StoredObject | aiohttp.ClientResponse:
-        large = (AnswerHead.of(url, answer).size or 0) >= _LEAST_KEPT
-        if (answer.status == 304 and lookup.conditional) or (answer.status == 200 and large):
-            asked = {
-                name: value for name, value in lookup.headers.items() if name not in CONDITIONS
-            }
-            try:
-                return await self._keep(client, url, asked, lookup, kept, answer)
-            except TransferError:
-                if answer.status == 304:
-                    raise
-        return answer  # also without room to store it
-
-    async def _keep(
-        self,
-        client: str,
-        url: URL,
-        asked: dict[str, str],
-        lookup: CacheLookup,
-        kept: dict[str, StoredObject],
-        answer: aiohttp.ClientResponse,
-    ) -> StoredObject:
-        head = AnswerHead.of(url, answer)
-        status, headers = head.status, head.fields
         # An answer without a date came now (RFC 9110, 6.6.1).
-        headers.setdefault("date", [time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime())])
-        verdict = lookup.on_answer(status, headers)
-        # The answer confirms stored objects, and replaces others.
-        for name, newer in verdict.updated.items():
-            kept[name].record.headers, kept[name].record.reusable = newer, verdict.store
-            kept[name].record.received_unix_s = time.time()
-            try:
-                await self.store.write(client, kept[name])
-            except TransferError:
-                self.store.remove(client, kept[name])  # it came with more than there is room for
-                raise
-        for name in verdict.replaced:
-            if name != verdict.fresh and name in kept:
-                self.store.remove(client, kept[name])
-        if status == 304:
-            if verdict.fresh is None:
-                raise TransferError(f"{url.host} answers 304, for what it was not asked")
-            return kept[verdict.fresh]
-        # A new object: equal strong validators make equal versions, of one variant.
+        head.fields.setdefault("date", [formatdate(usegmt=True)])
+        if head.status == 304 and kept is not None and conditions(kept.record):
+            return self._confirm(client, kept, head)
+        if head.status != 200:
+            raise TransferError(f"{url.host} answers {head.says}")
+        if kept is not None:
+            self.store.remove(client, kept)
+        # Equal strong validators make equal versions.
         version = ""
         if validator := head.validator:
-            which = f"{url}\0{validator}\0{sorted(variant(headers, asked).items())}"
-            version = hashlib.sha256(which.encode()).hexdigest()[:32]
+            version = hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32]
         found = await self.store.create(
-            client, str(url), version, {name: [value] for name, value in asked.items()}, headers,
-            reusable=verdict.store, size=head.size,
+            client, str(url), version, kept_fields(head.fields),
+            reusable=may_be_reused(head.fields), size=head.size,
         )  # fmt: skip
         found.record.modified_unix_s = unix_time(head.modified_unix_s)
         return found
+
+    def _confirm(self, client: str, kept: StoredObject, head: AnswerHead) -> StoredObject:
+        record = kept.record
+        try:
+            if (fields := confirmed(record, head.fields)) is None:
+                raise TransferError(f"{head.url.host} answers 304 about another version")
+            record.headers, record.reusable = kept_fields(fields), may_be_reused(fields)
+            record.received_unix_s = time.time()
+            self.store.write(client, kept)
+        except TransferError:
+            self.store.remove(client, kept)
+            raise
+        return kept
 
     async def _bring(
         self,
         client: str,
         url: URL,
-        asked: dict[str, str],
         found: StoredObject,
         answer: aiohttp.ClientResponse | None,
-        slots: Slots,
         slot: ExitStack,
     ) -> None:
         """Receive the whole object, over as many connections to the origin as necessary."""
-        failures, size = 0, found.record.size
+        failures, size, slots = 0, found.record.size, self._slots[client]
         try:
             while True:
                 had = found.have
                 try:
                     if answer is None:
-                        answer, size = await self._rest(client, url, asked, found, size)
+                        answer, size = await self._rest(client, url, found, size)
                     async with answer:
                         least_bytes = partial(slots.least_bytes, url)
                         await self._take(client, found, answer, size, least_bytes)
@@ -412,7 +300,7 @@ class ObjectFetcher:
                     await slots.take(url, slot)
             async with self.store.threads[client]:
                 await found.finish()
-            await self.store.write(client, found)
+            self.store.write(client, found)
             _log.debug("fetched", bytes=found.have)
         except (TransferError, OSError) as error:
             why = str(error) if isinstance(error, TransferError) else f"the disk: {error.strerror}"
@@ -425,18 +313,13 @@ class ObjectFetcher:
             raise
 
     async def _rest(
-        self,
-        client: str,
-        url: URL,
-        asked: dict[str, str],
-        found: StoredObject,
-        size: int | None,
+        self, client: str, url: URL, found: StoredObject, size: int | None
     ) -> tuple[aiohttp.ClientResponse, int]:
         """Ask for the missing rest of the same version; return also the size of the whole."""
         validator = strong_validator(found.record.headers)
         wanted = {hdrs.RANGE: f"bytes={found.have}-", hdrs.IF_RANGE: validator}
         async with asyncio.timeout(web.SILENCE_S):
-            answer = await self._origins.ask(url, asked | wanted, client)
+            answer = await self._origins.ask(url, _ASKED | wanted, client)
         head = AnswerHead.of(url, answer)
         if head.part is not None and head.continues(found.have, validator, size):
             return answer, head.part[1]
@@ -474,4 +357,6 @@ def object_url(text: str) -> URL:
         raise TransferError(f"{text[:200]} is no http:// or https:// URL")
     if url.user is not None or url.password is not None:
         raise TransferError("a URL with a user's name or password in it is not asked for")
+    if len(str(url)) > LONGEST_URL:
+        raise TransferError(f"the URL is longer than {LONGEST_URL} bytes")
     return url

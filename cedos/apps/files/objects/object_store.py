@@ -1,8 +1,8 @@
 """The objects of the web that a gateway keeps for its clients (D2Prox): a folder for each client.
 
-One process uses the folder at a time. Two accounts are kept, of which one client has half at most: the
-disk's (bodies and records, in whole blocks) and the memory's (records, and what each costs beside).
-Objects used longest ago make room first, whosever they are.
+One process uses the folder at a time. One client has half at most of the disk (bodies and records, in
+whole blocks), and of the objects, whose records are in memory. Those used longest ago make room first,
+whosever they are.
 """
 
 import asyncio
@@ -22,15 +22,12 @@ import msgspec
 
 from cedos.apps.files.objects.stored_object import (
     LONGEST_RECORD,
-    Cost,
     HeaderLists,
     ObjectRecord,
     OpenObject,
     StoredObject,
     cost_of,
-    encoded,
     freed_soon,
-    record_bytes,
     unlink,
     write_record,
 )
@@ -42,8 +39,7 @@ from cedos.session.io.driver import current
 # The most objects that one client has open; as many are on their way to it.
 MOST_OPEN: Final = 64
 THREADS: Final = 2
-# The memory for the records of all clients.
-MEMORY_BYTES: Final = 32 << 20
+MOST_OBJECTS: Final = 2_000
 
 # Bytes of the disk that stay free for the host: its services, and the list of invited clients.
 _KEEP_FREE: Final = 100_000_000
@@ -52,7 +48,6 @@ _CLIENT: Final = re.compile(r"[0-9a-f]{32}")
 # Names of files of ours; the first group is the body's name.
 _OURS: Final = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})(?:\.json|\.new)?")
 _NO_ROOM: Final = "the gateway has no room for it while it fetches others"
-_NOTHING: Final = Cost()
 
 _log: Final[BoundLogger] = get_logger()
 
@@ -61,16 +56,15 @@ class ObjectStore:
     """The objects of all clients, in the order of their last use, within `most_bytes` of the disk."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
-        self._folder, self._most = folder, Cost(most_bytes, MEMORY_BYTES)
+        self._folder, self._most_bytes = folder, most_bytes
         # Of the few threads that hash files and wait for the disk, so many work for one client.
         self.threads = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(THREADS))
         self._kept: dict[str, OrderedDict[str, StoredObject]] = {}
         self._by_url: dict[tuple[str, str], dict[str, StoredObject]] = {}
         self._coming: dict[StoredObject, str] = {}  # by whom they are waited for
         self._leaving: dict[StoredObject, str] = {}  # what was removed, and is still read
-        self._costs: dict[tuple[str, str], Cost] = {}  # by client and name
-        self._accounts: defaultdict[str, Cost] = defaultdict(Cost)
-        self._total = Cost()
+        self._costs: dict[tuple[str, str], int] = {}  # bytes of the disk, by client and name
+        self._used: Counter[str] = Counter()  # the same, by client
         self._open: Counter[str] = Counter()
         self._tidied_unix_s = 0.0
         self._lock = -1
@@ -124,7 +118,6 @@ class ObjectStore:
         client: str,
         url: str,
         version: str,
-        asked: HeaderLists,
         headers: HeaderLists,
         *,
         reusable: bool,
@@ -133,10 +126,9 @@ class ObjectStore:
         """Return a new object, to be written. TransferError: there is no room, or no disk."""
         name, now_s = str(uuid4()), time.time()
         record = ObjectRecord(
-            name, url, version or name, asked, headers, reusable, now_s, size, used_unix_s=now_s
+            name, url, version or name, headers, reusable, now_s, size, used_unix_s=now_s
         )
-        head = encoded(record)
-        await self.make_room(client, cost_of(size or 0, len(head)))
+        await self.make_room(client, cost_of(size or 0), objects=1)
         self._leave_room(client, size or 0)
         # Each is an open file, also while it waits to ask its origin again.
         if sum(by == client for by in self._coming.values()) >= MOST_OPEN:
@@ -146,7 +138,7 @@ class ObjectStore:
             made = StoredObject(path, record)
         except OSError as error:
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
-        self._add(client, made, head)
+        self._add(client, made)
         self._coming[made] = client
         return made
 
@@ -159,24 +151,16 @@ class ObjectStore:
         if taken + 2 * size > self._most_disk():
             raise TransferError(_NO_ROOM)
 
-    async def write(self, client: str, found: StoredObject) -> None:
-        """Write the record, so that the object survives a restart.
-
-        TransferError: there is no room for what was added to it, or no disk.
-        """
-        record = encoded(found.record)
-        if (old := self._costs.get((client, found.record.id))) is not None:
-            cost = self._cost(client, found, record)
-            if cost.memory > old.memory:
-                await self.make_room(client, cost.beside(old), but=found)
+    def write(self, client: str, found: StoredObject) -> None:
+        """Write the record, so that the object survives a restart. TransferError: it was removed, say."""
         self._folder_of(client)
-        self._account(client, found, record)
-        write_record(found.path, record)
+        self._account(client, found)
+        write_record(found.path, found.record)
 
     async def grow(self, client: str, found: StoredObject, data: bytes) -> None:
         """Write the next bytes of an object. TransferError: there is no room. OSError: no disk."""
         known = found.record.size is not None
-        await self.make_room(client, _NOTHING if known else cost_of(len(data), 0))
+        await self.make_room(client, 0 if known else cost_of(len(data)))
         found.check()
         if not known:
             self._leave_room(client, len(data))
@@ -222,11 +206,11 @@ class ObjectStore:
         _unlink(kept.path.with_suffix(".json"))
         if kept.readers:
             self._leaving[kept] = client
-            self._settle(client, name, self._cost(client, kept, b""))
+            self._settle(client, name, cost_of(kept.held_bytes))
             return
         self._leaving.pop(kept, None)
         _unlink(kept.path)
-        self._settle(client, name, _NOTHING)
+        self._settle(client, name, 0)
 
     async def tidy(self, now_unix_s: float) -> None:
         """Remove what has expired, in turns of its clients."""
@@ -240,57 +224,49 @@ class ObjectStore:
     def _has(self, client: str, kept: StoredObject) -> bool:
         return client in self._kept and self._kept[client].get(kept.record.id) is kept
 
-    def _add(self, client: str, kept: StoredObject, record: bytes) -> None:
-        """Count a new object with its record."""
+    def _add(self, client: str, kept: StoredObject) -> None:
         self._kept.setdefault(client, OrderedDict())[kept.record.id] = kept
         self._by_url.setdefault((client, kept.record.url), {})[kept.record.id] = kept
-        self._account(client, kept, record)
+        self._account(client, kept)
 
-    def _account(self, client: str, kept: StoredObject, record: bytes = b"") -> None:
-        """Count an object that has changed, with its record. TransferError: it was removed meanwhile."""
+    def _account(self, client: str, kept: StoredObject) -> None:
+        """Count an object that has changed. TransferError: it was removed meanwhile."""
         if not self._has(client, kept):
             raise TransferError("the gateway has removed it meanwhile; run the same command again")
-        self._settle(client, kept.record.id, self._cost(client, kept, record))
+        self._settle(client, kept.record.id, cost_of(kept.held_bytes))
 
-    def _cost(self, client: str, kept: StoredObject, record: bytes) -> Cost:
-        """Return the cost of an object with its record; what a record took stays its own."""
-        old = self._costs.get((client, kept.record.id))
-        first = len(record) if old is None else record_bytes(old, len(record))
-        return cost_of(kept.held_bytes, first)
-
-    def _settle(self, client: str, name: str, cost: Cost) -> None:
-        more = cost.beside(self._costs.pop((client, name), _NOTHING))
-        if cost != _NOTHING:
+    def _settle(self, client: str, name: str, cost: int) -> None:
+        self._used[client] += cost - self._costs.pop((client, name), 0)
+        if cost:
             self._costs[client, name] = cost
-        self._accounts[client] = self._accounts[client].plus(more)
-        self._total = self._total.plus(more)
+        if not self._used[client]:
+            del self._used[client]
 
-    async def make_room(self, client: str, more: Cost, *, but: StoredObject | None = None) -> None:
-        """Make room for one more object of a client, or for more of one. TransferError: there is none.
+    async def make_room(self, client: str, more_bytes: int, *, objects: int = 0) -> None:
+        """Make room for more bytes, and objects, of a client. TransferError: there is none.
 
-        Thousands may have to go, in turns of the client: others may come and go meanwhile. `but`: stays.
+        Thousands may have to go, in turns of the client: others may come and go meanwhile.
         """
         if (now_s := time.time()) > self._tidied_unix_s + _TIDIED_EVERY_S:
             await self.tidy(now_s)
-        most = Cost(self._most_disk(), self._most.memory)
-        half = Cost(most.disk // 2, most.memory // 2)
-        if more.disk > half.disk:
+        most = self._most_disk()
+        if more_bytes > most // 2:
             raise TransferError(
-                f"the file is larger than the {half.disk} bytes that this gateway stores for a client"
+                f"the file is larger than the {most // 2} bytes that this gateway stores for a client"
             )
 
         def own_fits() -> bool:
-            before = self._accounts[client]
-            after = before.plus(more)
-            return after.memory <= half.memory and after.disk <= max(half.disk, before.disk)
+            before = self._used[client]
+            few = len(self._kept.get(client, ())) + objects <= MOST_OBJECTS // 2
+            return few and before + more_bytes <= max(most // 2, before)
 
         def all_fit() -> bool:
-            after = self._total.plus(more)
-            return after.disk <= most.disk and after.memory <= most.memory
+            few = sum(map(len, self._kept.values())) + objects <= MOST_OBJECTS
+            return few and self._used.total() + more_bytes <= most
 
         while not (own := own_fits()) or not all_fit():
             await current().turns.turn(client)
-            self._drop_oldest(list(self._kept) if own else [client], but)
+            self._drop_oldest(list(self._kept) if own else [client])
 
     def _most_disk(self) -> int:
         """Return the most bytes of the disk for all: what is given, as far as it is there."""
@@ -299,10 +275,10 @@ class ObjectStore:
         except OSError as error:
             raise TransferError(f"the gateway cannot store it: {error.strerror}") from error
         still_to_come = sum(each.held_bytes - each.have for each in self._coming)
-        there = self._total.disk - still_to_come + free - _KEEP_FREE + freed_soon()
-        return max(0, min(self._most.disk, there))
+        there = self._used.total() - still_to_come + free - _KEEP_FREE + freed_soon()
+        return max(0, min(self._most_bytes, there))
 
-    def _drop_oldest(self, clients: list[str], but: StoredObject | None) -> None:
+    def _drop_oldest(self, clients: list[str]) -> None:
         """Drop what was used longest ago of what may go, else what is on its way and comes slowly.
 
         Where all is in use, the client that has most of it loses what it has read for longest.
@@ -310,7 +286,7 @@ class ObjectStore:
         """
         oldest = []
         for client in clients:
-            may = (each for each in self.of(client) if each.may_make_room and each is not but)
+            may = (each for each in self.of(client) if each.may_make_room)
             if (first := next(may, None)) is not None:
                 oldest.append((first.record.used_unix_s, client, first))
         if oldest:
@@ -322,19 +298,19 @@ class ObjectStore:
         slow = ((client, each) for client, each in every if each.is_slow(now_s))
         client, found = next(slow, ("", None))
         if found is None and len(clients) > 1:
-            most = max(clients, key=lambda each: self._accounts[each].disk)
-            if self._give_up(most, but):
+            most = max(clients, key=self._used.__getitem__)
+            if self._give_up(most):
                 return
-        if found is None or found is but:
+        if found is None:
             raise TransferError(_NO_ROOM)
         found.fail("its origin sends it too slowly, and others need the room")
         self.remove(client, found)
 
-    def _give_up(self, client: str, but: StoredObject | None) -> bool:
+    def _give_up(self, client: str) -> bool:
         """End what reads one of a client's objects, and remove that; return whether there was one."""
         leaving = [each for each, by in self._leaving.items() if by == client]
         for found in (*leaving, *self.of(client)):
-            if (found.whole or found.failed) and found is not but:
+            if found.whole or found.failed:
                 for each in list(found.readers):
                     each.end()
                 self.remove(client, found)
@@ -352,15 +328,14 @@ class ObjectStore:
 
     def _read(self) -> None:
         for folder in self._clients():
-            found: dict[str, tuple[StoredObject, bytes]] = {}
+            found: dict[str, StoredObject] = {}
             for path in folder.glob("*.json"):
                 with suppress(OSError, ValueError, RecursionError):
-                    record = own_file.read(path, LONGEST_RECORD)
-                    kept = _restored(path.with_suffix(""), record)
+                    kept = _restored(path)
                     if kept is not None and kept.record.id == path.stem:
-                        found[path.stem] = kept, record
-            for kept, record in sorted(found.values(), key=lambda each: each[0].record.used_unix_s):
-                self._add(folder.name, kept, record)
+                        found[path.stem] = kept
+            for kept in sorted(found.values(), key=lambda each: each.record.used_unix_s):
+                self._add(folder.name, kept)
             for path in folder.iterdir():
                 # Remove what an earlier process began, and no file of others.
                 ours = _OURS.fullmatch(path.name)
@@ -378,7 +353,8 @@ def _unlink(path: Path) -> None:
         unlink(path)
 
 
-def _restored(path: Path, record: bytes) -> StoredObject | None:
-    found = msgspec.json.decode(record, type=ObjectRecord)
-    whole = path.lstat().st_size == found.size
-    return StoredObject(path, found, whole=True) if whole else None
+def _restored(path: Path) -> StoredObject | None:
+    record = msgspec.json.decode(own_file.read(path, LONGEST_RECORD), type=ObjectRecord)
+    body = path.with_suffix("")
+    whole = body.lstat().st_size == record.size
+    return StoredObject(body, record, whole=True) if whole else None

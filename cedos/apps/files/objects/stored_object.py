@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -17,15 +17,15 @@ from cedos.kernel.own_file import to_its_end
 
 # The store removes an object that no client requested for this time.
 KEPT_S: Final = 7 * 86_400.0
-LONGEST_RECORD: Final = 1 << 17
+LONGEST_URL: Final = 1 << 13
+# It holds a URL, and the fields that are kept.
+LONGEST_RECORD: Final = 1 << 14
 
 # One that comes so slowly that it would take longer makes room for others after the first seconds.
 _SLOW_S: Final = 3600.0
 _FIRST_S: Final = 60.0
 
 _ENOUGH: Final = 1 << 18
-_EACH_BYTES: Final = 4_096  # of memory, beside its record
-_LATER_BYTES: Final = 1_024  # of a record: its body's digest, say
 _BLOCK: Final = 4_096
 # The disk of 1 GB is free after 0.3 s on ext4, 0.6 s on tmpfs.
 _LARGE: Final = 16 << 20
@@ -36,33 +36,18 @@ HeaderLists = dict[str, list[str]]
 
 
 class ObjectRecord(msgspec.Struct, forbid_unknown_fields=True):
-    """An object's origin and headers, as they lie on the disk beside its bytes."""
+    """An object's origin and state, as they lie on the disk beside its bytes."""
 
     id: str
     url: str
     version: str  # of one state of the object; equal for equal strong validators
-    asked: HeaderLists
-    headers: HeaderLists
+    headers: HeaderLists  # those by which it is fresh, and is confirmed
     reusable: bool  # HTTP lets the object answer other requests, too
     received_unix_s: float
     size: int | None = None
     sha256: str = ""
     used_unix_s: float = 0.0
     modified_unix_s: float = 0.0
-
-
-class Cost(NamedTuple):
-    """Bytes on the disk, in whole blocks, and in memory."""
-
-    disk: int = 0
-    memory: int = 0
-
-    def plus(self, more: "Cost") -> "Cost":
-        return Cost(self.disk + more.disk, self.memory + more.memory)
-
-    def beside(self, old: "Cost") -> "Cost":
-        """Return what this costs more than an older one."""
-        return Cost(self.disk - old.disk, self.memory - old.memory)
 
 
 class StoredObject:
@@ -139,9 +124,9 @@ class StoredObject:
         self.check()
         return self.record.size
 
-    async def beyond(self, offset: int, least: int = _ENOUGH) -> int:
-        """Return `have` once `least` bytes beyond `offset` are here, or all. TransferError."""
-        while not self.whole and self.have < offset + least:
+    async def beyond(self, offset: int) -> int:
+        """Return `have` once enough bytes beyond `offset` are here, or all. TransferError."""
+        while not self.whole and self.have < offset + _ENOUGH:
             self.check()
             await self._grown.wait()
         return self.have
@@ -194,37 +179,18 @@ class OpenObject:
         self._closed()
 
 
-def encoded(record: ObjectRecord) -> bytes:
-    """Return a record as it lies on the disk. TransferError: it is too long to be kept."""
-    found = msgspec.json.encode(record)
-    if len(found) > LONGEST_RECORD:
-        raise TransferError(f"its head is longer than the {LONGEST_RECORD} bytes that are kept")
-    return found
+def cost_of(body_bytes: int) -> int:
+    """Return the bytes of the disk for an object: of its body in whole blocks, and of its record."""
+    return -(-body_bytes // _BLOCK) * _BLOCK + LONGEST_RECORD
 
 
-def cost_of(body_bytes: int, record_bytes: int) -> Cost:
-    """Return the cost of a body and its first record, with room for what is added to that later."""
-    record_bytes += _LATER_BYTES
-    return Cost(_whole(body_bytes) + _whole(record_bytes), _EACH_BYTES + record_bytes)
-
-
-def record_bytes(old: Cost, now_bytes: int) -> int:
-    """Return the bytes to count for a record that had the `old` cost and has grown within its room."""
-    return max(old.memory - _EACH_BYTES - _LATER_BYTES, now_bytes - _LATER_BYTES)
-
-
-def _whole(n_bytes: int) -> int:
-    """Return the bytes of the blocks that hold so many."""
-    return -(-n_bytes // _BLOCK) * _BLOCK
-
-
-def write_record(path: Path, record: bytes) -> None:
+def write_record(path: Path, record: ObjectRecord) -> None:
     """Write a record beside its body, so that it survives a restart. TransferError: the disk fails."""
     draft = path.with_suffix(".new")
     try:
         draft.unlink(missing_ok=True)
         with os.fdopen(own_file.create(draft), "wb") as written:
-            written.write(record)
+            written.write(msgspec.json.encode(record))
         draft.replace(path.with_suffix(".json"))
     except OSError as error:
         with suppress(OSError):

@@ -12,7 +12,6 @@ from kit.waiting import until
 from yarl import URL
 
 from cedos.apps.files.getting import Getting
-from cedos.apps.files.objects import object_serving
 from cedos.apps.files.objects.origin_client import OriginClient, words
 from cedos.apps.files.partial import Partial, files_of
 from cedos.apps.files.server_link import ServerLink
@@ -333,52 +332,3 @@ async def test_more_than_may_be_kept_is_refused(fetching):
     with pytest.raises(TransferError):
         await fetching.get(fetching.url("/pieces/file"))
     assert fetching.fetcher.store.of("anybody") == []
-
-
-async def test_what_is_on_its_way_for_a_program_is_no_file_for_others(fetching):
-    """`cedos-get` took the gzip of a page that a browser was loading for the page."""
-    await fetching.start()
-    writers = []
-
-    async def varies(reader, writer):
-        writers.append(writer)
-        packed = b"gzip" in await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
-        writer.write(b"packed" if packed else bytes(100_000))
-        await writer.drain()
-
-    async with await asyncio.start_server(varies, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page"
-        theirs = await fetching.fetcher.answer(
-            object_serving.client_of(fetching.client.public), URL(url), {"accept-encoding": "gzip"}
-        )
-        assert not theirs.whole
-        assert await asyncio.wait_for(fetching.get(url), 10) == bytes(100_000)
-        for writer in writers:
-            writer.close()
-            await writer.wait_closed()
-
-
-async def test_what_a_program_got_in_another_form_is_no_version_of_a_file(fetching):
-    """`cedos-get` went on with the gzip that a program had got, which has the same date."""
-    await fetching.start()
-
-    async def varies(reader, writer):
-        packed = b"gzip" in await reader.readuntil(b"\r\n\r\n")
-        date = b"Last-Modified: Mon, 02 Jan 2023 00:00:00 GMT\r\n"
-        head = b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\nVary: Accept-Encoding\r\n" + date
-        writer.write(head + b"\r\n" + bytes([packed]) * 100_000)
-        await writer.drain()
-        writer.close()
-
-    async with await asyncio.start_server(varies, "127.0.0.1", 0) as server:
-        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/page"
-        client, fetcher = object_serving.client_of(fetching.client.public), fetching.fetcher
-        found = await fetcher.find(client, url, "")
-        fetcher.store.remove(client, found)
-        theirs = await fetcher.answer(client, URL(url), {"accept-encoding": "gzip"})
-        await until(lambda: theirs.whole)
-        again = await fetcher.find(client, url, found.record.version)
-        await until(lambda: again.whole)
-        assert again.record.version == found.record.version
-        assert again.path.read_bytes() == bytes(100_000)

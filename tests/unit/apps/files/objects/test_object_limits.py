@@ -21,7 +21,7 @@ from cedos.apps.files.objects.object_fetcher import (
 )
 from cedos.apps.files.objects.object_serving import MOST_AHEAD, ObjectServing, client_of
 from cedos.apps.files.objects.object_store import MOST_OPEN
-from cedos.apps.files.objects.stored_object import Cost
+from cedos.apps.files.objects.stored_object import LONGEST_RECORD
 from cedos.errors import SessionError, TransferError
 from cedos.session.protocol.crypto import KeyPair
 
@@ -308,34 +308,29 @@ async def test_other_clients_have_slots_of_their_own(fetching, silent):
     await end(tasks)
 
 
-LONG = b"".join(b"x-%d: %s\r\n" % (number, b"y" * 4_000) for number in range(10))
-
-
-async def confirms(reader, writer):
-    """An origin that adds to what it had said, where it is asked again."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    fields = b'ETag: "1"\r\nCache-Control: max-age=0\r\n'
-    if b"if-none-match" in head.lower():
-        writer.write(b"HTTP/1.1 304 Not Modified\r\n" + fields + LONG + b"\r\n")
-    else:
-        writer.write(b"HTTP/1.1 200 OK\r\n" + fields + b"Content-Length: 1\r\n\r\nx")
-    await writer.drain()
-    writer.close()
-
-
-async def test_what_an_origin_adds_to_a_kept_object_is_bounded(fetching, monkeypatch):
+async def test_what_an_origin_adds_to_a_kept_object_is_bounded(fetching):
     """Each confirmation (304) let a record grow to 128 KiB: 440 MB of memory, and as much of the disk."""
     await fetching.start()
-    store = fetching.fetcher.store
-    monkeypatch.setattr(store, "_most", Cost(1 << 30, 200_000))
+    more = b"".join(b"%s: %s\r\n" % (name, b"y" * 900) for name in (b"x-1", b"Expires", b"Age"))
+
+    async def confirms(reader, writer):
+        head = await reader.readuntil(b"\r\n\r\n")
+        fields = b'ETag: "1"\r\nLast-Modified: ' + b"x" * 1_000 + b"\r\n"
+        if b"if-none-match" in head.lower():
+            writer.write(b"HTTP/1.1 304 Not Modified\r\n" + fields + more + b"\r\n")
+        else:
+            writer.write(b"HTTP/1.1 200 OK\r\n" + fields + b"Content-Length: 1\r\n\r\nx")
+        await writer.drain()
+        writer.close()
+
     server = await asyncio.start_server(confirms, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    for number in range(12):
-        for _ in range(2):
-            assert await fetching.get(f"http://127.0.0.1:{port}/stale{number}") == b"x"
-    kept = store.of(client_of(fetching.client.public))
-    assert any("x-1" in each.record.headers for each in kept)
-    assert store._accounts[client_of(fetching.client.public)].memory <= 100_000
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/{'a' * 4_000}"
+    assert await fetching.get(url) == b"x"
+    (kept,) = fetching.fetcher.store.of(client_of(fetching.client.public))
+    assert kept.record.headers["etag"] == ['"1"']
+    assert kept.path.with_suffix(".json").stat().st_size < LONGEST_RECORD
+    assert await fetching.get(url) == b"x"
+    assert (kept.record.headers, kept.record.reusable) == ({}, False)
     server.close()
 
 
@@ -346,3 +341,5 @@ def test_a_url_that_no_name_is_in_takes_no_time_of_others():
     with pytest.raises(TransferError, match="is no http:// or https:// URL"):
         object_url(f"http://{letters}/")
     assert process_time() - began_s < 0.3
+    with pytest.raises(TransferError, match="the URL is longer"):
+        object_url("http://a.test/" + "é" * 4_000)
