@@ -4,11 +4,11 @@ import asyncio
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack
 from email.utils import formatdate
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 from weakref import WeakValueDictionary
 
 import aiohttp
@@ -35,9 +35,6 @@ _BLOCK: Final = 1 << 17
 _MOST_REDIRECTS: Final = 10
 AT_ONCE: Final = 8
 AT_ONCE_OF_ORIGIN: Final = 4
-# The most objects that one client waits for.
-MOST_WAITING: Final = 256
-
 # While others wait for its end, a request brings so much in `SILENCE_S`, or waits behind them.
 _LEAST_BESIDE_OTHERS: Final = 64 * LEAST_BYTES
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -93,25 +90,6 @@ class Slots:
         return slot
 
 
-class _Asking:
-    """A question to an origin, for all who ask it now; it ends with the last of them."""
-
-    def __init__(self, asking: Coroutine[Any, Any, _Ways], over: Callable[[], object]) -> None:
-        self._task = asyncio.get_running_loop().create_task(asking)
-        self._task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._over, self._askers = over, 0
-
-    async def result(self) -> _Ways:
-        self._askers += 1
-        try:
-            return await asyncio.shield(self._task)
-        finally:
-            self._askers -= 1
-            if not self._askers:
-                self._task.cancel()
-                self._over()
-
-
 class ObjectFetcher:
     """The fetching of objects from origins for all clients; `close` ends it."""
 
@@ -122,7 +100,8 @@ class ObjectFetcher:
         look_up: LookUp | None = None,
     ) -> None:
         self.store, self._origins = store, OriginClient(refused, look_up)
-        self._under_way: defaultdict[str, dict[str, _Asking]] = defaultdict(dict)
+        # Who asks for the same URL of a client waits for the first one's answer.
+        self._asking: WeakValueDictionary[tuple[str, URL], asyncio.Lock] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
 
@@ -153,30 +132,22 @@ class ObjectFetcher:
         self.store.close()
 
     async def _ask(self, client: str, url: URL) -> _Ways:
-        """Ask the origin once for all requests of now, if what is here is no answer."""
-        for each in self.store.of_url(client, str(url)):
-            if not (each.whole or each.failed):
-                return each
-        kept = self._kept(client, url)
-        if kept is not None and is_fresh(kept.record, time.time()):
-            return kept
-        under_way = self._under_way[client]
-        asking = under_way.get(str(url))
-        if asking is None:
-            if len(under_way) >= MOST_WAITING:
-                raise TransferError(f"{MOST_WAITING} objects are on their way for this client")
-            asking = under_way[str(url)] = _Asking(
-                self._asked(client, url), partial(under_way.pop, str(url))
-            )
-        return await asking.result()
-
-    async def _asked(self, client: str, url: URL) -> _Ways:
-        with ExitStack() as taken:
-            await self._slots[client].take(url, taken)
+        """Ask the origin, if what is here, or on its way, is no answer."""
+        async with self._asking.setdefault((client, url), asyncio.Lock()):
+            for each in self.store.of_url(client, str(url)):
+                if not (each.whole or each.failed):
+                    return each
             kept = self._kept(client, url)
+            if kept is not None and is_fresh(kept.record, time.time()):
+                return kept
+            return await self._asked(client, url, kept)
+
+    async def _asked(self, client: str, url: URL, kept: StoredObject | None) -> _Ways:
+        with ExitStack() as taken:
             if kept is not None:  # it stays while the origin is asked about it
                 kept.users += 1
             try:
+                await self._slots[client].take(url, taken)
                 answer = await self._request(client, url, kept)
                 try:
                     way = await self._answered(client, url, kept, answer)

@@ -60,11 +60,9 @@ class ObjectStore:
         # Of the few threads that hash files and wait for the disk, so many work for one client.
         self.threads = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(THREADS))
         self._kept: dict[str, OrderedDict[str, StoredObject]] = {}
-        self._by_url: dict[tuple[str, str], dict[str, StoredObject]] = {}
         self._coming: dict[StoredObject, str] = {}  # by whom they are waited for
         self._leaving: dict[StoredObject, str] = {}  # what was removed, and is still read
-        self._costs: dict[tuple[str, str], int] = {}  # bytes of the disk, by client and name
-        self._used: Counter[str] = Counter()  # the same, by client
+        self._used: Counter[str] = Counter()  # bytes of the disk, by client
         self._open: Counter[str] = Counter()
         self._tidied_unix_s = 0.0
         self._lock = -1
@@ -111,7 +109,7 @@ class ObjectStore:
         return None
 
     def of_url(self, client: str, url: str) -> list[StoredObject]:
-        return list(self._by_url.get((client, url), {}).values())
+        return [each for each in self.of(client) if each.record.url == url]
 
     async def create(
         self,
@@ -195,22 +193,17 @@ class ObjectStore:
 
     def remove(self, client: str, kept: StoredObject) -> None:
         """Remove an object, whose disk stays its client's until what reads it has closed it."""
-        name, where = kept.record.id, (client, kept.record.url)
         if self._has(client, kept):
-            del self._kept[client][name]
-        same = self._by_url.get(where, {})
-        same.pop(name, None)
-        if not same:
-            self._by_url.pop(where, None)
+            del self._kept[client][kept.record.id]
         self._coming.pop(kept, None)
         _unlink(kept.path.with_suffix(".json"))
         if kept.readers:
             self._leaving[kept] = client
-            self._settle(client, name, cost_of(kept.held_bytes))
+            self._settle(client, kept, cost_of(kept.held_bytes))
             return
         self._leaving.pop(kept, None)
         _unlink(kept.path)
-        self._settle(client, name, 0)
+        self._settle(client, kept, 0)
 
     async def tidy(self, now_unix_s: float) -> None:
         """Remove what has expired, in turns of its clients."""
@@ -226,19 +219,17 @@ class ObjectStore:
 
     def _add(self, client: str, kept: StoredObject) -> None:
         self._kept.setdefault(client, OrderedDict())[kept.record.id] = kept
-        self._by_url.setdefault((client, kept.record.url), {})[kept.record.id] = kept
         self._account(client, kept)
 
     def _account(self, client: str, kept: StoredObject) -> None:
         """Count an object that has changed. TransferError: it was removed meanwhile."""
         if not self._has(client, kept):
             raise TransferError("the gateway has removed it meanwhile; run the same command again")
-        self._settle(client, kept.record.id, cost_of(kept.held_bytes))
+        self._settle(client, kept, cost_of(kept.held_bytes))
 
-    def _settle(self, client: str, name: str, cost: int) -> None:
-        self._used[client] += cost - self._costs.pop((client, name), 0)
-        if cost:
-            self._costs[client, name] = cost
+    def _settle(self, client: str, kept: StoredObject, cost: int) -> None:
+        self._used[client] += cost - kept.counted_bytes
+        kept.counted_bytes = cost
         if not self._used[client]:
             del self._used[client]
 

@@ -60,13 +60,14 @@ class StoredObject:
         users: readers, and questions to its origin; while there are any it is not removed, unless
             others need the room.
         readers: those of its users that have it open.
+        counted_bytes: of the disk, as the store counts them.
     """
 
     def __init__(self, path: Path, record: ObjectRecord, *, whole: bool = False) -> None:
         self.path, self.record = path, record
         self.whole, self.failed = whole, ""
         self.have = record.size or 0 if whole else 0
-        self.users = 0
+        self.users = self.counted_bytes = 0
         self.readers: set[OpenObject] = set()
         self._digest = hashlib.sha256()
         self._number = -1 if whole else own_file.create(path)

@@ -178,9 +178,7 @@ async def ask(fetching, port, count):
         asyncio.create_task(fetching.get(f"http://127.0.0.1:{port}/{number}", f"never{number}"))
         for number in range(count)
     ]
-    await until(
-        lambda: len(fetching.fetcher._under_way[client_of(fetching.client.public)]) == count
-    )
+    await until(lambda: len(fetching.fetcher._asking) == count)
     return tasks
 
 

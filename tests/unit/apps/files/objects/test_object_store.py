@@ -343,7 +343,6 @@ async def test_small_objects_cost_what_they_take(store, tmp_path):
     for each in store.of(ME):
         store.remove(ME, each)
     assert store._used.total() == 0
-    assert store._costs == store._by_url == {}
 
 
 async def test_objects_have_a_limit_of_number_too(tmp_path):
