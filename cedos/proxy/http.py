@@ -86,7 +86,6 @@ class ProxyRequest:
     head: bytes  # the head that the origin gets, empty for a tunnel
     # The length of the body behind the head; None: it is chunked, or this is a tunnel.
     body_bytes: int | None
-    credentials: str | None  # the value of `Proxy-Authorization`
     rest: bytes  # the bytes behind the client's own head
 
 
@@ -129,13 +128,11 @@ def _parse(head: bytes, rest: bytes) -> ProxyRequest:
     if major != b"1":
         raise _bad("the proxy speaks HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     fields = [_field(each) for each in lines]
-    credentials = _single(fields, b"proxy-authorization")
-    shown = None if credentials is None else credentials.decode("latin-1")
     if method == b"CONNECT":
         host, port = authority(target.decode())
         if port is None:
             raise _bad("CONNECT wants host:port")
-        return ProxyRequest(True, host, port, b"", None, shown, rest)
+        return ProxyRequest(True, host, port, b"", None, rest)
     scheme, separator, remaining = target.partition(b"://")
     if not separator:
         raise _bad("this is a proxy: the target must be a whole URL, or use CONNECT host:port")
@@ -156,9 +153,7 @@ def _parse(head: bytes, rest: bytes) -> ProxyRequest:
             b"Connection: close",
         ]
     )
-    return ProxyRequest(
-        False, host, port or _HTTP_PORT, text + b"\r\n\r\n", body_bytes, shown, rest
-    )
+    return ProxyRequest(False, host, port or _HTTP_PORT, text + b"\r\n\r\n", body_bytes, rest)
 
 
 def _field(line: bytes) -> tuple[bytes, bytes]:

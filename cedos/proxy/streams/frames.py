@@ -21,7 +21,6 @@ _ASSOCIATE: Final = struct.Struct("!BIB")
 USERS: Final = 1 << 8
 _REFUSED: Final = struct.Struct("!BIHB")
 _OFFSET: Final = struct.Struct("!BIQ")
-_RESET: Final = struct.Struct("!BI")
 # An error type stands in a header's line of the proxy's answer (RFC 9209, 2.3).
 _ERROR_TYPE: Final = re.compile("[a-z_]+")
 OPEN, ACCEPTED, REFUSED, DATA, END, RESET, WINDOW, ASSOCIATE = range(1, 9)
@@ -98,7 +97,7 @@ class StreamReset(Struct, frozen=True, gc=False):
     stream: int
 
     def pack(self) -> bytes:
-        return _RESET.pack(RESET, self.stream)
+        return _HEAD.pack(RESET, self.stream)
 
 
 class StreamWindow(Struct, frozen=True, gc=False):

@@ -103,3 +103,15 @@ def test_a_program_s_plain_request_survives_an_outage(laptop):
     rest, err = curl.communicate(timeout=60)
     assert curl.returncode == 0, err
     assert got + rest == data
+
+
+def test_apt_s_plain_requests_are_carried(laptop):
+    serve(laptop, b"package" * 100_000)
+    laptop.forward("-D", "1080", "--fail", "closed")
+    words = ("-o", "Acquire::http::Proxy=http://127.0.0.1:1080", "-o", "APT::Sandbox::User=root")
+    target = laptop.folder / "got"
+    got = laptop.near.run(
+        "/usr/lib/apt/apt-helper", *words, "download-file", f"http://{ORIGIN}/file", str(target)
+    )
+    assert got.returncode == 0, got.stderr
+    assert target.read_bytes() == b"package" * 100_000
