@@ -5,7 +5,8 @@ same as BSD sockets. The protocol is in docs/session-protocol.md, what it promis
 docs/session-security.md.
 """
 
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
@@ -15,23 +16,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Connection", "Listener", "Message", "connect", "listen"]
 
+_MODULES: Final = {"connect": "sockets", "listen": "sockets"}
+
 
 def __getattr__(name: str) -> Any:
     """Import what programs use at its first use: the pure parts of this room know no sockets."""
-    if name in ("connect", "listen"):
-        from cedos.session.sockets import sockets  # noqa: PLC0415
-
-        return getattr(sockets, name)
-    if name == "Listener":
-        from cedos.session.sockets.listener import Listener  # noqa: PLC0415
-
-        return Listener
-    if name == "Connection":
-        from cedos.session.sockets.connection import Connection  # noqa: PLC0415
-
-        return Connection
-    if name == "Message":
-        from cedos.session.sockets.message import Message  # noqa: PLC0415
-
-        return Message
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = _MODULES.get(name, name.lower())
+    return getattr(import_module(f"cedos.session.sockets.{module}"), name)

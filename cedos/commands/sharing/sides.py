@@ -61,10 +61,6 @@ _link_option = click.option(
     "--link", metavar="INTERFACE",
     help="The interface that the neighbours are on.  [default: the only one that is no uplink]",
 )  # fmt: skip
-_level_option = click.option(
-    "--log-level", default="info", show_default=True,
-    type=click.Choice(["debug", "info", "warning", "error"]),
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,19 +136,17 @@ async def _register(joined: JoinedGateway, name: str) -> float:
 @click.option("--budget", type=_MONEY, help="The most to spend, such as 2EUR.")
 @click.option("--most-price", type=_PRICE, help="Dearer helpers are not taken, such as 1EUR/GB.")
 @_link_option
-@_level_option
 def request(
     rate: float,
     budget: Money | None,
     most_price: Money | None,
     link: str | None,
-    log_level: logs.Level,
 ) -> None:
     """Use the networks of neighbours until Ctrl-C, and pay for what the gateway counts."""
     currencies = {each.currency for each in (budget, most_price) if each is not None}
     if len(currencies) > 1:
         raise click.UsageError("--budget and --most-price have different currencies")
-    with _side(SharingRole.REQUEST, log_level) as (kernel, journal):
+    with _side(SharingRole.REQUEST) as (kernel, journal):
         shared = link or _only_link(kernel)
         identity, trust = read_identity(SharingClock().now_s())
         budgets = MoneyBudgets(ControlClient(directories().socket, _DAEMON_S).budgets)
@@ -198,15 +192,14 @@ def request(
     "--uplink", metavar="INTERFACE", help="The network to share.  [default: the default route's]"
 )
 @_link_option
-@_level_option
 def help_(
     price: Money, limit: int, battery: float, rate: float | None, uplink: str | None,
-    link: str | None, log_level: logs.Level,
+    link: str | None,
 ) -> None:  # fmt: skip
     """Let neighbours use this host's network until Ctrl-C, to reach the gateway and nothing else."""
     joined = _joined()
     # What is asked of the uplink may block, beside what is forwarded.
-    with _side(SharingRole.HELP, log_level) as (kernel, journal), closing(SharingKernel()) as asked:
+    with _side(SharingRole.HELP) as (kernel, journal), closing(SharingKernel()) as asked:
         shared = link or _only_link(kernel)
         identity, trust = read_identity(SharingClock().now_s())
         forwarding = Forwarding(kernel, journal, shared, limit_bytes=limit, uplink=uplink)
@@ -229,10 +222,10 @@ def _joined() -> JoinedGateway:
 
 
 @contextmanager
-def _side(role: SharingRole, level: logs.Level) -> Iterator[tuple[SharingKernel, Journal]]:
+def _side(role: SharingRole) -> Iterator[tuple[SharingKernel, Journal]]:
     """Hold the journal of a side; undo what a dead process left before, and everything after."""
     privileges.require("cedos share")
-    logs.configure(level, "console")
+    logs.configure("info", "console")
     with ExitStack() as stack:
         kernel = SharingKernel()
         stack.callback(kernel.close)

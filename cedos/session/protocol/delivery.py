@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from cedos.errors import ProtocolError
 from cedos.session.protocol.frames import Chunk, Order
-from cedos.session.protocol.intervals import CumulativeSet, SortedIds
+from cedos.session.protocol.intervals import CumulativeSet
 
 # The most gaps in a stream. No sender of this protocol leaves more.
 MAX_GAPS: Final = 20_000
@@ -158,7 +158,7 @@ class Delivery:
     """
 
     __slots__ = (
-        "_after_all", "_awaited", "_listed", "_listed_ids", "_ready", "_taken", "count", "delivered",
+        "_after_all", "_awaited", "_listed", "_ready", "_taken", "count", "delivered",
     )  # fmt: skip
 
     def __init__(self, first: int = 1) -> None:
@@ -169,7 +169,6 @@ class Delivery:
         self._taken = [0, 0, 0, 0]  # how many of each label's first run were taken
         self._after_all: list[tuple[int, Run]] = []  # heap by id
         self._listed: dict[int, list[_Blocked]] = {}  # by the id that they wait for
-        self._listed_ids = SortedIds()  # the same ids
 
     def arrive(self, run: Run, order: Order, after: tuple[int, ...]) -> None:
         if order is Order.AFTER_ALL and self.delivered.floor < run.first:
@@ -182,10 +181,7 @@ class Delivery:
                 blocked = _Blocked(run, len(missing))
                 self._awaited += len(missing)
                 for each in missing:
-                    if each not in self._listed:
-                        self._listed[each] = []
-                        self._listed_ids.add(each)
-                    self._listed[each].append(blocked)
+                    self._listed.setdefault(each, []).append(blocked)
                 return
         self._eligible(run)
 
@@ -239,10 +235,9 @@ class Delivery:
             self._eligible(heappop(self._after_all)[1])
         # Those that wait for one of these ids.
         if self._listed:
-            for irob in self._listed_ids.within(first, stop):
-                for blocked in self._listed.pop(irob):
+            for irob in range(first, stop):
+                for blocked in self._listed.pop(irob, ()):
                     blocked.missing -= 1
                     self._awaited -= 1
                     if not blocked.missing:
                         self._eligible(blocked.run)
-            self._listed_ids.remove(first, stop)

@@ -4,48 +4,8 @@ All intervals are half-open, `start <= position < end`. Everything else in a ses
 sets: an extent may come over any path any number of times, and only what is new in it counts.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from typing import Final
-
-# Ids whose numbers agree but for these low bits are in one block.
-_BLOCK_BITS: Final = 10
-
-
-class SortedIds:
-    """Different ids in blocks, each in order: adding one moves those of its block at most.
-
-    In one list of a million ids, which a peer can fill, each new one moved megabytes.
-    """
-
-    __slots__ = ("_blocks",)
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, list[int]] = {}
-
-    def add(self, new: int) -> None:
-        insort(self._blocks.setdefault(new >> _BLOCK_BITS, []), new)
-
-    def within(self, low: int, high: int) -> list[int]:
-        found: list[int] = []
-        for number in self._numbers(low, high):
-            ids = self._blocks[number]
-            found += ids[bisect_left(ids, low) : bisect_left(ids, high)]
-        return found
-
-    def remove(self, low: int, high: int) -> None:
-        for number in self._numbers(low, high):
-            ids = self._blocks[number]
-            del ids[bisect_left(ids, low) : bisect_left(ids, high)]
-            if not ids:
-                del self._blocks[number]
-
-    def _numbers(self, low: int, high: int) -> list[int]:
-        """Return the blocks that may have ids of a range, in order."""
-        blocks, first, last = self._blocks, low >> _BLOCK_BITS, (high - 1) >> _BLOCK_BITS
-        if last - first < len(blocks):
-            return [each for each in range(first, last + 1) if each in blocks]
-        return sorted(each for each in blocks if first <= each <= last)
 
 
 class IntervalSet:

@@ -12,7 +12,7 @@ from cedos.errors import ProtocolError
 from cedos.session.protocol import packing
 from cedos.session.protocol.delivery import MAX_GAPS, Delivery, Run, StreamReassembly
 from cedos.session.protocol.frames import Extent, Messages, Space, StreamData, Window
-from cedos.session.protocol.intervals import CumulativeSet, SortedIds
+from cedos.session.protocol.intervals import CumulativeSet
 from cedos.session.protocol.room import (
     INITIAL_IROB_BYTES,
     INITIAL_IROB_CREDIT,
@@ -83,7 +83,6 @@ class Receiver:
         # The credit of IROBs that arrived, whole or in part, and were not delivered.
         self._held_cost = 0
         self._partial: dict[int, _Partial] = {}
-        self._partial_ids = SortedIds()  # the same ids
         self._partial_awaited = 0  # the ids that all of them wait for
         # What arrived since it was last acknowledged.
         self._dirty_stream = False
@@ -129,7 +128,6 @@ class Receiver:
         # Slow path: the IROB comes in several extents, in any order.
         if partial is None:
             partial = self._partial[irob] = _Partial(extent)
-            self._partial_ids.add(irob)
             self._partial_awaited += len(extent.after)
             self._hold(IROB_COST)
         elif not partial.agrees(extent):
@@ -149,7 +147,6 @@ class Receiver:
             self._dirty_partial.add(irob)
             return
         del self._partial[irob]
-        self._partial_ids.remove(irob, irob + 1)
         self._partial_awaited -= len(partial.after)
         self._dirty_partial.discard(irob)
         self.irobs.add(irob, irob + 1)
@@ -309,7 +306,8 @@ class Receiver:
             raise ProtocolError(f"more IROBs than the window of {self._irob_window} bytes allows")
 
     def _refuse_partial(self, low: int, high: int) -> None:
-        for irob in self._partial_ids.within(low, high):
+        # There are no more ids than the frame has messages.
+        if irob := next((each for each in range(low, high) if each in self._partial), None):
             raise ProtocolError(f"IROB {irob} comes as a small one after it came as a large one")
 
 

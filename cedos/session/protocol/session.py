@@ -343,9 +343,6 @@ class Session:
             return DEFERRED
         return self.sender.send(data, rank, _order(after), after or (), head)
 
-    def cancel_thunk(self, token: int) -> bool:
-        return self.thunks.pop(token, None) is not None
-
     def receive_run(self, limit: int = 1 << 30) -> Run | None:
         """Return the next IROBs in order, at most `limit`, of one label and with consecutive ids."""
         return self.receiver.pop(limit)

@@ -483,13 +483,6 @@ class Connection:
         """Return whether waiting data of a label keeps its networks busy."""
         return self._core.backlogged(rank_of(label))
 
-    def cancel(self, thunk: Callable[[], None]) -> bool:
-        """Forget a thunk; return False if it was called already."""
-        for token in [token for token, each in self._thunks.items() if each == thunk]:
-            del self._thunks[token]
-            return self._core.cancel_thunk(token)
-        return False
-
     async def receive(self) -> Message | None:
         """Return the next whole message, the most urgent first; None: the peer has closed.
 
