@@ -55,6 +55,7 @@ class World:
 
     def __init__(self, make, seed=1):
         self.random = random.Random(seed)
+        self.listeners = []
         self.near, self.far = make("near"), make("far")
         self.far.ip("address", "add", f"{SERVER}/32", "dev", "lo")
         for number, name in enumerate(NETWORKS, 1):
@@ -107,7 +108,9 @@ class World:
         return undo
 
     def listen(self, **options):
-        return self.server.do(session.listen((SERVER, PORT), key=self.server_key, **options))
+        made = session.listen((SERVER, PORT), key=self.server_key, **options)
+        self.listeners.append(self.server.do(made))
+        return self.listeners[-1]
 
     async def connect(self, **options):
         options.setdefault("timeout_s", 20)
@@ -117,6 +120,8 @@ class World:
 
     def close(self):
         self.client.close()
+        for listener in self.listeners:
+            self.server.do(listener.close())
         self.server.close()
 
 
