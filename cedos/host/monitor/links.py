@@ -272,7 +272,7 @@ def _translated(
     first = min(ranks, key=lambda name: ranks[name], default=None)
     return [
         (replace(network, translator=translators[0]), metric)
-        if translators and network.name == first and not network.leads_out(4)
+        if translators and network.name == first
         else (network, metric)
         for network, metric in found
     ]

@@ -259,6 +259,18 @@ def test_a_translator_is_the_ipv4_of_the_network_that_carries_ipv6(name, address
     assert (wlan0.leads_out(4), wlan0.carries(4), wlan0.carries(6)) == (False, True, True)
 
 
+def test_a_translator_beside_the_network_s_own_ipv4_is_its_too():
+    """Its route came first, it counted as a VPN, and a rule against its network did not hold there."""
+    made = tables("wlan0", "lte0")
+    index = next(each.index for each in made.links.values() if each.name == "wlan0")
+    made.addresses[index].append(LinkAddress(index, ip_interface("2001:db8::2/64")))
+    made.routes[index].append(DefaultRoute(index, 6, FE80, 600))
+    _translator(made, "clat", "192.0.0.1/32", 10)
+    found = {each.name: each for each, _ in assemble(made, Resolvers(), Genuine(), {})}
+    assert found["wlan0"].leads_out(4)
+    assert found["wlan0"].translator.interface == "clat"
+
+
 @pytest.mark.parametrize(
     ("name", "address", "kind"),
     [("tun0", "10.8.0.2/24", "tun"), ("wg0", "192.0.2.1/32", "wireguard")],
