@@ -29,6 +29,7 @@ from cedos.selector.deadlines.transfer_table import TableTransfer
 from cedos.selector.objective import MaxS
 from cedos.storage import model_files
 from emu.replay import began, controller_of, open_log, records, replay
+from predictors.completion import CompletionModel
 
 CONFIG = ControllerConfig(Choices(MaxS(), model_files.load(), 3000))
 KEPT = {"1": {"host": "secret.example.org", "never": ["lte0"], "only": [], "addresses": []}}
@@ -102,6 +103,17 @@ def record(path, *, names, begins=0):
             given += commands
     log.close()
     return given
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once():
+    """Have all replays share the shipped predictors: to read and fingerprint them takes a second."""
+    shipped = CONFIG.choices.model
+    fingerprint = shipped.fingerprint()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(model_files, "load", lambda _path: shipped)
+        patched.setattr(CompletionModel, "fingerprint", lambda _model: fingerprint)
+        yield
 
 
 def replayed(path):
