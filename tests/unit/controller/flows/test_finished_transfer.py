@@ -160,3 +160,61 @@ def test_of_three_networks_each_is_judged(network, model):
     assert (finished.network, finished.tells) == (network, True)
     prediction = finished.expected(KNOWN, model)
     assert (prediction.network, prediction.strategy) == (network, finished.strategy)
+
+
+FIRST = FlowKey(ip_address("10.0.0.2"), 4000, ip_address("198.51.100.1"), 80)
+SECOND = FlowKey(ip_address("10.1.0.2"), 4001, ip_address("198.51.100.1"), 80)
+SIZE = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("spoiled", "strategy"),
+    [
+        ({}, "wifi"),
+        ({"second": SIZE // 2}, "mptcp_wifi"),
+        ({"second": SIZE}, None),
+        ({"requests": 2}, None),
+        ({"carried": SIZE // 2}, None),
+        ({"exact": False}, None),
+        ({"took_s": -1.0}, None),
+        ({"unread": True}, None),
+    ],
+    ids=str,
+)
+def test_of_what_is_not_known_well_no_time_is_told(spoiled, strategy):
+    """A download was moved in the middle, asked again, broken off, counted in part, or read slowly."""
+    how = {
+        "second": 0,
+        "requests": 1,
+        "carried": SIZE,
+        "exact": True,
+        "took_s": 3.0,
+        "unread": False,
+    }
+    how |= spoiled
+    flows = LivingFlows()
+    flows.networks_changed(BOTH)
+    flow = flows.on_open(FlowOpened(FIRST, 0.0, 100.0))
+    size = SizeEstimate(SIZE, SIZE, SIZE, "content-length")
+    for _ in range(how["requests"]):
+        flows.on_size(SizeLearned(FIRST, Direction.DOWN, size))
+    end_s, second = how["took_s"] + 3.0, how["second"]
+    for look_s in (1.0, 1.2) if how["unread"] else ():
+        sample = FlowSample(
+            FIRST, look_s, 1, None, 0.03, 0.03, 1e6, 1000, 0, 0, 0.0, 0, unread=True
+        )
+        flows.on_samples([sample], look_s)
+    if second:
+        flows.on_open(FlowOpened(SECOND, 0.1, 100.1))
+        for key in (FIRST, SECOND):
+            flows.joined(7, key, 0.1)
+        flows.on_samples(
+            [FlowSample(SECOND, 1.0, 1, 7, 0.03, 0.03, 1e6, second, 0, 0, 0.0, 0)], 1.0
+        )
+        flows.on_close(FlowClosed(SECOND, 100.0 + end_s, second, 0, at_s=end_s, exact=how["exact"]))
+    closed = FlowClosed(
+        FIRST, 100.0 + end_s, how["carried"] - second, 100, at_s=end_s, exact=how["exact"],
+        idle_down_s=3.0, idle_ack_s=3.0,
+    )  # fmt: skip
+    finished = finished_transfer(flow, flows.on_close(closed), closed, BOTH)
+    assert (finished and finished.strategy) == strategy
