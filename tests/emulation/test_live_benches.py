@@ -43,7 +43,7 @@ def test_programs_are_rescued_explained_and_nothing_stays():
 
 @pytest.mark.usefixtures("registry")
 def test_wifi_that_was_slow_is_used_again_when_it_is_fast():
-    case, log = trials.Case("often", slow_s=8.0), list[str]()
+    case, log = trials.Case("often"), list[str]()
     fetches = trials.measure(case, 60.0, log)
     slow = [fetch.network for fetch in fetches[2:] if fetch.began_s < case.slow_s]
     assert slow.count(NetworkKind.CELLULAR) > 0.8 * len(slow), "the phone carried them"
