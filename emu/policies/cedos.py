@@ -53,8 +53,7 @@ class Cedos:
     def wrong_settings(self, settings: Mapping[str, object]) -> dict[str, str]:
         """Refuse keys that are no sections of the daemon's configuration, and names of files.
 
-        A scenario may come from a stranger, and the daemon runs as root: it moved any file aside that was
-        named as its history.
+        A scenario may come from a stranger, and the daemon runs as root.
         """
         table = f"[policy.{self.name}"
         sections = {field.encode_name: field.type for field in msgspec.structs.fields(Config)}

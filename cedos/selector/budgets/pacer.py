@@ -308,11 +308,12 @@ class Pacer:
         since_s, all_s = now_s - began_s, self._ends_s - began_s
         # The bound vanishes after `_MEMORY` of the period was observed, in this or in earlier ones.
         unknown = 1.0 - (self._known_s + since_s) / (_MEMORY * all_s)
-        if since_s < 0.0 or unknown <= 0.0 or first_left <= 0.0:
+        span = _AHEAD * unknown * first_left
+        if since_s < 0.0 or unknown <= 0.0 or span <= 0.0:
             return None
         return FirstPace(
             ahead=self._ahead(now_s),
-            span=_AHEAD * unknown * first_left,
+            span=span,
             least=min(LEAST_S / self._supply, PROHIBITIVE),
             dear=min(all_s / first_left, PROHIBITIVE),
             most=reduced(self._left, self._supply) - self._stock_least,

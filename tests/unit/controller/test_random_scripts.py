@@ -229,8 +229,7 @@ class World(Script):
                 verdict = list(on.PortalVerdict)[step.amount % len(on.PortalVerdict)]
                 self.page = on.PortalFinding(verdict, "as it is", hosts=hosts)
                 self.tls = list(on.TlsAnswer)[step.amount % len(on.TlsAnswer)] if step.yes else None
-                self.controller.portals.recheck(now_s)
-                return [on.TimerFired()]
+                return [on.HostSlept(0.0)]  # all networks are checked again
         assert step.kind == "sleep"
         return [on.HostSlept(step.amount / 1000), on.ClockRead(2e9 + now_s)]
 

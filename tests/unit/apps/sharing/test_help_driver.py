@@ -222,7 +222,7 @@ def test_a_barred_uplink_is_no_uplink(barred):
         for number, name in enumerate(("wlan0", "lte0"), 1)
     }
     own = SimpleNamespace(index=1, interface=IPv4Interface("169.254.1.1/16"), protocol=0)
-    kernel = SimpleNamespace(links=lambda: links, addresses=lambda: [own])
+    kernel = SimpleNamespace(links=lambda: list(links.values()), addresses=lambda: [own])
 
     def networks():
         if barred is None:

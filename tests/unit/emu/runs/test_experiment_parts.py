@@ -84,14 +84,13 @@ def read(tmp_path, text):
 @pytest.mark.parametrize(
     ("section", "setting", "why"),
     [
-        ("history", 'path = "/etc/passwd"', r"history\] path: a scenario names no file"),
         ("energy", 'file = "/dev/zero"', r"energy\] file: a scenario names no file"),
         ("predictors", 'model = "/dev/zero"', "names no file of this host; --predictors does"),
         ("providers", 'series = {wlan0 = "/dev/zero"}', "series: a scenario names no file"),
     ],
 )
 def test_a_strangers_scenario_names_no_file(tmp_path, section, setting, why):
-    """Name a file in a scenario: root's daemon moved /etc/passwd aside, for a history of its own."""
+    """Name a file in a scenario, for root's daemon to read."""
     for policy in ("cedos", "cedos-told", "cedos-gateway"):
         with pytest.raises(ConfigError, match=why):
             read(tmp_path, f"{LOAD}[policy.{policy}.{section}]\n{setting}\n")
