@@ -1,12 +1,11 @@
-"""Output on the terminal: tables that keep their digits, and progress bars."""
+"""Progress bars on the terminal."""
 
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Protocol
 
 from rich.console import Console
-from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     Progress,
@@ -16,38 +15,8 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.table import Table
-from rich.text import Text
 
 from cedos.plain_text import plain
-
-# The columns if there is no terminal. With rich's 80 our tables would lose figures.
-_WIDTH = 120
-_WIDEST = 500
-
-
-class PlainConsole(Console):
-    """A console on which text from elsewhere, as the names of a stranger's run, moves no cursor."""
-
-    def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str("\n".join(map(plain, text.split("\n"))), **options)
-
-
-def console() -> Console:
-    """Return a console on stdout, as wide as its terminal."""
-    found = PlainConsole()
-    if not found.is_terminal:
-        found.width = _WIDTH
-    return found
-
-
-def show(table: Table) -> None:
-    """Print a table; where there is no terminal, as wide as its headings need."""
-    found = console()
-    if not found.is_terminal:
-        wide = found.options.update(max_width=_WIDEST, width=_WIDEST)
-        found.width = max(_WIDTH, Measurement.get(found, wide, table).maximum)
-    found.print(table)
 
 
 class Report(Protocol):

@@ -1,6 +1,7 @@
 """The command `cedos`. A subcommand is imported only when it is used."""
 
 import importlib
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -34,16 +35,31 @@ ROOMS: Final = dict.fromkeys(["join", "forward", "gateway"], "gateway")
 
 
 class LazyGroup(click.Group):
-    """A group that lists its commands without importing them."""
+    """A group that lists its commands without importing them.
+
+    `purposes`: what each command does. A command is `command` of a module in `package`, or in the folder
+    of it that `rooms` names.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        purposes: Mapping[str, str],
+        package: str,
+        rooms: Mapping[str, str],
+        **options: Any,
+    ) -> None:
+        super().__init__(*arguments, **options)
+        self._purposes, self._package, self._rooms = purposes, package, rooms
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(self._purposes)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        if cmd_name not in self._purposes:
             return None
-        room = ".".join(["cedos.commands", *([ROOMS[cmd_name]] if cmd_name in ROOMS else [])])
-        command = importlib.import_module(f"{room}.{cmd_name.replace('-', '_')}").command
+        room = [self._rooms[cmd_name]] if cmd_name in self._rooms else []
+        command = importlib.import_module(".".join([self._package, *room, cmd_name])).command
         assert isinstance(command, click.Command)
         return command
 
@@ -51,13 +67,13 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command. For a misspelt one, raise an error that suggests others."""
-        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            raise click.NoSuchCommand(args[0], possibilities=list(COMMANDS), ctx=ctx)
+        if args and not args[0].startswith("-") and args[0] not in self._purposes:
+            raise click.NoSuchCommand(args[0], possibilities=list(self._purposes), ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl(list(self._purposes.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. Errors that a user can fix end as one line and an exit status."""
@@ -66,7 +82,7 @@ class LazyGroup(click.Group):
         except CedosError as error:
             from cedos.commands.console.manual import say  # noqa: PLC0415
 
-            say("cedos", error)
+            say(self.name, error)
             ctx.exit(error.exit_code)
         except BrokenPipeError:
             ctx.exit(1)
@@ -75,13 +91,20 @@ class LazyGroup(click.Group):
 
             if (known := usual(error)) is None:
                 raise
-            say("cedos", known)
+            say(self.name, known)
             ctx.exit(known.exit_code)
         except KeyboardInterrupt:
             ctx.exit(130)
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    "cedos",
+    cls=LazyGroup,
+    purposes=COMMANDS,
+    package="cedos.commands",
+    rooms=ROOMS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="cedos", prog_name="cedos")
 def main() -> None:
     """Decides for every transfer which network to use: Wi-Fi, cellular, both, or not now.

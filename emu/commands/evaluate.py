@@ -5,17 +5,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from cedos.commands.console import render
 from cedos.commands.console.render import echo
 from emu import console
 from emu.commands.train import KINDS
 from emu.console import examples, reading_others
-
-if TYPE_CHECKING:
-    from rich.console import Console
 
 
 @click.command(
@@ -137,42 +135,30 @@ def _context_columns(name: str) -> tuple[str, ...]:
 
 
 def _show(found: Mapping[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    from emu.terminal import console as on_stdout  # noqa: PLC0415
-
-    console = on_stdout()
     judged = "trained on the other groups" if found["model"] is None else found["model"]
-    console.print(
-        f"{found['data']}: {found['rows']} rows, {found['places']} places, {found['groups']} groups; "
-        f"model: {judged}"
+    render.show(
+        render.wrapped(
+            f"{found['data']}: {found['rows']} rows, {found['places']} places, {found['groups']}"
+            f" groups; model: {judged}"
+        )
     )
     if found["without"]:
         left_out = (f"{name} (known in {rows} rows)" for name, rows in found["without"].items())
-        console.print(f"without {', '.join(left_out)}")
+        render.show(render.wrapped(f"without {', '.join(left_out)}"))
     if found.get("trained_on"):
-        console.print(
+        echo(
             f"CAUTION: this model was trained on these rows: {', '.join(found['trained_on'])}; these"
             " figures flatter it. Without --model, each row is judged by a model that never saw its place"
         )
-    steady = found["steady"]["policies"]
     for objective in next(iter(found["policies"].values())):
-        table = Table(title=objective, title_justify="left", box=SIMPLE_HEAD, padding=0)
-        table.add_column("policy", no_wrap=True)
-        for title in (*_COLUMNS, "steady"):
-            table.add_column(title, justify="right", no_wrap=True)
-        for name, figures in found["policies"].items():
-            if objective not in figures:
-                continue
-            cells = [_number(figures[objective][key]) for key in _COLUMNS.values()]
-            steady_regret = (
-                _number(steady[name][objective]["regret_mean"]) if name in steady else ""
-            )
-            table.add_row(name, *cells, steady_regret)
-        console.print(table)
+        rows = [
+            (name, *(_number(figures[objective][key]) for key in _COLUMNS.values()))
+            for name, figures in found["policies"].items()
+            if objective in figures
+        ]
+        render.show(["", objective, *render.table(("policy", *_COLUMNS), rows)])
         cedos = found["policies"]["cedos"][objective]
-        console.print(
+        echo(
             "cedos, 95 % intervals: "
             + ", ".join(
                 f"{title} {_number(cedos[f'{key}_ci95'][0])} to {_number(cedos[f'{key}_ci95'][1])}"
@@ -180,45 +166,39 @@ def _show(found: Mapping[str, Any]) -> None:
                 if title in {"in 10 %", "regret", "x oracle"}
             )
         )
-    console.print(
-        f"steady: mean regret on the {found['steady']['rows']} rows where both networks alone did as "
-        "their round trip and recent rate promised, give or take a factor of two"
-    )
-    _show_ages(console, found.get("ages", {}))
-    table = Table(title="prediction", title_justify="left", box=SIMPLE_HEAD)
-    for title in ("strategy", "median relative error", "90 % intervals cover"):
-        table.add_column(title, justify="left" if title == "strategy" else "right")
-    for model, strategies in found["prediction"].items():
-        for name, figures in strategies.items():
-            table.add_row(
-                f"{model} {name}",
-                *(f"{figures[key]:.1%}" for key in ("median_rel_error", "coverage90")),
-            )
-    console.print(table)
+    if ages := found.get("ages"):
+        _show_ages(ages)
+    rows = [
+        (
+            f"{model} {name}",
+            *(f"{figures[key]:.1%}" for key in ("median_rel_error", "coverage90")),
+        )
+        for model, strategies in found["prediction"].items()
+        for name, figures in strategies.items()
+    ]
+    header = ("strategy", "median relative error", "90 % intervals cover")
+    render.show(["", "prediction", *render.table(header, rows)])
 
 
-def _show_ages(console: "Console", ages: Mapping[str, Any]) -> None:
-    from rich.box import SIMPLE_HEAD  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-
-    if not ages:
-        return
-    title = "one network or the other, by how old its rate is (max_s)"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
-    table.add_column("known", no_wrap=True)
-    titles = ("rows", "in 10 %", "regret", "x oracle", "hedged", "cover wifi", "cellular")
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
+def _show_ages(ages: Mapping[str, Any]) -> None:
+    rows = []
     for name, found in ages.items():
         cedos, hedged = (found["policies"][each] for each in ("cedos", "cedos-hedged"))
-        table.add_row(
-            name,
-            str(found["rows"]),
-            *(_number(cedos[_COLUMNS[each]]) for each in ("in 10 %", "regret", "x oracle")),
-            _number(hedged["mean_s_over_oracle"]),
-            *(f"{found['prediction'][each]['coverage90']:.0%}" for each in ("wifi", "cellular")),
+        rows.append(
+            (
+                name,
+                str(found["rows"]),
+                *(_number(cedos[_COLUMNS[each]]) for each in ("in 10 %", "regret", "x oracle")),
+                _number(hedged["mean_s_over_oracle"]),
+                *(
+                    f"{found['prediction'][each]['coverage90']:.0%}"
+                    for each in ("wifi", "cellular")
+                ),
+            )
         )
-    console.print(table)
+    header = ("known", "rows", "in 10 %", "regret", "x oracle", "hedged", "cover wifi", "cellular")
+    title = "one network or the other, by how old its rate is (max_s)"
+    render.show(["", title, *render.table(header, rows)])
 
 
 _COLUMNS = {

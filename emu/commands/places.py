@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -13,7 +12,7 @@ from cedos.errors import PlaceError, TraceError
 from emu.console import examples
 from emu.places.check import check as check_collection
 from emu.places.places import AccessTrace, Place, default_directory, load
-from emu.places.stats import NetworkStats, PlaceStats, place_stats
+from emu.places.stats import PlaceStats, place_stats
 from emu.places.synth import KINDS, MAX_SECONDS, MIN_SECONDS, generate
 from emu.terminal import bar
 
@@ -36,8 +35,7 @@ def command() -> None:
 
 @command.command("list", epilog=examples("cedos-emu places list --places ../shared/traces-real"))
 @_places_option
-@click.option("--json", "as_json", is_flag=True, help="Facts for programs, rates in bit/s.")
-def list_command(directory: Path | None, as_json: bool) -> None:
+def list_command(directory: Path | None) -> None:
     """Show the places of a collection.
 
     With each its scenario, rates, outages, which network is better, and base RTTs. Rates are over
@@ -58,10 +56,7 @@ def list_command(directory: Path | None, as_json: bool) -> None:
                 broken.append(str(error))
     for problem in broken:
         echo(f"left out: {problem}", err=True)
-    if as_json:
-        render.print_json([_facts(place, stats) for place, stats in rows])
-        return
-    table = _table([_HEADER, *(_row(place, stats) for place, stats in rows)])
+    table = render.table(_HEADER, [_row(place, stats) for place, stats in rows])
     render.show([*table, "", f"{len(rows)} places in {collection.directory}"])
 
 
@@ -133,37 +128,6 @@ def _networks(places: Iterable[Place]) -> Iterable[AccessTrace]:
     return (net for place in places for net in place.networks.values())
 
 
-def _facts(place: Place, stats: PlaceStats) -> dict[str, Any]:
-    def network(net: AccessTrace, figures: NetworkStats) -> dict[str, Any]:
-        return {
-            "trace": net.name,
-            "mean_bps": figures.mean_bps,
-            "median_bps": figures.median_bps,
-            "max_bps": figures.max_bps,
-            "outage_share": figures.outage_share,
-            "longest_outage_s": figures.longest_outage_s,
-            "both_directions": net.up_path != net.down_path,
-            "rtt_s": net.rtt_s,
-            "rtt_source": net.rtt_source,
-        }
-
-    return {
-        "place": place.name,
-        "scenario": place.scenario,
-        "group": place.group,
-        "common_s": stats.common_s,
-        "simultaneous": place.simultaneous,
-        "synthetic": place.synthetic,
-        "origin": place.origin,
-        "wifi": network(place.wifi, stats.wifi),
-        "cellular": network(place.cellular, stats.cellular),
-        "better": stats.better,
-        "wifi_better_share": stats.wifi_better_share,
-        "both_out_s": stats.both_out_s,
-        "note": place.note,
-    }
-
-
 _HEADER = (
     "place",
     "scenario",
@@ -177,8 +141,6 @@ _HEADER = (
     "cell. RTT",
     "measured",
 )
-# Columns of text, aligned to the left. Numbers are aligned to the right.
-_WORDS = ("place", "scenario", "class", "measured")
 
 
 def _row(place: Place, stats: PlaceStats) -> tuple[str, ...]:
@@ -193,15 +155,3 @@ def _row(place: Place, stats: PlaceStats) -> tuple[str, ...]:
         *(f"{net.rtt_s * 1e3:.1f} ms {net.rtt_source[0]}" for net in place.networks.values()),
         "SYNTHETIC" if place.synthetic else measured,
     )
-
-
-def _table(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = []
-    for row in rows:
-        cells = (
-            cell.ljust(width) if column in _WORDS else cell.rjust(width)
-            for column, cell, width in zip(_HEADER, row, widths, strict=True)
-        )
-        lines.append("  ".join(cells).rstrip())
-    return lines

@@ -189,9 +189,6 @@ OBJECTIVES: Mapping[str, Objective] = {_FAST: MaxS(), "max_s_per_e": MaxSPerE()}
 MODEL = "completion"
 
 
-_STEADY = 2.0
-
-
 def _quietly(share: float, what: str) -> None:
     pass
 
@@ -206,17 +203,16 @@ def evaluate(
     group_by: str = "group",
     settings: Settings = USUAL,  # how models are trained
     # Context columns that models are neither trained with nor told. All else (rules of thumb, which
-    # rows are steady or old) goes by the data as they are, so that figures compare.
+    # rows are old) goes by the data as they are, so that figures compare.
     without: Collection[str] = (),
     progress: Progress = _quietly,  # told of the share done
 ) -> dict[str, Any]:
     """Judge a model, or, without one, the way of training it.
 
     Returns:
-        `policies`, the figures of `judged` by objective and policy; `steady`: the same on the rows where
-        both networks alone took at most twice as long or as short as naively expected; `ages`
-        where the data tell how old rates are: choices between the networks alone; `without`: in how
-        many rows each column was known that was left out.
+        `policies`, the figures of `judged` by objective and policy; `ages` where the data tell how old
+        rates are: choices between the networks alone; `without`: in how many rows each column was known
+        that was left out.
 
     Raises:
         DataSetError: too few rows or groups.
@@ -244,8 +240,6 @@ def evaluate(
             )
         of |= {rule: judge.outcome(choice.tolist()) for rule, choice in rules(data).items()}
         policies[name] = of
-    whole = examples_of(data, groups)
-    steady = steady_rows(data, [whole.row(index) for index in range(len(data))], models)
     found: dict[str, Any] = {
         "rows": len(data),
         "places": len(np.unique(data.texts["place"])),
@@ -253,7 +247,6 @@ def evaluate(
         "rows_left_out": left_out,
         "without": {name: data.rows_that_know(name) for name in without},
         "policies": judge.figures(policies),
-        "steady": {"rows": int(steady.sum()), "policies": judge.figures(policies, steady)},
         "prediction": {MODEL: prediction(data, predicted, Bootstrap(groups))},
     }
     if has_ages(data):
@@ -371,16 +364,3 @@ class _Judge:
                     bootstrap,
                 )
         return found
-
-
-def steady_rows(
-    data: DataSet, rows: Sequence[Mapping[str, float]], models: Sequence[CompletionModel]
-) -> NDArray[np.bool_]:
-    """Return the rows in which each network alone was as fast as its rate and round trip promised."""
-    steady = np.ones(len(data), dtype=np.bool_)
-    naive = [model.naive(row) for row, model in zip(rows, models, strict=True)]
-    for name in ("wifi", "cellular"):
-        if name in data.strategies:
-            ratio = data.times_s[name] / np.array([each[name] for each in naive])
-            steady &= (ratio <= _STEADY) & (ratio >= 1.0 / _STEADY)
-    return steady

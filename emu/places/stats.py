@@ -19,20 +19,10 @@ SIMILAR_FACTOR = 1.25
 
 @dataclass(frozen=True, slots=True)
 class NetworkStats:
-    """Statistics of a network's downlink over the common seconds; rates in bits per second.
-
-    `outages` are (first second, number of seconds) of each run of seconds without service.
-    """
+    """Statistics of a network's downlink over the common seconds."""
 
     mean_bps: float
-    median_bps: float
-    max_bps: float
     outage_share: float
-    outages: tuple[tuple[int, int], ...]
-
-    @property
-    def longest_outage_s(self) -> int:
-        return max((length for _, length in self.outages), default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +35,6 @@ class PlaceStats:
     common_s: int
     wifi: NetworkStats
     cellular: NetworkStats
-    wifi_better_share: float
-    both_out_s: int
     better: str
 
 
@@ -70,14 +58,7 @@ def runs(out: npt.NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:
 
 def network_stats(rates: npt.NDArray[np.float64]) -> NetworkStats:
     """Return the figures of one network from its rates per second; the array must not be empty."""
-    out = rates < OUTAGE_BPS
-    return NetworkStats(
-        mean_bps=float(rates.mean()),
-        median_bps=float(np.median(rates)),
-        max_bps=float(rates.max()),
-        outage_share=float(out.mean()),
-        outages=runs(out),
-    )
+    return NetworkStats(float(rates.mean()), float((rates < OUTAGE_BPS).mean()))
 
 
 def place_stats(place: Place) -> PlaceStats:
@@ -97,8 +78,6 @@ def place_stats(place: Place) -> PlaceStats:
         common_s=place.common_s,
         wifi=stats[0],
         cellular=stats[1],
-        wifi_better_share=float((wifi > cellular).mean()),
-        both_out_s=int(((wifi < OUTAGE_BPS) & (cellular < OUTAGE_BPS)).sum()),
         better=better,
     )
 

@@ -71,7 +71,7 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
             kind.name,
             everything.pages[first : first + kind.sites],
             every_s=kind.every_s,
-            tls=kind.tls,
+            tls=True,
             duration_s=scenario.duration_s,
             seed=seed,
             number=len(visits),
@@ -93,25 +93,25 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
                 made.segments,
                 fixed,
                 wanted.buffer_s,
-                wanted.tls,
+                tls=True,
             )
         )
     return BrowsingPlan(everything, sorted(visits, key=lambda each: each.at_s), videos)
 
 
-def serve(wanted: BrowsingPlan, laptop: Laptop, *, http2: bool) -> Servers:
+def serve(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
     folder = laptop.directory / "sites"
     folder.mkdir(mode=0o755)
     sites = ""
     addresses = corpus.addresses(wanted.corpus)
     if wanted.pages:
         corpus.write(wanted.corpus, folder)
-        sites += corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=http2)
+        sites += corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=True)
     if wanted.videos:
         player = laptop.directory / "player"
         shutil.copytree(PLAYER, player)
         sites += video.nginx_servers(
-            [each.media for each in wanted.videos], player, tls=True, http2=http2
+            [each.media for each in wanted.videos], player, tls=True, http2=True
         )
         addresses[video.HOST] = SERVER_ADDRESSES[-1]
     return Servers(laptop, tls=True, sites=sites, addresses=addresses)

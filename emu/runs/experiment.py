@@ -7,7 +7,6 @@ earlier.
 import dataclasses
 import os
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -61,8 +60,7 @@ def disturbances(*, most_pages: int, free_pages: int, latest_s: float) -> Iterat
         yield f"the machine was too busy: a transfer began {latest_s:.1f} s late"
 
 
-# For the progress bar: the time to build and remove one policy's emulation, and to end its last
-# transfers.
+# The time to build and remove one policy's emulation, and to end its last transfers.
 _OVERHEAD_S = 4.0
 # A policy that is not ready after `warm_up_s` gets so many times as long, in one try after the other.
 _PATIENCE = (3.0, 9.0)
@@ -115,20 +113,19 @@ def _run(scenario: Scenario, places: Places, directory: Path, report: Report) ->
     tables: dict[str, list[dict[str, Any]]] = {
         name: [] for name in tables_of(scenario) if name != "capacity"
     }
-    progress = _Progress(scenario, report)
+    runs_of_all, number = len(scenario.policies) * scenario.repeats, 0
     with _simulations(scenario, place) as simulated:
         for repeat in range(scenario.repeats):
             # All policies of a repeat get the same transfers and visits.
             plan = _plan(scenario, repeat)
             wanted = browsing.plan(scenario, scenario.seed + repeat)
             for name in scenario.policies:
-                with progress.during(f"{policies.title(name)}, {_amount(plan, wanted)}"):
-                    if simulated:
-                        result = simulated[name, repeat].result()
-                    else:
-                        result = _run_ready_policy(
-                            name, repeat, plan, wanted, scenario, place, folder
-                        )
+                report(number / runs_of_all, f"{policies.title(name)}, {_amount(plan, wanted)}")
+                number += 1
+                if simulated:
+                    result = simulated[name, repeat].result()
+                else:
+                    result = _run_ready_policy(name, repeat, plan, wanted, scenario, place, folder)
                 results[name].append(result)
                 for table, rows in result.tables().items():
                     if table in tables:
@@ -206,7 +203,6 @@ class _Result:
             "time_s": completed.time_s,
             "censored": completed.censored,
             "problem": completed.problem,
-            "attempts": completed.attempts,
             "local_ip": completed.local_ip,
             "local_port": completed.local_port,
             "network": moved.network,
@@ -304,11 +300,7 @@ def _run_policy(
     # cedos has rules of its own, which must work without those of the testbed.
     with ExitStack() as stack:
         laptop = stack.enter_context(Laptop(source_rules=not name.startswith("cedos"), nice=-5))
-        servers = stack.enter_context(
-            browsing.serve(wanted, laptop, http2=scenario.browser.http2)
-            if wanted
-            else Servers(laptop)
-        )
+        servers = stack.enter_context(browsing.serve(wanted, laptop) if wanted else Servers(laptop))
         variables: dict[str, str] = {}
         person = _person(stack, laptop, servers, wanted, scenario, directory)
         # The replay begins `warm_up_s` before the second of the place at which the load begins.
@@ -351,7 +343,6 @@ def _run_policy(
                     zero_at_s=zero_at_s,
                     limit_s=scenario.limit_s,
                     prefix=lambda _: given if variables else (),
-                    again=scenario.again,
                 )
                 seen = browsed.result()
                 time.sleep(0.2)  # wait for the destroy notifications of the last sockets
@@ -396,14 +387,13 @@ def _person(
         nothing: Future[Browsed] = Future()
         nothing.set_result(Browsed())
         return lambda zero_at_s: nothing
-    settings = scenario.browser
     # The stack ends the browser before it waits for the thread, so that an interrupted run ends at once.
     executor = stack.enter_context(ThreadPoolExecutor(1, "person"))
     person = stack.enter_context(
         Person(
             *(laptop, servers, wanted, directory / "chromium.log"),
-            mptcp=settings.mptcp,
-            nice=settings.nice,
+            mptcp=True,
+            nice=-5,
         )
     )
     return lambda zero_at_s: executor.submit(
@@ -490,42 +480,9 @@ def _capacity(place: Place, scenario: Scenario) -> list[dict[str, Any]]:
 
 def expected_s(scenario: Scenario) -> float:
     """Return about how long a resolved scenario takes, s."""
-    return _each_s(scenario) * len(scenario.policies) * scenario.repeats
-
-
-def _each_s(scenario: Scenario) -> float:
+    each_s = scenario.warm_up_s + scenario.duration_s
     if scenario.engine == "simulator":
-        return (scenario.warm_up_s + scenario.duration_s) / _SIMULATED_SPEED
-    browser_s = _BROWSER_S if scenario.page or scenario.video else 0.0
-    return scenario.warm_up_s + scenario.duration_s + _OVERHEAD_S + browser_s
-
-
-class _Progress:
-    """A progress bar: runs of policies have equal parts, within which the bar moves with the clock."""
-
-    def __init__(self, scenario: Scenario, report: Report) -> None:
-        self._report = report
-        self._each_s = _each_s(scenario)
-        self._runs = len(scenario.policies) * scenario.repeats
-        self._done = 0
-
-    @contextmanager
-    def during(self, what: str) -> Iterator[None]:
-        stop = threading.Event()
-        began_at_s = time.monotonic()
-
-        def move() -> None:
-            while not stop.wait(0.5):
-                # A run that takes longer than expected waits for its end at 95 %.
-                share = min((time.monotonic() - began_at_s) / self._each_s, 0.95)
-                self._report((self._done + share) / self._runs, what)
-
-        mover = threading.Thread(target=move, name="progress", daemon=True)
-        mover.start()
-        try:
-            yield
-        finally:
-            stop.set()
-            mover.join()
-        self._done += 1
-        self._report(self._done / self._runs, what)
+        each_s /= _SIMULATED_SPEED
+    else:
+        each_s += _OVERHEAD_S + (_BROWSER_S if scenario.page or scenario.video else 0.0)
+    return each_s * len(scenario.policies) * scenario.repeats

@@ -70,7 +70,6 @@ TABLES = {
         "double: planned_s started_s time_s",
         "bool: censored",
         "string: problem",
-        "int64: attempts",
         "string: local_ip",
         "int32: local_port",
         "string: network",

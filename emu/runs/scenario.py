@@ -63,7 +63,6 @@ class PageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: _Name
     sites: Annotated[int, Meta(ge=1, le=200)] = 12
     every_s: Annotated[float, Meta(ge=0.5)] = 8.0
-    tls: bool = True
 
 
 class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +79,6 @@ class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bitrates_bps: Annotated[tuple[int, ...], Meta(min_length=1)] = (700_000, 2_000_000, 5_000_000)
     bitrate_bps: int | None = None
     buffer_s: float = 12.0
-    tls: bool = True
 
     def __post_init__(self) -> None:
         if list(self.bitrates_bps) != sorted(set(self.bitrates_bps)) or self.bitrates_bps[0] <= 0:
@@ -91,21 +89,12 @@ class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("buffer_s must hold two segments")
 
 
-class BrowserSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A `[browser]`: how it fetches pages and videos: MPTCP by `mptcpize`, HTTP/2 over TLS."""
-
-    mptcp: bool = True
-    http2: bool = True
-    nice: Annotated[int, Meta(ge=-20, le=19)] = -5
-
-
 class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An experiment: a place, a part of its time, a load, and policies."""
 
     load: tuple[Load, ...] = ()
     page: tuple[PageLoad, ...] = ()
     video: tuple[VideoLoad, ...] = ()
-    browser: BrowserSettings = BrowserSettings()
     name: _Name = "run"
     place: Annotated[str, Meta(max_length=255)] = ""  # "": the first one of the collection
     # Run at each of these, from starts drawn by the seed (`emu.runs.series`).
@@ -115,8 +104,6 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warm_up_s: _Seconds = 4.0
     # A transfer that takes longer is cut off, and counts as unfinished (censored).
     limit_s: Annotated[float, Meta(ge=0.1, le=_DAY_S)] = 30.0
-    # A transfer whose connection breaks is begun again at once, as by a browser.
-    again: bool = False
     # `mahimahi` runs real programs in real time; `simulator` computes their transfers.
     engine: Literal["mahimahi", "simulator"] = "mahimahi"
     # Run all policies so many times, each time with the next seed.
@@ -130,8 +117,8 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not (self.load or self.page or self.video):
             raise ValueError("nothing to do: it needs a [[load]], a [[page]] or a [[video]]")
-        if self.engine == "simulator" and (self.page or self.video or self.again):
-            raise ValueError("the simulator carries [[load]] only, without again")
+        if self.engine == "simulator" and (self.page or self.video):
+            raise ValueError("the simulator carries [[load]] only")
 
 
 def read(file: Path) -> Scenario:

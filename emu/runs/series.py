@@ -217,9 +217,6 @@ def _place_figures(part: Mapping[str, Any]) -> dict[str, Any]:
     return figures
 
 
-_ATTEMPTS = 2
-
-
 def expand(
     scenario: Scenario, places: Places, broken: dict[str, str] | None = None
 ) -> list[Scenario]:
@@ -258,8 +255,8 @@ def run(
     """Run the scenario at each place into `directory/PLACE`; return the figures of all runs together.
 
     `directory/summary.json` gets the same figures. A run that is complete is not repeated, so that an
-    interrupted series goes on where it stopped. If the run at a place fails, it is tried once more; then
-    the place is left out and named in `failed`, as are places with broken files.
+    interrupted series goes on where it stopped. A place whose run fails is left out and named in
+    `failed`, as are places with broken files.
 
     DataSetError: a finished run of another scenario is there, or another run writes there.
     EmulationError: no place could be run.
@@ -293,19 +290,13 @@ def _run(
         def part(share: float, what: str, number: int = number, place: str = one.place) -> None:
             report((number + share) / len(every), f"{place}: {what}")
 
-        attempts = 0
-        while not _complete(target, one) and attempts < _ATTEMPTS:
-            attempts += 1
-            failed.pop(one.place, None)
-            try:
-                experiment.run(one, places, target, part)
-            except EmulationError as error:
-                failed[one.place] = str(error)
-                tell(f"{one.place}: {error}")
-            except (PlaceError, TraceError) as error:  # trying again would not help
-                failed[one.place] = str(error)
-                tell(f"{one.place} is left out: {error}")
-                break
+        if _complete(target, one):
+            continue
+        try:
+            experiment.run(one, places, target, part)
+        except (EmulationError, PlaceError, TraceError) as error:
+            failed[one.place] = str(error)
+            tell(f"{one.place} is left out: {error}")
     done = [directory / one.place for one in every if one.place not in failed]
     if not done:
         raise EmulationError(f"no place could be run: {failed}")

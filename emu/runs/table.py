@@ -4,17 +4,17 @@ The verdict of a run on cedos with a gateway, in plain sentences with intervals.
 """
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
+from cedos.commands.console import render
 from emu import policies
 from emu.runs import runs
 from emu.runs.runs import Recorded
 from emu.statistics import measured
-from emu.terminal import console, show
 
 # Key of the summary, heading, format.
 COLUMNS = (
@@ -106,38 +106,29 @@ def _over(run: Recorded, mine: str, theirs: str) -> tuple[float, float, float]:
 
 
 def print_table(directory: Path) -> None:
-    """Print the figures of a run; the best of each column is bold."""
+    """Print the figures of a run."""
     run = runs.read(directory)
-    table = Table(title=run.title, caption=caption(run), caption_justify="left")
-    table.add_column("policy")
-    for _, heading, _ in columns(run):
-        table.add_column(heading, justify="right")
-    for name, figures in run.summary["policies"].items():
-        cells = [
-            f"[bold]{form.format(figures[key])}[/]"
-            if is_best(run, key, figures[key])
-            else form.format(figures[key])
-            for key, _, form in columns(run)
-        ]
-        table.add_row(policies.title(name), *cells)
-    show(table)
-    for line in (*disturbed(run), *sentences(run)):
-        console().print(line, markup=False, highlight=False)
+    _print(run.title, columns(run), run.summary["policies"])
+    render.show([*render.wrapped(caption(run)), *disturbed(run), *sentences(run)])
 
 
 def print_places(file: Path) -> None:
     """Print the figures of several places together (`emu.runs.series`)."""
     summary = json.loads(file.read_text())
-    table = Table(title=f"{summary['scenario']}: {len(summary['places'])} places together")
-    table.add_column("policy")
-    for _, heading, _ in TOGETHER:
-        table.add_column(heading, justify="right")
-    for name, figures in summary["policies"].items():
-        table.add_row(
+    title = f"{summary['scenario']}: {len(summary['places'])} places together"
+    _print(title, TOGETHER, summary["policies"])
+
+
+def _print(title: str, shown: Sequence[tuple[str, str, str]], of: Mapping[str, Any]) -> None:
+    rows = [
+        (
             policies.title(name),
-            *(form.format(figures[key]) if key in figures else "" for key, _, form in TOGETHER),
+            *(form.format(figures[key]) if key in figures else "" for key, _, form in shown),
         )
-    show(table)
+        for name, figures in of.items()
+    ]
+    header = ("policy", *(heading for _, heading, _ in shown))
+    render.show([title, *render.table(header, rows)])
 
 
 def disturbed(run: runs.Recorded) -> list[str]:

@@ -11,9 +11,8 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from cedos.errors import EmulationError
 from cedos.model import Direction
@@ -102,11 +101,6 @@ _FORMAT = (
 )
 
 
-# curl's exit codes for a broken connection: a part, no answer, sending failed, receiving failed.
-_BROKEN: Final = frozenset((18, 52, 55, 56))
-_LEAST_S: Final = 0.1
-
-
 @dataclass(frozen=True, slots=True)
 class Completed:
     """The result of a planned transfer. `started_at_s` is monotonic; censored ones hold the limit."""
@@ -118,7 +112,6 @@ class Completed:
     local_ip: str
     local_port: int
     problem: str | None
-    attempts: int = 1
 
 
 def run(
@@ -131,13 +124,11 @@ def run(
     limit_s: float,
     done: Callable[[Completed], None] = lambda completed: None,
     prefix: Callable[[PlannedTransfer], Sequence[str]] = lambda planned: (),
-    again: bool = False,
 ) -> list[Completed]:
     """Start every transfer at `zero_at_s + at_s` (monotonic), whether or not earlier ones have ended.
 
     Transfers are ended and censored after `limit_s`; `upload_file` gives a file of the wanted size,
     `prefix` a command to put before the client's; `done` is called as each ends, from its own thread.
-    With `again` a transfer whose connection broke is begun again at once, as a browser does.
     EmulationError: the client could not be started, or gave no account of itself.
     """
     results: dict[int, Completed] = {}
@@ -145,37 +136,13 @@ def run(
     running: list[threading.Thread] = []
     failures: list[EmulationError] = []
 
-    def start(planned: PlannedTransfer, left_s: float) -> "subprocess.Popen[str]":
-        process: subprocess.Popen[str] = client.popen(
-            *prefix(planned),
-            *_command(planned, port, left_s, upload_file),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        processes.append(process)
-        return process
-
     def finish(process: "subprocess.Popen[str]", planned: PlannedTransfer, at_s: float) -> None:
-        # Begin again while the connection broke and time is left.
-        attempts, begun_at_s = 1, at_s
+        out, err = process.communicate()
         try:
-            while True:
-                out, err = process.communicate()
-                completed = _completed(planned, at_s, process.returncode, out, err, limit_s)
-                left_s = at_s + limit_s - time.monotonic()
-                if not again or process.returncode not in _BROKEN or left_s < _LEAST_S:
-                    break
-                begun_at_s, attempts = time.monotonic(), attempts + 1
-                process = start(planned, left_s)
+            completed = _completed(planned, at_s, process.returncode, out, err, limit_s)
         except EmulationError as error:
             failures.append(error)
             return
-        # A transfer begun again counts from its first attempt on.
-        if attempts > 1 and not completed.censored:
-            completed = replace(completed, time_s=begun_at_s - at_s + completed.time_s)
-        completed = replace(completed, attempts=attempts)
         with lock:
             results[planned.number] = completed
         done(completed)
@@ -186,7 +153,15 @@ def run(
         for planned in plan:
             time.sleep(max(0.0, zero_at_s + planned.at_s - time.monotonic()))
             at_s = time.monotonic()
-            process = start(planned, limit_s)
+            process: subprocess.Popen[str] = client.popen(
+                *prefix(planned),
+                *_command(planned, port, limit_s, upload_file),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            processes.append(process)
             thread = threading.Thread(target=finish, args=(process, planned, at_s), daemon=True)
             thread.start()
             running.append(thread)

@@ -17,7 +17,8 @@ from cedos.api.asking import FollowedTransfer
 from cedos.api.transfers import TransferReport, lateness, sentence
 from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.commands.console.manual import say
-from cedos.commands.console.progress import ProgressLine, size
+from cedos.commands.console.progress import ProgressLine
+from cedos.commands.console.render import size
 from cedos.commands.console.transfers import Endpoints
 from cedos.commands.console.waiting_files import (
     WaitingFile,

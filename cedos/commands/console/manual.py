@@ -98,7 +98,10 @@ json_option = click.option(
 
 # Errors that a user can repair: a full disk, a limit, a read-only file system.
 _USUAL: Final = frozenset(
-    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EMFILE, errno.ENFILE}
+    {
+        *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO),
+        *(errno.EMFILE, errno.ENFILE),
+    }
 )
 
 

@@ -6,6 +6,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
+from cedos.commands.console.render import duration, size
 from cedos.plain_text import plain
 
 if TYPE_CHECKING:
@@ -14,25 +15,6 @@ if TYPE_CHECKING:
 
 _RATE_OVER_S: Final = 5.0
 _LEAST_NAME: Final = 8
-_UNITS: Final = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
-
-
-def size(n_bytes: float) -> str:
-    """Format bytes: `12.3 MB`."""
-    for factor, unit in _UNITS:
-        if n_bytes >= factor:
-            return f"{n_bytes / factor:.1f} {unit}"
-    return f"{n_bytes:.0f} B"
-
-
-def duration(seconds: float) -> str:
-    """Format a duration: `45 s`, `3:07`, `2:05:09`."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes, rest = divmod(whole, 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 class ProgressLine:

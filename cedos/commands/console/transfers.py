@@ -17,7 +17,8 @@ from cedos.apps.files.partial import OpenFolder, Partial
 from cedos.apps.files.server_link import Progress, ServerLink
 from cedos.commands.console import servers
 from cedos.commands.console.manual import DURATION, say
-from cedos.commands.console.progress import ProgressLine, duration, size
+from cedos.commands.console.progress import ProgressLine
+from cedos.commands.console.render import duration, size
 from cedos.commands.console.user_rules import of_sessions
 from cedos.config.directories import directories
 from cedos.errors import CedosError, PrivilegeError, SessionError, SessionRefusedError

@@ -21,8 +21,7 @@ from cedos.commands.console import render, servers
 from cedos.commands.console.by_deadline import FilesByDeadline
 from cedos.commands.console.manual import BIT_RATE, BY, BY_HELP, SIZE, Program, json_option, say
 from cedos.commands.console.pipes import Output
-from cedos.commands.console.progress import size
-from cedos.commands.console.render import echo
+from cedos.commands.console.render import echo, size
 from cedos.commands.console.servers import KNOWN_HOSTS, OWN_KEY, SOURCE, Source
 from cedos.commands.console.transfers import (
     Endpoints,

@@ -18,7 +18,7 @@ from emu.data import datasets
 from emu.data.choices import cedos_choices, energies_j, policy_outcome
 from emu.data.choices import costs as costs_of
 from emu.data.datasets import DataSet
-from emu.data.evaluate import OBJECTIVES, Progress, examples_of, models_by_group, steady_rows
+from emu.data.evaluate import OBJECTIVES, Progress, examples_of, models_by_group
 from emu.experiments.delphi.prediction import whole
 from emu.statistics import Bootstrap, Floats, mean, ratio
 from predictors.completion import CompletionModel
@@ -28,6 +28,8 @@ from predictors.training.examples import USUAL
 FIRST = 30
 
 _FOLDS = 10
+# Steady: both networks alone took at most so many times as long or as short as naively expected.
+_STEADY = 2.0
 _WITHIN = 1.1 * (1.0 + 1e-9)
 _NONE = np.zeros(0, dtype=np.intp)
 _SAME = ("start_s", "size_bytes", "direction_up")
@@ -85,7 +87,7 @@ def run(
     # Pair the rows that were measured twice.
     other = whole(datasets.read(ROOT / second)) if second else None
     here, there = measured_twice(data, other) if other is not None else (_NONE, _NONE)
-    steady = steady_rows(data, rows, unseen)
+    steady = _steady_rows(data, rows, unseen)
     kinds = _kinds(data, here)
     later = _later(data)
     found: dict[str, Any] = {"rows": len(data)}
@@ -122,6 +124,19 @@ def run(
             for name, each in off.items()
         }
     return found
+
+
+def _steady_rows(
+    data: DataSet, rows: Sequence[Mapping[str, float]], models: Sequence[CompletionModel]
+) -> NDArray[np.bool_]:
+    """Return the rows in which each network alone was as fast as its rate and round trip promised."""
+    steady = np.ones(len(data), dtype=np.bool_)
+    naive = [model.naive(row) for row, model in zip(rows, models, strict=True)]
+    for name in ("wifi", "cellular"):
+        if name in data.strategies:
+            ratio = data.times_s[name] / np.array([each[name] for each in naive])
+            steady &= (ratio <= _STEADY) & (ratio >= 1.0 / _STEADY)
+    return steady
 
 
 def _told(

@@ -10,7 +10,6 @@ import structlog
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.table import Table
 
 from cedos import logs
 from cedos.apps.files.server_link import Progress
@@ -68,11 +67,6 @@ def test_commands_print_plainly(capsys):
     assert all(each.isprintable() for each in _line(found, 4, coloured=False).split("\n"))
     terminal._lines(HOSTILE)(1.0, HOSTILE)
     assert is_plain(said(), 1)
-    table = Table(HOSTILE.replace("\udcff", ""), title="a\x1b[2Jb", caption="a\x1b]0;b\x07")
-    table.add_row("a\x1b[2Jb")
-    terminal.show(table)
-    terminal.console().print("a\x1b[2Jb", markup=False)
-    assert all(each.isprintable() for each in said().split("\n"))
 
 
 def test_a_line_of_progress_is_plain():

@@ -78,7 +78,7 @@ def test_a_folder_goes_there_and_comes_back(programs):
     assert first.returncode == 1
     assert first.stderr == f"cedos-put: {photos}/link: is a symbolic link, which is not sent\n"
     (photos / "link").unlink()
-    assert "photos/000.jpg: 20.0 kB" in first.stdout
+    assert "photos/000.jpg: 20 kB" in first.stdout
     assert "" not in first.stdout.splitlines()
     listed = programs.run("cedos-get", "home/")
     assert listed.stdout.split()[-1] == "my/"
@@ -113,7 +113,7 @@ def test_a_folder_goes_there_and_comes_back(programs):
     assert again.returncode == 0, again.stderr  # what is there is what was wanted
     lines = again.stdout.splitlines()
     assert len(lines) == 31
-    assert lines[0] == "home/my/photos/000.jpg: 20.0 kB, was there already"
+    assert lines[0] == "home/my/photos/000.jpg: 20 kB, was there already"
     (photos / "000.jpg").write_bytes(b"x" * 20_000)
     (photos / "001.jpg").write_bytes(b"longer")
     again = programs.run("cedos-put", "-r", "photos", "home/my/")
@@ -141,7 +141,7 @@ def test_a_folder_that_can_wait_goes_there(programs):
     for path in photos.iterdir():
         assert (programs.inbox / "my/photos" / path.name).read_bytes() == path.read_bytes()
     again = programs.run("cedos-put", "--by", "5min", "photos/000.jpg", "home/my/photos/")
-    assert again.stdout == "home/my/photos/000.jpg: 20.0 kB, was there already\n", again.stderr
+    assert again.stdout == "home/my/photos/000.jpg: 20 kB, was there already\n", again.stderr
 
 
 def test_pieces_become_one_file_whoever_is_killed(programs):

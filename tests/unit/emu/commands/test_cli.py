@@ -30,7 +30,7 @@ def test_help_names_every_command_and_imports_none():
     assert "shell" in commands
     listed = done.stdout.partition("Commands:")[2]
     for name in commands:
-        assert f"  {name.replace('_', '-')} " in listed
+        assert f"  {name} " in listed
     assert done.stderr.strip() == "[]"
 
 

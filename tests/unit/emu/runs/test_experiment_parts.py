@@ -172,10 +172,10 @@ def test_the_page_that_teaches_scenarios_is_right(tmp_path):
     found = read(tmp_path, taught)
     for struct in (scenario.Scenario, scenario.Load):
         missing = {field.name for field in msgspec.structs.fields(struct)}
-        missing -= {"page", "video", "browser", "load"}
+        missing -= {"page", "video", "load"}
         assert {name for name in missing if not re.search(rf"\b{name}\b", taught)} == set()
     assert found.repeats == 3
-    for struct in (scenario.PageLoad, scenario.VideoLoad, scenario.BrowserSettings):
+    for struct in (scenario.PageLoad, scenario.VideoLoad):
         for field in msgspec.structs.fields(struct):
             assert f"`{field.name}`" in page
     for table in ("flows", "decisions", "predictions", "rates", "capacity", "switches"):
