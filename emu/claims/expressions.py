@@ -11,11 +11,13 @@ and `REDUCERS` of parts of a file.
 Figures that need more of a result file than a path: means by place, ratios over the best policy.
 """
 
+import ast
 import json
 import math
+import operator
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from statistics import fmean
 from typing import Any, Final
@@ -29,10 +31,13 @@ from emu.statistics import ci95
 
 RESULTS: Final = ROOT / "notebooks" / "results"
 _PART: Final = r"(?:'[^']*'|\[[^\]]*\]|\{[^}]*\}|\*|[\w.+:%-]+)"
-_TOKEN: Final = re.compile(
-    rf"\s*(?:(?P<path>(?:[\w.-]+\.json:)?(?:/{_PART})+)|(?P<number>\d+(?:\.\d+)?)"
-    r"|(?P<text>'[^']*')|(?P<name>[a-z]\w*)|(?P<sign>[-+*/(),]))"
-)
+_PATH: Final = re.compile(rf"(?:[\w.-]+\.json:)?(?:/{_PART})+")
+_OPERATORS: Final[Mapping[type, Callable[[Any, Any], Any]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
 FUNCTIONS: Final[Mapping[str, Callable[..., Any]]] = {
     "mean": np.mean,
     "median": np.median,
@@ -126,76 +131,21 @@ def evaluate(expression: str, file: str, read: Callable[[str], Any] = result) ->
     """
     try:
         with np.errstate(all="raise"):
-            found = _Parser(expression, file, read).whole()
+            found = _calculated(expression, file, read)
         numbers = [float(each) for each in np.atleast_1d(np.asarray(found, dtype=float)).ravel()]
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, LookupError, SyntaxError, TypeError, ValueError) as error:
         raise DataSetError(f"`{expression}` of {file}: {error!r}") from error
     if not numbers or not all(map(math.isfinite, numbers)):
         raise DataSetError(f"`{expression}` of {file} gives no number: {numbers}")
     return numbers
 
 
-class _Parser:
-    """Recursive descent: a sum of products of values, calculated while it is read."""
+def _calculated(expression: str, file: str, read: Callable[[str], Any]) -> Any:
+    """Calculate an expression: one of Python's, in which each path is a text that `at` is called with."""
 
-    def __init__(self, expression: str, file: str, read: Callable[[str], Any]) -> None:
-        self._tokens = list(_tokens(expression))
-        self._next = 0
-        self._file = file
-        self._read = read
-
-    def whole(self) -> Any:
-        value = self._sum()
-        if self._next != len(self._tokens):
-            raise ValueError(f"{self._tokens[self._next][1]!r} is out of place")
-        return value
-
-    def _sum(self) -> Any:
-        value = self._product()
-        while (sign := self._sign("+", "-")) is not None:
-            other = self._product()
-            value = value + other if sign == "+" else value - other
-        return value
-
-    def _product(self) -> Any:
-        value = self._value()
-        while (sign := self._sign("*", "/")) is not None:
-            other = self._value()
-            value = value * other if sign == "*" else value / other
-        return value
-
-    def _value(self) -> Any:
-        kind, text = self._take()
-        if kind == "number":
-            return float(text)
-        if kind == "text":
-            return text[1:-1]
-        if kind == "path":
-            return self._at(text)
-        if kind == "name":
-            return self._call(text)
-        if text == "-":
-            return -self._value()
-        if text != "(":
-            raise ValueError(f"{text!r} is out of place")
-        value = self._sum()
-        self._expect(")")
-        return value
-
-    def _call(self, name: str) -> Any:
-        self._expect("(")
-        arguments = [self._sum()]
-        while self._sign(",") is not None:
-            arguments.append(self._sum())
-        self._expect(")")
-        function = FUNCTIONS.get(name) or REDUCERS.get(name)
-        if function is None:
-            raise ValueError(f"no function is named {name}")
-        return function(*arguments)
-
-    def _at(self, path: str) -> Any:
-        name, _, inside = path.partition(":/") if ".json:/" in path else (self._file, "", path[1:])
-        found, several = [self._read(name)], False
+    def at(path: str) -> Any:
+        name, _, inside = path.partition(":/") if ".json:/" in path else (file, "", path[1:])
+        found, several = [read(name)], False
         for part in re.findall(_PART, inside):
             several = several or part[0] in "*[{"
             found = [each for value in found for each in _step(value, part)]
@@ -205,31 +155,24 @@ class _Parser:
         (value,) = found
         return _numbers(value) if isinstance(value, list) else value
 
-    def _take(self) -> tuple[str, str]:
-        if self._next == len(self._tokens):
-            raise ValueError("it ends too early")
-        self._next += 1
-        return self._tokens[self._next - 1]
+    functions = {**FUNCTIONS, **REDUCERS, "at": at}
 
-    def _sign(self, *wanted: str) -> str | None:
-        if self._next < len(self._tokens) and self._tokens[self._next][1] in wanted:
-            return self._take()[1]
-        return None
+    def value_of(node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(int() | float() as number):
+                return float(number)
+            case ast.Constant(str() as text):
+                return text
+            case ast.UnaryOp(ast.USub(), operand):
+                return -value_of(operand)
+            case ast.BinOp(left, sign, right) if type(sign) in _OPERATORS:
+                return _OPERATORS[type(sign)](value_of(left), value_of(right))
+            case ast.Call(ast.Name(name), arguments, []) if name in functions:
+                return functions[name](*map(value_of, arguments))
+        raise ValueError(f"{ast.unparse(node)} is out of place")
 
-    def _expect(self, sign: str) -> None:
-        if self._sign(sign) is None:
-            raise ValueError(f"{sign!r} is missing")
-
-
-def _tokens(expression: str) -> Iterator[tuple[str, str]]:
-    at = 0
-    while at < len(expression.rstrip()):
-        match = _TOKEN.match(expression, at)
-        if match is None:
-            raise ValueError(f"{expression[at:]!r} is no part of an expression")
-        assert match.lastgroup is not None
-        yield match.lastgroup, match[match.lastgroup]
-        at = match.end()
+    text = _PATH.sub(lambda found: f"at({found[0]!r})", expression.strip())
+    return value_of(ast.parse(text, mode="eval").body)
 
 
 def _step(value: Any, part: str) -> list[Any]:

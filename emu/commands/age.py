@@ -23,9 +23,8 @@ from emu.console import examples, reading_others
 @click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Parquet or CSV."
 )
-@click.option("--seed", type=int, default=1, show_default=True)
 @reading_others()
-def command(data: Path, directory: Path | None, out: Path, seed: int) -> None:
+def command(data: Path, directory: Path | None, out: Path) -> None:
     """Make aged rows of DATA, for `train` beside it: the same transfers, known later.
 
     Past rates of one network or both become those that its trace carried 1.5 to 120 s before; another
@@ -37,6 +36,6 @@ def command(data: Path, directory: Path | None, out: Path, seed: int) -> None:
     console.make_room(out, "--out")
     read = datasets.read(data)
     known = places.load(directory or places.default_directory())
-    rows = derived.aged(read.to_rows(), known, seed=seed)
+    rows = derived.aged(read.to_rows(), known)
     datasets.write(out, rows)
     echo(f"{len(rows)} aged rows of {len(read)} in {out}")

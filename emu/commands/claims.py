@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cedos.commands.console.render import echo, print_json, show, wrapped
+from cedos.commands.console.render import echo, show, wrapped
 from emu.console import examples
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 @click.option(
     "--places", "directory", type=click.Path(path_type=Path), help="Collection of real places."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the claims as JSON.")
 def command(
     names: tuple[str, ...],
     paper: str | None,
@@ -45,7 +44,6 @@ def command(
     update: bool,
     measure: str | None,
     directory: Path | None,
-    as_json: bool,
 ) -> None:
     """List what the papers say, what was measured here, and by which command.
 
@@ -77,9 +75,7 @@ def command(
     chosen = [each for each in claims.chosen(paper) if each.name in names or not names]
     if not chosen:
         raise NotFoundError("no claim is so; `cedos-emu claims` lists all")
-    if as_json:
-        print_json([_described(each, claims) for each in chosen])
-    elif names:
+    if names:
         _details(chosen, claims)
     else:
         _overview(chosen)
@@ -128,12 +124,3 @@ def _details(chosen: "list[Claim]", claims: "Claims") -> None:
         echo(each.name)
         for field, text in pages.entry(each, claims):
             show(wrapped(f"{field:<9}{text}", "  ", " " * 9))
-
-
-def _described(claim: "Claim", claims: "Claims") -> dict[str, object]:
-    import msgspec  # noqa: PLC0415
-
-    source = claims.source_of(claim)
-    described: dict[str, object] = {**msgspec.to_builtins(claim), "shown": claim.shown}
-    described["source"] = {"name": claim.source, **msgspec.to_builtins(source)} if source else None
-    return described

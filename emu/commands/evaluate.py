@@ -12,7 +12,6 @@ import click
 from cedos.commands.console import render
 from cedos.commands.console.render import echo
 from emu import console
-from emu.commands.train import KINDS
 from emu.console import examples, reading_others
 
 
@@ -41,9 +40,6 @@ from emu.console import examples, reading_others
     help="What is left out together; row is a random split, where places are known.",
 )
 @click.option(
-    "--kind", type=click.Choice(KINDS), default="trees", show_default=True, help="As for train."
-)
-@click.option(
     "--without",
     "left_out",
     multiple=True,
@@ -59,7 +55,6 @@ def command(
     data: tuple[Path, ...],
     model_name: str | None,
     group_by: str,
-    kind: str,
     left_out: tuple[str, ...],
     out: Path | None,
 ) -> None:
@@ -76,7 +71,6 @@ def command(
     from cedos.storage import model_files  # noqa: PLC0415
     from emu.data import datasets, evaluate  # noqa: PLC0415
     from emu.terminal import bar  # noqa: PLC0415
-    from predictors.training.examples import Settings  # noqa: PLC0415
 
     if out is not None:
         console.make_room(out, "--json")
@@ -96,7 +90,6 @@ def command(
             read,
             model,
             group_by=group_by,
-            settings=Settings(kind=kind),
             without=tuple(dict.fromkeys(each for columns in named.values() for each in columns)),
             progress=report,
         )
@@ -104,7 +97,6 @@ def command(
         "data": " + ".join(each.name for each in data),
         "model": model_name,
         "group_by": group_by,
-        "kind": kind,
     }
     if model is not None:
         found["trained_on"] = _trained_on(model.provenance, data)

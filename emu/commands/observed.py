@@ -31,15 +31,10 @@ from emu.console import examples, reading_others
     help="Collection that was replayed, for the groups of its places.",
 )
 @click.option(
-    "--policy", "policies", multiple=True, help="Only transfers under this policy; may be repeated."
-)
-@click.option(
     "--out", type=click.Path(path_type=Path, dir_okay=False), required=True, help="Parquet or CSV."
 )
 @reading_others()
-def command(
-    sources: tuple[Path, ...], directory: Path | None, policies: tuple[str, ...], out: Path
-) -> None:
+def command(sources: tuple[Path, ...], directory: Path | None, out: Path) -> None:
     """Make a transfer data set of what a daemon saw: of run folders, or of a host's own history.
 
     A row has the time of the one strategy that carried its transfer. Give the file to `train` beside
@@ -62,7 +57,7 @@ def command(
         place = run.scenario.place or ""
         found = known.get(place)
         rows += observed(
-            (each for each in run.predictions if not policies or each["policy"] in policies),
+            run.predictions,
             place,
             found.group if found is not None else place,
         )

@@ -123,8 +123,6 @@ def _leave_it(number: int, frame: FrameType | None) -> None:
 # The emulation's priority, above the programs that it carries.
 _NICE: Final = -5
 
-_MS = click.FloatRange(min=0)
-
 
 @click.command(
     "shell",
@@ -142,8 +140,6 @@ _MS = click.FloatRange(min=0)
     help="The collection it is in.  [default: the real places beside the repository, else ours]",
 )
 @click.option("--start", "start_s", type=float, default=0.0, help="Seconds into the place.")
-@click.option("--wifi-rtt", type=_MS, metavar="MS", help="Wi-Fi's base RTT.  [default: its own]")
-@click.option("--cellular-rtt", type=_MS, metavar="MS", help="The same for cellular.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[--] [COMMAND...]")
 @click.pass_context
 def command(
@@ -151,8 +147,6 @@ def command(
     name: str | None,
     directory: Path | None,
     start_s: float,
-    wifi_rtt: float | None,
-    cellular_rtt: float | None,
     arguments: tuple[str, ...],
 ) -> None:
     """Run COMMAND (or a shell) in a laptop with two tethered phones, and exit as it does.
@@ -171,13 +165,11 @@ def command(
     places = load(default_directory(directory))
     place = places[name] if name else next(iter(places.values()))
     accesses = []
-    for kind, rtt_ms in (("wifi", wifi_rtt), ("cellular", cellular_rtt)):
-        network = place.networks[kind]
-        rtt_s = network.rtt_s if rtt_ms is None else rtt_ms / 1000
-        access = Access(NetworkKind(kind), up=network.up, down=network.down, rtt_s=rtt_s)
+    for kind, network in place.networks.items():
+        access = Access(NetworkKind(kind), up=network.up, down=network.down, rtt_s=network.rtt_s)
         accesses.append(access.rotated(start_s))
         echo(
-            f"{access.interface}: {network.name} from {start_s:g} s, RTT {rtt_s * 1000:.0f} ms",
+            f"{access.interface}: {network.name} from {start_s:g} s, RTT {access.rtt_s * 1000:.0f} ms",
             err=True,
         )
     wanted = arguments or (os.environ.get("SHELL", "/bin/sh"),)

@@ -337,10 +337,10 @@ def joined(places: Sequence[Place]) -> dict[str, Access]:
     for name in places[0].networks:
         parts = [place.networks[name] for place in places]
         lengths_ms = [place.common_s * 1000 for place in places]
-        down = _concatenated([part.down for part in parts], lengths_ms)
+        down = concatenated([part.down for part in parts], lengths_ms)
         up = down if all(_one_way(part) for part in parts) else None
         if up is None:
-            up = _concatenated([part.up for part in parts], lengths_ms)
+            up = concatenated([part.up for part in parts], lengths_ms)
         rtt_s = statistics.median([part.rtt_s for part in parts])
         found[name] = Access(NetworkKind(name), up=up, down=down, rtt_s=rtt_s)
     return found
@@ -350,7 +350,8 @@ def _one_way(part: AccessTrace) -> bool:
     return part.up is part.down
 
 
-def _concatenated(traces: Sequence[Trace], lengths_ms: Sequence[int]) -> Trace:
+def concatenated(traces: Sequence[Trace], lengths_ms: Sequence[int]) -> Trace:
+    """Return traces one after another, each repeated or cut to its length."""
     times, begin_ms = [], 0
     for trace, length_ms in zip(traces, lengths_ms, strict=True):
         # The last line of a file marks its period: it is no packet of what follows.

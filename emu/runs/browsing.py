@@ -9,7 +9,7 @@ from typing import Any
 
 from cedos.errors import EmulationError
 from emu.runs.scenario import Scenario
-from emu.testbed.phones import Laptop
+from emu.testbed.phones import SERVER, Laptop
 from emu.testbed.programs.servers import Servers
 from emu.testbed.services import Started
 from emu.testbed.wiring import SERVER_ADDRESSES
@@ -99,7 +99,11 @@ def plan(scenario: Scenario, seed: int) -> BrowsingPlan:
     return BrowsingPlan(everything, sorted(visits, key=lambda each: each.at_s), videos)
 
 
-def serve(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
+def serve(wanted: BrowsingPlan, laptop: Laptop, gateway: str = "") -> Servers:
+    """Return the servers of a plan's pages and videos.
+
+    `gateway`: nothing is at this address, since what is there would go there direct.
+    """
     folder = laptop.directory / "sites"
     folder.mkdir(mode=0o755)
     sites = ""
@@ -114,6 +118,7 @@ def serve(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
             [each.media for each in wanted.videos], player, tls=True, http2=True
         )
         addresses[video.HOST] = SERVER_ADDRESSES[-1]
+    addresses = {host: SERVER if at == gateway else at for host, at in addresses.items()}
     return Servers(laptop, tls=True, sites=sites, addresses=addresses)
 
 

@@ -342,7 +342,7 @@ def _run_policy(
                     upload_file=uploads.__getitem__,
                     zero_at_s=zero_at_s,
                     limit_s=scenario.limit_s,
-                    prefix=lambda _: given if variables else (),
+                    prefix=given if variables else (),
                 )
                 seen = browsed.result()
                 time.sleep(0.2)  # wait for the destroy notifications of the last sockets

@@ -22,11 +22,9 @@ from emu.runs import browsing
 from emu.runs.browsing import BrowsingPlan, Person
 from emu.runs.scenario import PageLoad, Scenario
 from emu.testbed.access import Access
-from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.phones import Laptop
 from emu.testbed.programs.daemon import put_on_time, through_gateway
 from emu.testbed.programs.gateway import GATEWAY
-from emu.testbed.programs.servers import Servers
-from emu.workloads.web import corpus
 
 _GOOD: Final = "good"
 _SYNTHETIC: Final = {"walk-away-s7": 20.0, "drive-past-s13": 10.0, "station-s9": 20.0}
@@ -91,7 +89,7 @@ def _starts_s() -> dict[str, float]:
 def _load_times_s(accesses: tuple[Access, Access], wanted: BrowsingPlan, way: str) -> list[float]:
     with ExitStack() as stack:
         laptop = stack.enter_context(Laptop(*accesses, source_rules=way == "plain"))
-        servers = stack.enter_context(_servers(wanted, laptop))
+        servers = stack.enter_context(browsing.serve(wanted, laptop, GATEWAY))
         put_on_time(laptop)
         if way == "gateway":
             stack.enter_context(through_gateway(laptop, _BROWSER_USER))
@@ -105,19 +103,6 @@ def _load_times_s(accesses: tuple[Access, Access], wanted: BrowsingPlan, way: st
         _LIMIT_S if each.loaded.censored or each.loaded.problem else each.loaded.load_s
         for each in browsed.visits
     ]
-
-
-def _servers(wanted: BrowsingPlan, laptop: Laptop) -> Servers:
-    folder = laptop.directory / "sites"
-    folder.mkdir(mode=0o755)
-    corpus.write(wanted.corpus, folder)
-    addresses = {
-        # What is at the gateway's own address goes there direct.
-        host: SERVER if address == GATEWAY else address
-        for host, address in corpus.addresses(wanted.corpus).items()
-    }
-    sites = corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=True)
-    return Servers(laptop, tls=True, sites=sites, addresses=addresses)
 
 
 def at_place(place: str, start_s: float) -> tuple[Access, Access]:

@@ -24,7 +24,7 @@ _STALLED_BPS = 100e3
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """Return `{PLACE: {"capacity_mbps": {network: [...]}, "policies": {NAME: {...}}}}`.
+    """Return `{"places": {PLACE: {"policies": {NAME: {...}}}}}`.
 
     A policy's `mbps` are of consecutive steps of `step_s`; `moved_s` is when the cellular network
     first carried more than half of a step, None where it never did; `longest_stall_s` is the longest
@@ -42,14 +42,6 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
 def _place(run: Recorded) -> dict[str, Any]:
     return {
         "duration_s": run.duration_s,
-        "capacity_mbps": {
-            kind.value: [
-                round(row["rate_bps"] / 1e6, 2)
-                for row in run.capacity
-                if row["network"] == kind.value
-            ]
-            for kind in INTERFACES
-        },
         "policies": {policy: _policy(run, policy) for policy in run.policies},
     }
 

@@ -22,7 +22,7 @@ PAPER = "1.25 to 4 times Wi-Fi's throughput (section 9.2)"
 
 
 def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
-    """Return `by_place`, `by_size` and `by_place_and_size` of each policy beside Wi-Fi first.
+    """Return `by_place`, `by_size` and `all` of each policy beside Wi-Fi first.
 
     Each holds `mean_mbps`, `normalised` (of Wi-Fi's mean), `time_ratio` (the sum of Wi-Fi's times over
     its own), each with `KEY_ci95`, `n`, `censored` and the share of transfers by network. Intervals:
@@ -61,10 +61,6 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
         },
         "by_size": {
             str(size): _group([(place, size) for place in places], times, facts) for size in sizes
-        },
-        "by_place_and_size": {
-            place: {str(size): _group([(place, size)], times, facts) for size in sizes}
-            for place in places
         },
         "all": _group(list(times), times, facts),
     }

@@ -122,13 +122,12 @@ def run(
     upload_file: Callable[[int], Path],
     zero_at_s: float,
     limit_s: float,
-    done: Callable[[Completed], None] = lambda completed: None,
-    prefix: Callable[[PlannedTransfer], Sequence[str]] = lambda planned: (),
+    prefix: Sequence[str] = (),
 ) -> list[Completed]:
     """Start every transfer at `zero_at_s + at_s` (monotonic), whether or not earlier ones have ended.
 
     Transfers are ended and censored after `limit_s`; `upload_file` gives a file of the wanted size,
-    `prefix` a command to put before the client's; `done` is called as each ends, from its own thread.
+    `prefix` is a command to put before the client's.
     EmulationError: the client could not be started, or gave no account of itself.
     """
     results: dict[int, Completed] = {}
@@ -145,7 +144,6 @@ def run(
             return
         with lock:
             results[planned.number] = completed
-        done(completed)
 
     processes: list[subprocess.Popen[str]] = []
     try:
@@ -154,7 +152,7 @@ def run(
             time.sleep(max(0.0, zero_at_s + planned.at_s - time.monotonic()))
             at_s = time.monotonic()
             process: subprocess.Popen[str] = client.popen(
-                *prefix(planned),
+                *prefix,
                 *_command(planned, port, limit_s, upload_file),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

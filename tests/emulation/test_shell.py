@@ -24,7 +24,9 @@ def places(tmp_path_factory):
     for kind, rate_bps in (("wifi", 24e6), ("cellular", 12e6)):
         (folder / kind).mkdir()
         Trace.constant(rate_bps, 5).write(folder / kind / f"even-{kind}.trace.gz")
-    (folder / "places.csv").write_text("place,wifi,cellular\neven,even-wifi,even-cellular\n")
+    (folder / "places.csv").write_text(
+        "place,wifi,cellular,wifi_rtt_ms,cellular_rtt_ms\neven,even-wifi,even-cellular,10,150\n"
+    )
     return folder
 
 
@@ -52,7 +54,7 @@ def test_both_networks_and_any_name_are_there(places):
     script = (
         f"{fetch} http://any.name/bytes/300000; {fetch} --interface lte0 http://any.name/bytes/5"
     )
-    done = shell(places, "--wifi-rtt", "10", "--cellular-rtt", "150", "--", "sh", "-c", script)
+    done = shell(places, "--", "sh", "-c", script)
     assert done.returncode == 0, done.stderr
     (size, _), (other_size, other_s) = (line.split() for line in done.stdout.splitlines())
     assert (size, other_size) == ("300000", "5")
@@ -75,7 +77,7 @@ def test_a_daemon_with_no_configuration_sees_both_networks(places, tmp_path):
         done
         kill $daemon; wait $daemon; cat {tmp_path}/status
     """
-    done = shell(places, "--wifi-rtt", "10", "--cellular-rtt", "150", "--", "sh", "-c", script)
+    done = shell(places, "--", "sh", "-c", script)
     found = {each["name"]: each["indicators"] for each in json.loads(done.stdout)["networks"]}
     assert found["wlan0"]["rtt_s"]["value"] < 0.15 < found["lte0"]["rtt_s"]["value"]
 

@@ -1,7 +1,6 @@
 """A walk out of the door with a gateway: nothing that is under way breaks."""
 
 import json
-import subprocess
 import threading
 import time
 from contextlib import ExitStack
@@ -16,13 +15,11 @@ from emu.runs import browsing
 from emu.runs.browsing import Person
 from emu.runs.scenario import PageLoad, Scenario, VideoLoad
 from emu.testbed.access import Access
-from emu.testbed.phones import SERVER, Laptop
+from emu.testbed.phones import Laptop
 from emu.testbed.programs.daemon import put_on_time, through_gateway
 from emu.testbed.programs.gateway import GATEWAY
-from emu.testbed.programs.servers import Servers
 from emu.workloads.tools import CloneServer, ShellServer
-from emu.workloads.web import corpus, video
-from emu.workloads.web.video import PLAYER
+from emu.workloads.web import video
 
 USER = 65534
 PLACE = "walk-away-s7"
@@ -56,7 +53,7 @@ def test_a_video_pages_ssh_and_a_clone_on_a_walk_from_wifi_to_lte(
     wanted = browsing.plan(scenario(pages, lasts_s), seed=11)
     with ExitStack() as stack:
         laptop = stack.enter_context(Laptop(*walk(begins_s), source_rules=False))
-        servers = stack.enter_context(serve(wanted, laptop))
+        servers = stack.enter_context(browsing.serve(wanted, laptop, GATEWAY))
         clones = stack.enter_context(CloneServer(laptop, USER, cloned_bytes))
         shell = stack.enter_context(ShellServer(laptop, USER))
         put_on_time(laptop)
@@ -99,21 +96,6 @@ def walk(begins_s):
         for each in (networks[str(kind)],)
     )
     return wifi, lte
-
-
-def serve(wanted, laptop):
-    folder, player = laptop.directory / "sites", laptop.directory / "player"
-    folder.mkdir(mode=0o755)
-    corpus.write(wanted.corpus, folder)
-    subprocess.run(["cp", "-r", str(PLAYER), str(player)], check=True)
-    addresses = corpus.addresses(wanted.corpus) | {video.HOST: SERVER}
-    sites = corpus.nginx_servers(wanted.corpus, folder, tls=True, http2=True)
-    sites += video.nginx_servers(
-        [each.media for each in wanted.videos], player, tls=True, http2=True
-    )
-    # What is at the gateway's own address goes there direct.
-    near = {host: SERVER if at == GATEWAY else at for host, at in addresses.items()}
-    return Servers(laptop, tls=True, sites=sites, addresses=near)
 
 
 def told(browsed, found):

@@ -31,7 +31,7 @@ from emu.experiments.imp import workload
 from emu.experiments.imp.demand import METERED, Budgets, ControllerName
 from emu.experiments.imp.simulate import Outcome, Trial
 from emu.experiments.imp.workload import Workload, clairvoyant, simple
-from emu.experiments.replayed_network import ReplayedNetwork, described, joined
+from emu.experiments.replayed_network import ReplayedNetwork, concatenated, described, joined
 from emu.places.places import Place, Places
 from emu.places.stats import OUTAGE_BPS, rates_bps, runs
 from emu.places.synth_paths import CONTACT_S, GAP_S, interpolated
@@ -61,17 +61,13 @@ def drive(place: Place, seconds: int, seed: int) -> dict[str, Access]:
     for name, network in place.networks.items():
         ways = [network.down] if network.up is network.down else [network.down, network.up]
         traces = [
-            _within(way, contacts, seconds) if name == "wifi" else _repeated(way, seconds)
+            _within(way, contacts, seconds)
+            if name == "wifi"
+            else concatenated([way], [1000 * seconds])
             for way in ways
         ]
         found[name] = Access(network.kind, up=traces[-1], down=traces[0], rtt_s=network.rtt_s)
     return found
-
-
-def _repeated(trace: Trace, seconds: int) -> Trace:
-    times = [trace.times_ms + start_ms for start_ms in range(0, seconds * 1000, trace.period_ms)]
-    joined = np.concatenate(times)
-    return Trace(joined[joined < seconds * 1000], seconds * 1000)
 
 
 def _within(trace: Trace, contacts: list[tuple[float, float]], seconds: int) -> Trace:

@@ -141,12 +141,10 @@ def measure(trial: Trial, ready: Ready = lambda: None) -> dict[str, Any]:
         with server:
             server.ready().go()
             found = _side_by_side(world, clients, trial, ready)
-        dropped = world.dropped()
     return {
         "foreground_s": [wait_s for each in found for wait_s in each["foreground_s"]],
         "background_bytes": sum(each["background_bytes"] for each in found),
         "background_s": max(each["background_s"] for each in found),
-        "dropped": dropped,
     }
 
 

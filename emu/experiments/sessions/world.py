@@ -203,11 +203,6 @@ class World(Started):
             *("src", f"10.{number}.{visit}.2"),
         )
 
-    def dropped(self) -> dict[str, int]:
-        """End the networks; how many packets each has dropped in its queues."""
-        self._air.tell("end")
-        return self._told()
-
     def _told(self) -> dict[str, Any]:
         answer = self._air.answer()
         assert answer is not None  # without a limit it waits

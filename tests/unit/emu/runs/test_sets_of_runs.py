@@ -160,7 +160,6 @@ def test_a_walk_says_when_it_moved_and_how_long_nothing_came():
     assert (stays["moved_s"], stays["longest_stall_s"], stays["mean_mbps"]) == (None, 1.5, 4.0)
     assert (moves["moved_s"], moves["longest_stall_s"], moves["mean_mbps"]) == (2.0, 0.5, 5.0)
     assert moves["mbps"]["cellular"] == [0, 0, 0, 0, 4, 4, 4, 4]
-    assert place["capacity_mbps"] == {"wifi": [9.0], "cellular": [4.0]}
 
 
 def predicted(network, size_bytes, took_s):
