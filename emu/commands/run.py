@@ -1,7 +1,7 @@
 """`cedos-emu run`: run an experiment, from a scenario to a run folder with its page."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -90,8 +90,8 @@ def command(
     A scenario with `places` runs at each of them. Each has a run folder, and a table compares them.
 
     A file that names an `analysis` computes the numbers of a paper's table or figure from a data set or,
-    without a clock, from places, and prints them as JSON; the notebooks draw them. Only the options
-    --places, --out and --json apply to it.
+    without a clock, from places, and prints them as JSON; the notebooks draw them. It has no run folder,
+    and only the options --places and --json.
 
     Without a scenario it runs the demo: a laptop with two tethered phones whose Wi-Fi stalls and dies,
     while an unmodified client makes small requests, downloads and uploads over plain TCP and MPTCP.
@@ -117,7 +117,9 @@ def command(
 
     # An analysis needs no testbed: answer before the slow imports.
     if scenario_file is not None and analysis.is_analysis(scenario_file):
-        _analyse(scenario_file, directory, out, json_file)
+        if out is not None:
+            raise click.UsageError("an analysis has no run folder; --json FILE takes its figures")
+        _analyse(scenario_file, directory, json_file)
         return
 
     from emu import policies  # noqa: PLC0415
@@ -195,32 +197,38 @@ def _series(wanted: "Scenario", known: "Places", out: Path | None, json_file: Pa
 
     target = out or runs.fresh(wanted.name)
     with bar(wanted.name) as progress:
-        summary = series.run(wanted, known, target, progress, lambda line: echo(line, err=True))
-    folders = [target / name for name in summary["places"]]
+        folders = series.run(wanted, known, target, progress, lambda line: echo(line, err=True))
     for folder in folders:
         table.print_table(folder)
-    table.print_places(target / "summary.json")
-    if json_file is not None:
-        console.write(json_file, (target / "summary.json").read_text(), "--json")
     drawn = page.write(folders, target / "report.html")
     echo(f"run folders: {target}")
     echo(f"page:        {drawn}")
+    found = series.figures([runs.read(folder) for folder in folders])
+    for line in series.lines(found):
+        echo(line)
+    if json_file is not None:
+        _write(json_file, found)
 
 
-def _analyse(file: Path, directory: Path | None, out: Path | None, json_file: Path | None) -> None:
+def _analyse(file: Path, directory: Path | None, json_file: Path | None) -> None:
     import json  # noqa: PLC0415
 
-    from emu.runs import analysis, runs  # noqa: PLC0415
+    from emu.runs import analysis  # noqa: PLC0415
     from emu.terminal import bar  # noqa: PLC0415
 
     wanted = analysis.read(file)
-    target = out or runs.fresh(wanted.analysis)
-    runs.refuse_finished(target)
     with bar(wanted.analysis) as progress:
-        figures = analysis.run(wanted, target, progress, directory)
+        figures = analysis.carry_out(wanted, progress, directory)
     if json_file is not None:
-        known = {**figures, "environment": runs.describe()}
-        console.write(json_file, json.dumps(known, indent=1) + "\n", "--json")
+        _write(json_file, figures)
     else:
         show(json.dumps(figures, indent=1).splitlines())
-    echo(f"run folder: {target}", err=True)
+
+
+def _write(file: Path, figures: dict[str, Any]) -> None:
+    import json  # noqa: PLC0415
+
+    from emu.runs import runs  # noqa: PLC0415
+
+    known = {**figures, "environment": runs.describe()}
+    console.write(file, json.dumps(known, indent=1) + "\n", "--json")

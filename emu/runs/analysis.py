@@ -11,9 +11,6 @@ A file says which analysis, of which data, with which parameters:
 
 An analysis is a module in one of `ROOMS` with a function `run`: of a data set, if its first parameter is
 called `data`, or of a collection of places, if it is called `places`.
-
-Its run folder holds `config.toml`, `environment.json` and `summary.json`, where `figures` are what the
-analysis returned.
 """
 
 import importlib
@@ -31,8 +28,6 @@ from emu import ROOT
 from emu.data import datasets
 from emu.data.evaluate import Progress
 from emu.places import places
-from emu.runs import runs
-from emu.runs.runs import claimed
 
 # The parameter that no file gives.
 _PROGRESS = "progress"
@@ -133,27 +128,4 @@ def carry_out(
         else datasets.read(ROOT / analysis.data)
     )
     figures: dict[str, Any] = function(source, **analysis.parameters, **reporting)
-    return figures
-
-
-def run(
-    analysis: Analysis,
-    folder: Path,
-    progress: Progress | None = None,
-    directory: Path | None = None,
-) -> Mapping[str, Any]:
-    """Carry an analysis out (`carry_out`), write its run folder, and return its figures.
-
-    DataSetError: `folder` is not empty and no run folder, or another run writes to it; raised before
-    anything is computed.
-    """
-    runs.refuse_foreign(folder)
-    with claimed(folder):  # now, and not when all is computed
-        figures = carry_out(analysis, progress, directory)
-        runs.make_way(folder)
-        written = runs.RunFolder(folder)
-        written.write_config(analysis)
-        written.write_json("environment.json", runs.describe(0))
-        summary = {"analysis": analysis.analysis, "data": analysis.data, "figures": figures}
-        written.write_json("summary.json", summary)
     return figures

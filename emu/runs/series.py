@@ -6,7 +6,6 @@ divided by those of the best policy at that place, the paper's "optimal ground t
 Intervals are bootstrapped over groups of places.
 """
 
-import json
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cedos.errors import ConfigError, DataSetError, EmulationError, PlaceError, TraceError
-from emu import console
 from emu.places.places import Places
 from emu.runs import experiment, runs
 from emu.runs.runs import Recorded, claimed
@@ -78,11 +76,16 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
 
 def lines(found: Mapping[str, Any]) -> Iterator[str]:
     for name, each in found["policies"].items():
-        low, high = (100 * each["reduction_by_place_ci95"][end] for end in (0, 1))
+        less = ""
+        if "reduction_by_place" in each:
+            low, high = (100 * end for end in each["reduction_by_place_ci95"])
+            less = (
+                f" {100 * each['reduction_by_place']:.0f} % less than {BASELINE} at the median place"
+                f" [{low:.0f}, {high:.0f}],"
+            )
         yield (
-            f"{name}: {each['n']} transfers, mean {each['transfer_mean_s']:.2f} s,"
-            f" {100 * each['reduction_by_place']:.0f} % less than {BASELINE} at the median place"
-            f" [{low:.0f}, {high:.0f}], {each['energy_mean_j']:.0f} J, {each['cellular_mean_mb']:.1f} MB"
+            f"{name}: {each['n']} transfers, mean {each['transfer_mean_s']:.2f} s,{less}"
+            f" {each['energy_mean_j']:.0f} J, {each['cellular_mean_mb']:.1f} MB"
         )
 
 
@@ -251,68 +254,43 @@ def run(
     directory: Path,
     report: Report,
     tell: Callable[[str], None] = print,
-) -> dict[str, Any]:
-    """Run the scenario at each place into `directory/PLACE`; return the figures of all runs together.
+) -> list[Path]:
+    """Run the scenario at each place into `directory/PLACE`; return the folders of finished runs.
 
-    `directory/summary.json` gets the same figures. A run that is complete is not repeated, so that an
-    interrupted series goes on where it stopped. A place whose run fails is left out and named in
-    `failed`, as are places with broken files.
+    A run that is complete is not repeated, so that an interrupted series goes on where it stopped. A
+    place whose run fails, or whose files are broken, is told and left out.
 
     DataSetError: a finished run of another scenario is there, or another run writes there.
     EmulationError: no place could be run.
     """
-    failed: dict[str, str] = {}
-    every = expand(scenario, places, failed)
-    for name, problem in failed.items():
+    broken: dict[str, str] = {}
+    every = expand(scenario, places, broken)
+    for name, problem in broken.items():
         tell(f"{name} is left out: {problem}")
+    done = []
     with claimed(directory):
-        return _run(every, places, directory, report, tell, failed)
+        runs.refuse_finished(directory)
+        for one in every:
+            if not _complete(directory / one.place, one):
+                runs.refuse_finished(directory / one.place)
+        if (directory / "environment.json").exists():
+            runs.make_way(directory)  # a single run: the series would be taken for it
+        for number, one in enumerate(every):
+            target = directory / one.place
+            tell(f"{one.place} ({number + 1} of {len(every)}): from second {one.start_s:g}")
 
+            def part(share: float, what: str, number: int = number, place: str = one.place) -> None:
+                report((number + share) / len(every), f"{place}: {what}")
 
-def _run(
-    every: Sequence[Scenario],
-    places: Places,
-    directory: Path,
-    report: Report,
-    tell: Callable[[str], None],
-    failed: dict[str, str],
-) -> dict[str, Any]:
-    runs.refuse_finished(directory)
-    for one in every:
-        if not _complete(directory / one.place, one):
-            runs.refuse_finished(directory / one.place)
-    if (directory / "environment.json").exists():
-        runs.make_way(directory)  # a single run: the series would be taken for it
-    for number, one in enumerate(every):
-        target = directory / one.place
-        tell(f"{one.place} ({number + 1} of {len(every)}): from second {one.start_s:g}")
-
-        def part(share: float, what: str, number: int = number, place: str = one.place) -> None:
-            report((number + share) / len(every), f"{place}: {what}")
-
-        if _complete(target, one):
-            continue
-        try:
-            experiment.run(one, places, target, part)
-        except (EmulationError, PlaceError, TraceError) as error:
-            failed[one.place] = str(error)
-            tell(f"{one.place} is left out: {error}")
-    done = [directory / one.place for one in every if one.place not in failed]
+            try:
+                if not _complete(target, one):
+                    experiment.run(one, places, target, part)
+                done.append(target)
+            except (EmulationError, PlaceError, TraceError) as error:
+                tell(f"{one.place} is left out: {error}")
     if not done:
-        raise EmulationError(f"no place could be run: {failed}")
-    return write(done, directory / "summary.json", failed)
-
-
-def write(
-    folders: Sequence[Path], file: Path, failed: Mapping[str, str] | None = None
-) -> dict[str, Any]:
-    """Write the figures of finished runs together, and return them; DataSetError: one is not finished."""
-    recorded = [runs.read(folder) for folder in folders]
-    summary = figures(recorded)
-    summary["failed"] = dict(failed or {})
-    summary["environment"] = runs.describe(recorded[0].scenario.seed)
-    console.write(file, json.dumps(summary, indent=1) + "\n")
-    return summary
+        raise EmulationError("no place could be run")
+    return done
 
 
 def _complete(folder: Path, scenario: Scenario) -> bool:

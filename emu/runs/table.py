@@ -3,8 +3,6 @@
 The verdict of a run on cedos with a gateway, in plain sentences with intervals.
 """
 
-import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +32,6 @@ BROWSING = (
     ("video_transfer_s", "segment s", "{:.2f}"),
     ("video_start_s", "video starts after s", "{:.2f}"),
     ("video_stall_s", "stands still s", "{:.2f}"),
-)
-# The same for figures of several places together.
-TOGETHER = (
-    ("transfer_mean_s", "mean s", "{:.2f}"),
-    ("transfer_median_s", "median s", "{:.2f}"),
-    ("reduction", "less than Wi-Fi first", "{:.0%}"),
-    ("reduction_by_place", "the same, median place", "{:.0%}"),
-    ("max_s", "S / best", "{:.2f}"),
-    ("max_s_per_e", "(S/E) / best", "{:.2f}"),
-    ("cellular_mean_mb", "LTE MB", "{:.1f}"),
-    ("censored", "unfinished", "{:d}"),
 )
 _GATEWAY, _TODAY = "cedos-gateway", "wifi-first"
 _KERNEL = ("mptcp-wifi", "mptcp-cellular")
@@ -108,27 +95,13 @@ def _over(run: Recorded, mine: str, theirs: str) -> tuple[float, float, float]:
 def print_table(directory: Path) -> None:
     """Print the figures of a run."""
     run = runs.read(directory)
-    _print(run.title, columns(run), run.summary["policies"])
-    render.show([*render.wrapped(caption(run)), *disturbed(run), *sentences(run)])
-
-
-def print_places(file: Path) -> None:
-    """Print the figures of several places together (`emu.runs.series`)."""
-    summary = json.loads(file.read_text())
-    title = f"{summary['scenario']}: {len(summary['places'])} places together"
-    _print(title, TOGETHER, summary["policies"])
-
-
-def _print(title: str, shown: Sequence[tuple[str, str, str]], of: Mapping[str, Any]) -> None:
     rows = [
-        (
-            policies.title(name),
-            *(form.format(figures[key]) if key in figures else "" for key, _, form in shown),
-        )
-        for name, figures in of.items()
+        (policies.title(name), *(form.format(figures[key]) for key, _, form in columns(run)))
+        for name, figures in run.summary["policies"].items()
     ]
-    header = ("policy", *(heading for _, heading, _ in shown))
-    render.show([title, *render.table(header, rows)])
+    header = ("policy", *(heading for _, heading, _ in columns(run)))
+    render.show([run.title, *render.table(header, rows)])
+    render.show([*render.wrapped(caption(run)), *disturbed(run), *sentences(run)])
 
 
 def disturbed(run: runs.Recorded) -> list[str]:

@@ -26,17 +26,16 @@ def test_every_shipped_analysis_can_be_read():
         assert analysis.read(file).analysis in analysis.ANALYSES
 
 
-def test_the_command_leaves_a_run_folder_and_prints_json(tmp_path):
-    file = str(EXPERIMENTS / "delphi_correlations.toml")
-    result = CliRunner().invoke(command, [file, "--out", str(tmp_path / "run")])
+def test_the_command_prints_json_or_writes_it(tmp_path):
+    file, out = str(EXPERIMENTS / "delphi_correlations.toml"), tmp_path / "f.json"
+    result = CliRunner().invoke(command, [file])
     assert result.exit_code == 0, result.output
-    figures = json.loads(result.stdout)
-    assert {path.name for path in (tmp_path / "run").iterdir()} == {
-        "config.toml",
-        "environment.json",
-        "summary.json",
-    }
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["figures"] == figures
+    assert CliRunner().invoke(command, [file, "--json", str(out)]).exit_code == 0
+    written = json.loads(out.read_text())
+    assert written.pop("environment")["kernel"]
+    assert written == json.loads(result.stdout)
+    refused = CliRunner().invoke(command, [file, "--out", str(tmp_path)])
+    assert "an analysis has no run folder" in refused.stderr
 
 
 @pytest.mark.parametrize(
