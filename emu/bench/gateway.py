@@ -23,7 +23,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -91,7 +90,7 @@ def run(progress: Progress, parts: Sequence[str] = ()) -> dict[str, float]:
         `case_CASE_CONTENDER_s`: medians of three seeds, which begin a second apart.
         `thrifty_` where LTE's bytes have their default price, else they are free. `cuts`,
         `cuts_survived_share`, `stall_median_s`, `stall_p95_s`, `stall_max_s`, `stall_within_share` (of
-        300 ms and a round trip); the same by program and by kind of cut, `stall_p95_s_WHAT`.
+        300 ms and a round trip).
         `added_ttfb_median_ms`, `added_ttfb_p95_ms`: through the gateway less direct, of curl's whole
         connection and request. `loopback_aead_ratio`, `cpu_s_per_gb`: proxy and gateway together.
         The other parts say what theirs are (`emu.workloads`).
@@ -264,8 +263,7 @@ _REAL: Final = (("sbu7-3", 41.0), ("p09", 218.0), ("p14", 52.0))
 
 
 def _cuts(progress: Progress) -> dict[str, float]:
-    found: dict[str, list[Watched]] = {}
-    broken: Counter[str] = Counter()
+    found: list[Watched] = []
     with emulated(daemon=True) as laptop, ExitStack() as stack:
         daemon = stack.enter_context(_redirected(laptop))
         clones = stack.enter_context(CloneServer(laptop, _PROGRAM_USER, _DOWNLOAD))
@@ -299,30 +297,23 @@ def _cuts(progress: Progress) -> dict[str, float]:
             # The program cuts the network itself, half-way through its work.
             with make(laptop, kind) as cut:
                 got = programs[name](cut)
-            what = make.__name__.strip("_")
-            for key in ("all", name, what):
-                found.setdefault(key, []).append(got)
-            broken[name] += not got.whole
+            found.append(got)
             progress(
-                f"{number + 1}/{_CUTS} {name}, {INTERFACES[kind]} {what}: pause"
+                f"{number + 1}/{_CUTS} {name}, {INTERFACES[kind]} {make.__name__.strip('_')}: pause"
                 f" {1e3 * got.stall_s:.0f} ms{'' if got.whole else ', BROKEN'}"
             )
             # The next trial begins once the daemon knows both networks to be alive again.
             daemon.until_both_live()
-    stalls = {key: sorted(each.stall_s for each in of) for key, of in found.items()}
-    everything = stalls["all"]
+    everything = sorted(each.stall_s for each in found)
     # The goal allows 300 ms and a round trip.
     within = sum(stall <= 0.3 + _LTE_S for stall in everything)
     return {
         "cuts": len(everything),
-        "cuts_survived_share": 1 - sum(broken.values()) / len(everything),
+        "cuts_survived_share": sum(each.whole for each in found) / len(found),
         "stall_median_s": statistics.median(everything),
         "stall_p95_s": percentile(everything, 0.95),
         "stall_max_s": everything[-1],
         "stall_within_share": within / len(everything),
-        **{
-            f"stall_p95_s_{key}": percentile(of, 0.95) for key, of in stalls.items() if key != "all"
-        },
     }
 
 
@@ -394,11 +385,9 @@ def _call(progress: Progress) -> dict[str, float]:
             progress(f"call {number + 1}/{_CALLS}: up {_shown(up)}; down {_shown(down)}")
             daemon.until_both_live()
             time.sleep(_PAUSE_S)
-    delays = sorted(delay_s for each in found for delay_s in each.delays_s)
     return {
         "call_loss_share": sum(each.lost for each in found) / sum(each.sent for each in found),
         "call_gap_ms": 1e3 * max(each.gap_s for each in found),
-        "call_delay_p95_ms": 1e3 * percentile(delays, 0.95),
     }
 
 

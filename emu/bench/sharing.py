@@ -52,7 +52,7 @@ def run(progress: Progress) -> dict[str, float]:
         figures |= told(progress, _sums(hosts, "three", _HELPERS))
         figures |= told(progress, {"paid_over_received": _paid_over(hosts)})
         drops = [_dropped(there, hosts) for _ in range(_REPEATS)]
-        figures |= told(progress, {"drops_left_least_s": min(drops), "drops_left_s": max(drops)})
+        figures |= told(progress, {"drops_left_s": max(drops)})
         ways: dict[str, Leave] = {"notice": _ends, "killed": _is_killed, "gone": _is_gone}
         figures |= _pauses(progress, there, hosts, ways, "")
         there.server.sysctl("net.ipv4.tcp_congestion_control", "bbr")
@@ -112,7 +112,7 @@ def _sums(hosts: SharingHosts, name: str, links: int) -> dict[str, float]:
         _end(hosts.download(_WHOLE), _WHOLE)
         rate_bps = 8 * _WHOLE / (time.monotonic() - began_s)
         shares.append(rate_bps / (links * _RATE_BPS * TCP_GOODPUT_SHARE))
-    return {f"{name}_share": statistics.median(shares), f"{name}_least_share": min(shares)}
+    return {f"{name}_share": statistics.median(shares)}
 
 
 def _paid_over(hosts: SharingHosts) -> float:
@@ -138,13 +138,7 @@ def _pauses(
         pauses = [_left(there, hosts, leave) for _ in range(_REPEATS)]
         figures |= told(progress, {f"{name}{way}_pause_s": max(pauses)})
     joins = [_joined(there, hosts) for _ in range(_REPEATS)]
-    figures |= told(
-        progress,
-        {
-            f"{name}join_used_s": max(used_s for used_s, _ in joins),
-            f"{name}join_pause_s": max(pause_s for _, pause_s in joins),
-        },
-    )
+    figures |= told(progress, {f"{name}join_pause_s": max(joins)})
     _begin(hosts)
     quiet = [_quiet(hosts) for _ in range(_REPEATS)]
     return figures | told(progress, {f"{name}quiet_pause_s": max(quiet)})
@@ -164,13 +158,9 @@ def _processor(there: Neighbourhood, hosts: SharingHosts) -> dict[str, float]:
     download = hosts.download(_FAST)
     download.read_until(_FAST // 6)
     before_s, began_s = processor_s(helper.pid), time.monotonic()
-    received = download.received_bytes
     _end(download, _FAST)
     took_s = time.monotonic() - began_s
-    return {
-        "helper_rate_bps": 8 * (_FAST - received) / took_s,
-        "helper_core_share": (processor_s(helper.pid) - before_s) / took_s,
-    }
+    return {"helper_core_share": (processor_s(helper.pid) - before_s) / took_s}
 
 
 def _ends(_there: Neighbourhood, helper: Service) -> None:
@@ -221,19 +211,17 @@ def _paths(there: Neighbourhood) -> int:
     return there.requestor.ip("-4", "addr").count("169.254.")
 
 
-def _joined(there: Neighbourhood, hosts: SharingHosts) -> tuple[float, float]:
-    """Return the time until a third helper carries, and the longest pause in the time after that."""
+def _joined(there: Neighbourhood, hosts: SharingHosts) -> float:
+    """Return the longest pause in the time after a third helper carries."""
     _begin(hosts, _HELPERS - 1)
     download = hosts.download(_WHOLE)
     download.read_until(_WHOLE // 8)
     # (It takes a second to start, in which the download goes on.)
     with ThreadPoolExecutor(1) as pool:
         joining = pool.submit(hosts.help, _HELPERS - 1)
-        began_s = time.monotonic()
         while _paths(there) < _HELPERS and download.received_bytes < _WHOLE:
             download.read_until(download.received_bytes + 50_000)
         used_s = time.monotonic()
         _end(download, _WHOLE)
         joining.result()
-    pause_s = download.longest_pause_s(used_s - 0.1, used_s + _EVENT_S)
-    return used_s - began_s, pause_s
+    return download.longest_pause_s(used_s - 0.1, used_s + _EVENT_S)

@@ -66,8 +66,6 @@ class Source(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     configuration: str
     file: str = ""
     """Below notebooks/results. Empty: the figures were noted, and no file was kept."""
-    modified: bool = False
-    """The tree had changes that were not committed."""
 
 
 class Claim(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

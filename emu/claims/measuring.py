@@ -78,7 +78,6 @@ def stamped(text: str, name: str, commit: str, day: str) -> str:
     body, end, tail = rest.partition("\n\n")
     body = re.sub(r'^commit = ".*"$', f'commit = "{commit}"', body, flags=re.M)
     body = re.sub(r"^date = .*$", f"date = {day}", body, flags=re.M)
-    body = re.sub(r"\n?^modified = true$", "", body, flags=re.M)
     return f"{head}{mark}{body}{end}{tail}"
 
 

@@ -119,7 +119,7 @@ def entry(claim: Claim, claims: Claims) -> Iterator[tuple[str, str]]:
     if source is not None:
         yield "places", source.places
         yield "runs", f"{source.kind}, {source.configuration}"
-        yield "when", f"{source.date}, commit {source.commit[:12]}{' (modified)' * source.modified}"
+        yield "when", f"{source.date}, commit {source.commit[:12]}"
         yield "file", f"notebooks/results/{source.file}" if source.file else "none was kept"
         yield "command", source.command or "none is kept"
         if claim.numbers:

@@ -33,20 +33,22 @@ class Heard:
     sent: int
     lost: int
     gap_s: float
-    delays_s: tuple[float, ...]
 
 
 def heard(sender: Path, receiver: Path) -> Heard:
     """Return what of one end's packets the other has heard, from the files that both left."""
     sent = {int(number): at_s for number, at_s in _read(sender)["sent"].items()}
     came = {int(number): at_s for number, at_s in _read(receiver)["came"].items()}
-    delays = {number: came[number] - at_s for number, at_s in sent.items() if number in came}
-    timely = sorted(came[number] for number, delay_s in delays.items() if delay_s <= TIMELY_S)
+    timely = sorted(
+        came[number]
+        for number, at_s in sent.items()
+        if number in came and came[number] - at_s <= TIMELY_S
+    )
     whole_s = max(sent.values()) - min(sent.values())
     gap_s = max((later - earlier for earlier, later in pairwise(timely)), default=whole_s)
     # (The call's own end may be silent, too.)
     gap_s = max(gap_s, max(sent.values()) - timely[-1]) if timely else whole_s
-    return Heard(len(sent), len(sent) - len(timely), gap_s, tuple(sorted(delays.values())))
+    return Heard(len(sent), len(sent) - len(timely), gap_s)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -19,6 +19,7 @@ PARTS: Final = ("helpers", "delta", "loss", "window", "rate", "idle", "cost", "l
 # The parts that are not simulated: computed, and measured on this machine, which takes five minutes.
 _REAL: Final = ("cost", "live")
 _LIVE_REPEATS: Final = 2
+_SEEDS: Final = 4
 _DELTAS_KBPS: Final = (0, 50, 100, 150, 200, 250, 300)
 # Small and large differences between helpers. The paper does not say which it uses.
 _FEW_KBPS: Final = (50, 250)
@@ -82,10 +83,10 @@ def course(setting: Setting, scheduler: str, seconds: float = 20.0) -> dict[str,
     }
 
 
-def figures(part: str, seeds: Sequence[int], workers: int = 2) -> dict[str, Any]:
+def figures(part: str, seeds: Sequence[int]) -> dict[str, Any]:
     """Return `{"cases": {CASE: {SCHEDULER: figures}}, "course": {SCHEDULER: ...}}` of a part."""
     settings = cases(part)
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(2) as pool:
         asked = {
             (name, scheduler): pool.submit(watched, setting, scheduler, seeds)
             for name, setting in settings.items()
@@ -103,14 +104,12 @@ def figures(part: str, seeds: Sequence[int], workers: int = 2) -> dict[str, Any]
 
 
 @click.command()
-@click.option("--seeds", default=4, show_default=True, type=click.IntRange(1, 1000))
-@click.option("--workers", default=2, show_default=True, type=click.IntRange(1, 64))
 @click.option("--out", required=True, type=click.Path(path_type=Path, file_okay=False))
 @click.argument("parts", nargs=-1, type=click.Choice(PARTS))
-def main(seeds: int, workers: int, out: Path, parts: tuple[str, ...]) -> None:
+def main(out: Path, parts: tuple[str, ...]) -> None:
     """Simulate or measure; writes `cbsp_PART.json` to a folder. PARTS: all without."""
     console.make_folder(out, "--out")
-    drawn = range(1, seeds + 1)
+    drawn = range(1, _SEEDS + 1)
     for part in parts or PARTS:
         match part:
             case "helpers":
@@ -120,8 +119,8 @@ def main(seeds: int, workers: int, out: Path, parts: tuple[str, ...]) -> None:
             case "live":
                 found = live.figures(_LIVE_REPEATS)
             case _:
-                found = figures(part, drawn, workers)
-        known = {"host": runs.describe(1), "simulated": part not in _REAL, "seeds": seeds}
+                found = figures(part, drawn)
+        known = {"host": runs.describe(1), "simulated": part not in _REAL, "seeds": _SEEDS}
         text = json.dumps(known | found, indent=1, allow_nan=False)
         file = out / f"cbsp_{part}.json"
         console.write(file, text + "\n")

@@ -17,7 +17,6 @@ date = 2026-11-01
 kind = "simulated"
 places = "none"
 configuration = "none"
-modified = true
 
 [sources.noted]
 command = ""
@@ -70,7 +69,7 @@ def test_a_measurement_writes_its_file_and_the_list_notes_its_commit(clone):
     assert json.loads((clone / "s.json").read_text()) == {"v": 3, "from": "/places"}
     assert "\n\n\n" not in (clone / "claims.toml").read_text()
     noted = claim_list.read(clone / "claims.toml").sources["s"]
-    assert (noted.commit, noted.modified) == (commit, False)
+    assert noted.commit == commit
     assert noted.date.year > 2000
     assert claim_list.read(clone / "claims.toml").sources["noted"].commit == "unknown"
 
