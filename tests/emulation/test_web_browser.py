@@ -61,7 +61,7 @@ def browsed(laptop, tmp_path_factory):
     finally:
         del os.environ["CEDOS_EMU_CACHE_DIR"]
     use_kernel_path_manager(laptop)
-    with serve(wanted, laptop, http2=True) as servers:
+    with serve(wanted, laptop) as servers:
         log = laptop.directory / "chromium.log"
         with Person(laptop, servers, wanted, log, mptcp=True, nice=0) as person:
             yield person.browse(zero_at_s=time.monotonic(), limit_s=SCENARIO.limit_s)

@@ -66,31 +66,6 @@ def test_synth_writes_a_collection(tmp_path):
     assert "walk-away" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("", "empty; one integer (milliseconds) per line is needed"),
-        ("5\n3\n", ":2: 3 after 5: times must not decrease"),
-        ("0\n0\n", ":2: the last line is the period and must be more than 0"),
-        ("1.5\n2\n", ":1: '1.5' is not an integer (milliseconds)"),
-        (
-            "1\n1234567890123456\n",
-            ":2: '1234567890123456' is not an integer (milliseconds) of at most 15",
-        ),
-        ("-1\n2000\n", ":1: -1: negative; times count from 0"),
-        ("1\n5000000000000\n", ":2: lasts 57870 days, if its times are milliseconds"),
-    ],
-)
-def test_check_refuses_traces_that_cannot_work(folder, text, complaint):
-    (trace,) = (folder / "wifi").glob("walk-away-s7*.trace*")
-    trace.unlink()
-    trace = trace.with_name(trace.name.removesuffix(".gz"))
-    trace.write_text(text)
-    result = run("check", str(folder))
-    assert isinstance(result.exception, PlaceError)
-    assert f"{trace}{complaint}" in result.stdout.replace(f"{trace}: ", f"{trace}")
-
-
 def described(folder, **cells):
     """A collection whose one place has these cells in places.csv."""
     row = {"place": "here", "wifi": "static-s7-wifi", "cellular": "static-s7-cellular"} | cells

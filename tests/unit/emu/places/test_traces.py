@@ -35,6 +35,7 @@ def traces(draw):
         (b"-1\n3\n", "x:1: -1: negative"),
         (b"4\n5\n3\n", "x:3: 3 after 5"),
         (b"0\n0\n", "x:2: the last line is the period"),
+        (b"1\n5000000000000\n", "x:2: lasts 57870 days, if its times are milliseconds"),
         (b"1\n99999999999999999999\n", "x:2: .* is not an integer"),
     ],
 )
