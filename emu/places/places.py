@@ -149,10 +149,6 @@ class Place:
         """Whole seconds until the longer of the two traces repeats, at least one."""
         return max(1, *(net.down.period_ms // 1000 for net in self.networks.values()))
 
-    def indicators_at(self, t_s: float) -> dict[str, dict[str, float]]:
-        """Return both networks' `AccessTrace.indicators_at`, by the names of `networks`."""
-        return {name: net.indicators_at(t_s) for name, net in self.networks.items()}
-
 
 class Places(dict[str, Place]):
     """A collection: place name -> place, in the file's order.

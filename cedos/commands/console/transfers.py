@@ -214,7 +214,7 @@ def too_late(fact: dict[str, Any]) -> str:
     """Return the end of the line of a file that missed its deadline."""
     if not (late_s := fact.get("late_s")):
         return ""
-    return f"; too late by {duration(late_s) if late_s >= 9.95 else f'{late_s:.1f} s'}"
+    return f"; too late by {duration(late_s)}"
 
 
 def say_if_closed(program: str, socket: Path | None = None) -> None:

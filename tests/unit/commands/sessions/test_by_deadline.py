@@ -171,9 +171,9 @@ async def test_that_it_will_be_late_is_said_once_where_no_line_is_drawn(
     ("late_s", "said"),
     [
         (0.0, ""),
-        (0.04, "; too late by 0.0 s"),
+        (0.04, "; too late by 40 ms"),
         (6.12, "; too late by 6.1 s"),
-        (187.0, "; too late by 3:07"),
+        (187.0, "; too late by 3 min"),
     ],
 )
 def test_by_how_much_it_was_too_late(late_s, said):

@@ -89,7 +89,6 @@ def test_a_collection_is_read(folder):
 def test_indicators_are_those_of_the_completed_second(folder, t_s, rssi_dbm):
     place = load(folder)["hall-1"]
     assert place.wifi.indicators_at(t_s)["rssi_dbm"] == rssi_dbm
-    assert place.indicators_at(t_s)["wifi"] == place.wifi.indicators_at(t_s)
 
 
 def test_base_rtt_is_given_measured_or_drawn(folder):
