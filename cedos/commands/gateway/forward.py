@@ -24,9 +24,11 @@ from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import process_limits
 from cedos.logs import BoundLogger, get_logger
+from cedos.model import is_address
 from cedos.proxy.http import RefusedError, authority
 from cedos.proxy.local import joined_gateway
 from cedos.proxy.local.carried import CarriedConnections, CarriedTeller
+from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.gateway_link import GatewayLink
 from cedos.proxy.local.gateway_links import GatewayLinks
 from cedos.proxy.local.joined_gateway import JoinedGateway
@@ -39,7 +41,6 @@ from cedos.proxy.names import names_by_socket
 from cedos.session.io.links import EgressReader
 
 PORT: Final = 1080
-_RESOLVE_S: Final = 3.0
 _DAEMON_S: Final = 1.0
 _SERVERS_KNOWN: Final = 1_024
 # The interval at which the command looks for gateways that were joined or left, s.
@@ -316,6 +317,8 @@ async def _run(
     )
     # Follow gateways that are joined or left while it runs.
     telling.append(loop.create_task(_follow_joined(file, link, made)))
+    if redirection is not None and fail is Fail.CLOSED:
+        telling.append(loop.create_task(_watch_names()))
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, running.cancel)
     try:
@@ -366,7 +369,7 @@ async def _listen(
     if redirection is not None and datagrams is not None:
         for each in joined:
             # A gateway on this host would be redirected to itself.
-            await _refuse_loop(each.host)
+            _refuse_loop(each.host)
         if closed and (asked := names_by_socket()) is not None:
             raise ConfigError(
                 f"programs have names looked up by {asked}, which asks the network's resolver in spite of"
@@ -428,19 +431,27 @@ def say_who_chooses(control: Path) -> None:
         log.info("the daemon chooses the networks")
 
 
-async def _refuse_loop(gateway: str) -> None:
-    """Refuse a gateway on this host, whose connections would be redirected to it again: ConfigError."""
-    try:
-        async with asyncio.timeout(_RESOLVE_S):
-            found = await asyncio.get_running_loop().getaddrinfo(gateway, None)
-    except (OSError, TimeoutError):
-        return  # there is no network yet
-    for family, _, _, _, address in found:
-        with socket.socket(family) as trying:
+def _refuse_loop(gateway: str) -> None:
+    """Refuse a gateway on this host, whose connections would be redirected to it again: ConfigError.
+
+    A name counts only where this host itself knows its address: networks could answer it with one of
+    this host's, and the redirection would not start.
+    """
+    for address in [gateway] if is_address(gateway) else LocalNames().find(gateway):
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as trying:
             try:
-                trying.bind((address[0], 0))
+                trying.bind((address, 0))
             except OSError:
                 continue
         raise ConfigError(
             f"the joined gateway ({gateway}) is this host: redirected connections would loop"
         )
+
+
+async def _watch_names() -> None:
+    """Tell when something comes that looks names up past the redirection."""
+    while True:
+        if (found := names_by_socket()) is not None:
+            log.error(f"names are looked up in spite of --fail closed: {found} has started")
+            return
+        await asyncio.sleep(_LOOK_S)

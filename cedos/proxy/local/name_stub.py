@@ -153,7 +153,7 @@ class NameStub:
     def take(self, message: bytes, user: int, say: Callable[[bytes], object]) -> None:
         """Answer a user's question by UDP through `say`, unless the user, or all, have too many."""
         question = read(message)
-        if question is None or len(self._tasks) >= _MOST or self._users[user] >= _MOST_OF_USER:
+        if question is None or self._users.total() >= _MOST or self._users[user] >= _MOST_OF_USER:
             return
         self._users[user] += 1
         asking = self._tasks.begin(self._say(message, question, user, say))

@@ -160,8 +160,12 @@ def connect_program(
     code.unless(_PROTOCOL, _UDP, "question_by_tcp")
     _unless_bound_to_interface(code)
     if sending and version == 6:
-        # To fe80::1%wlan0: the kernel has taken the interface already, and would send to it whatever
-        # address is put here.
+        # To fe80::1%wlan0 or a group: the kernel has taken the interface already, and would send to it
+        # whatever address is put here.
+        code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6)
+        code.put(Opcode.AND, 2, immediate=int.from_bytes(b"\xff\0\0\0", sys.byteorder))
+        group = int.from_bytes(b"\xff\0\0\0", sys.byteorder)
+        code.jump(Opcode.IF_EQUAL, otherwise, 2, immediate=group)
         code.put(Opcode.LOAD, 2, CONTEXT, _USER_IP6)
         code.put(Opcode.AND, 2, immediate=int.from_bytes(b"\xff\xc0\0\0", sys.byteorder))
         code.jump(

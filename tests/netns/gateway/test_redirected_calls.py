@@ -263,12 +263,13 @@ for bound, to in (("{own}", "{ORIGIN}"), ("::ffff:{own}", "::ffff:{ORIGIN}"), ("
     script = f"""
 import socket
 one = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
-try:
-    one.sendto(b"secret" * 100, ("fe80::1%{device}", 53))
-except PermissionError:
-    print("refused")
+for to in ("fe80::1", "ff02::1"):
+    try:
+        one.sendto(b"secret" * 100, (f"{{to}}%{device}", 53))
+    except PermissionError:
+        print("refused")
 """
-    assert said(laptop, PYTHON, "-c", script) == "refused\n"
+    assert said(laptop, PYTHON, "-c", script) == "refused\nrefused\n"
 
 
 @pytest.mark.usefixtures("echo")

@@ -726,6 +726,7 @@ NO_ACCOUNTS = (
     "_max_hosts",
     "_direct",
     "_tables",
+    "_held",
 )
 WALKS, STEPS, FIRST = (
     int(os.environ.get(f"CEDOS_WALK{name}", usual))

@@ -468,6 +468,8 @@ async def test_a_user_s_names_that_no_server_answers_for_delay_no_other_user(
     link = DarkLink()
     one = stub(link, loopback_resolver)
     one.open("127.0.0.1", 0)
+    for _ in range(2 * name_stub._MOST_CONNECTIONS_OF_USER):  # and as many connections of TCP
+        one._tasks.begin(asyncio.sleep(60.0))
     with ExitStack() as kept:
 
         def program(user):

@@ -15,7 +15,13 @@ from cedos.api.messages import NetworkMessage, RuleMessage
 from cedos.commands.console import user_rules
 from cedos.commands.gateway import forward, gateway, join
 from cedos.controller.rule import RuleRequest
-from cedos.errors import CedosError, DaemonUnreachableError, PrivilegeError, SessionError
+from cedos.errors import (
+    CedosError,
+    ConfigError,
+    DaemonUnreachableError,
+    PrivilegeError,
+    SessionError,
+)
 from cedos.model import NetworkKind
 from cedos.proxy.gateway.gateway import InvitedClients
 from cedos.proxy.local import joined_gateway
@@ -402,3 +408,14 @@ async def test_joining_keeps_to_the_rules(monkeypatch):
     monkeypatch.setattr(join, "connect", connect)
     with pytest.raises(CedosError, match="that is all"):
         await join._try(joined_gateway.parse(other_gateway("192.0.2.1:7000")))
+
+
+def test_no_network_calls_this_host_the_gateway(monkeypatch):
+    """One whose resolver did had the redirecting service end for good, and all went direct."""
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda *_, **__: [(socket.AF_INET, 1, 6, "", ("127.0.0.1", 0))]
+    )
+    forward._refuse_loop("gateway.test")
+    for here in ("127.0.0.1", "::1", "localhost"):
+        with pytest.raises(ConfigError, match="is this host"):
+            forward._refuse_loop(here)
