@@ -123,6 +123,8 @@ def _takes(message: bytes, at: int, records: int) -> int:
     return PLAIN_BYTES
 
 
+# A question waits for a gateway's answer so long, at both ends.
+ASKED_S: Final = 3.0
 _EACH_S: Final = 1.0
 _ROUNDS: Final = 2
 _MOST_SERVERS: Final = 3  # as the C library (resolv.conf(5), MAXNS)

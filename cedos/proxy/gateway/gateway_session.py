@@ -15,7 +15,7 @@ from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.origin import Origins, asking_user
 from cedos.proxy.gateway.packet_relay import Associations
 from cedos.proxy.http import RefusedError
-from cedos.proxy.names import NobodyAnswersError, Resolver, failed, read
+from cedos.proxy.names import ASKED_S, NobodyAnswersError, Resolver, failed, read
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
@@ -88,8 +88,9 @@ class NameService:
         if question is None:
             return
         try:
-            answer = await self._resolver.ask(asked.message, question)
-        except NobodyAnswersError:
+            async with asyncio.timeout(ASKED_S):  # the client does not wait longer
+                answer = await self._resolver.ask(asked.message, question)
+        except (NobodyAnswersError, TimeoutError):
             answer = failed(asked.message, question)
         if len(answer) > LARGEST_PACKET:
             answer = failed(asked.message, question)

@@ -19,6 +19,7 @@ from cedos.proxy.gateway.gateway import KEEP_ALIVE_S, LIMITS, OPENS_AT_ONCE, OPE
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.carried import WatchStream
 from cedos.proxy.local.joined_gateway import JoinedGateway
+from cedos.proxy.names import ASKED_S
 from cedos.proxy.streams.association import ProxiedAssociation
 from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion
 from cedos.proxy.streams.multiplexer import Multiplexer
@@ -42,9 +43,6 @@ GONE_S: Final = 10.0
 
 _DIAL_S: Final = 10.0
 _CHECK_S: Final = 0.1
-
-# After this time without an answer to a look-up, another resolver is asked.
-_ANSWER_S: Final = 3.0
 
 # In this time a gateway has said what became of a connection or a request, also to a silent origin.
 _ORIGIN_S: Final = 90.0
@@ -225,11 +223,11 @@ class GatewayLink:
     async def ask(self, message: bytes) -> bytes:
         """Return the answer of the gateway's resolver to a DNS message. GatewayUnreachableError."""
         try:
-            async with asyncio.timeout(_ANSWER_S):
+            async with asyncio.timeout(ASKED_S):
                 async with asyncio.timeout(_NAME_PATIENCE_S):
                     streams = await self._session()
                     await self._answering(streams)
-                with self._question(streams, message, _ANSWER_S) as answered:
+                with self._question(streams, message, ASKED_S) as answered:
                     while not (await asyncio.wait({answered}, timeout=_NAME_PATIENCE_S))[0]:
                         if not _speaks(streams):
                             raise GatewayUnreachableError("nothing is heard of it")
@@ -237,7 +235,7 @@ class GatewayLink:
         except TimeoutError:
             raise GatewayUnreachableError("no answer in time") from None
 
-    async def ask_share(self, message: bytes, within_s: float = _ANSWER_S) -> bytes:
+    async def ask_share(self, message: bytes, within_s: float = ASKED_S) -> bytes:
         """Return the gateway's answer about shared bandwidth. GatewayUnreachableError."""
         try:
             async with asyncio.timeout(within_s):

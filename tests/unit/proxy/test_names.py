@@ -15,12 +15,14 @@ from cedos.host.monitor import dns_message
 from cedos.host.monitor.resolvers import search_domains
 from cedos.kernel.socket_owners import UNKNOWN, SocketOwners
 from cedos.proxy import names
+from cedos.proxy.gateway import gateway_session
 from cedos.proxy.gateway.gateway_session import NameService
 from cedos.proxy.local import name_stub
 from cedos.proxy.local.direct import RuleBook
 from cedos.proxy.local.gateway_link import GatewayUnreachableError
 from cedos.proxy.local.name_stub import KnownNames, NameStub
 from cedos.proxy.names import (
+    SERVER_FAILED,
     NobodyAnswersError,
     Resolver,
     answers,
@@ -195,6 +197,19 @@ async def test_a_gateway_answers_within_limits(loopback_resolver):
     service.answer(b"a", GatewayQuestion(11, asks("far.test")), say)
     await asyncio.sleep(0.3)
     assert said[3:] == [GatewayAnswer(11, tells(asks("far.test")))]
+    service.close()
+
+
+async def test_a_gateway_asks_no_longer_than_the_client_waits(loopback_resolver, monkeypatch):
+    """With three resolvers it asked for six seconds: dead names held all places of a client."""
+    monkeypatch.setattr(gateway_session, "ASKED_S", 0.1)
+    loopback_resolver.udp = lambda _message: None
+    service = NameService(Resolver(lambda: [loopback_resolver.server] * 3), most=1)
+    said = []
+    service.answer(b"a", GatewayQuestion(1, asks("dead.test")), lambda data, _s: said.append(data))
+    await asyncio.sleep(0.5)
+    assert len(said) == 1
+    assert error_of(parse_packet(said[0]).message) == SERVER_FAILED
     service.close()
 
 
