@@ -90,6 +90,18 @@ class Slots:
         return slot
 
 
+class _Question(asyncio.Lock):
+    """The questions to an origin about one URL of a client, one after the other.
+
+    Attributes:
+        ended: how many have ended.
+        failure: why the last one failed; "": it did not.
+        for_one: the answer to the last one is its own transfer's only.
+    """
+
+    ended, failure, for_one = 0, "", False
+
+
 class ObjectFetcher:
     """The fetching of objects from origins for all clients; `close` ends it."""
 
@@ -101,7 +113,7 @@ class ObjectFetcher:
     ) -> None:
         self.store, self._origins = store, OriginClient(refused, look_up)
         # Who asks for the same URL of a client waits for the first one's answer.
-        self._asking: WeakValueDictionary[tuple[str, URL], asyncio.Lock] = WeakValueDictionary()
+        self._asking: WeakValueDictionary[tuple[str, URL], _Question] = WeakValueDictionary()
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
 
@@ -133,14 +145,31 @@ class ObjectFetcher:
 
     async def _ask(self, client: str, url: URL) -> _Ways:
         """Ask the origin, if what is here, or on its way, is no answer."""
-        async with self._asking.setdefault((client, url), asyncio.Lock()):
+        question = self._asking.setdefault((client, url), _Question())
+        before = question.ended
+        async with question:
+            waited = question.ended > before
+            if waited and question.failure:
+                raise TransferError(question.failure)
             for each in self.store.of_url(client, str(url)):
-                if not (each.whole or each.failed):
+                if each.record.reusable and not (each.whole or each.failed):
                     return each
             kept = self._kept(client, url)
             if kept is not None and is_fresh(kept.record, time.time()):
                 return kept
-            return await self._asked(client, url, kept)
+            if not (waited and question.for_one):
+                question.failure, question.for_one = "", False
+                try:
+                    way = await self._asked(client, url, kept)
+                    question.for_one = isinstance(way, StoredObject) and not way.record.reusable
+                except TransferError as error:
+                    question.failure = str(error)
+                    raise
+                finally:
+                    question.ended += 1
+                return way
+        # The origin answers each with what is its own: nobody waits for the others' answers.
+        return await self._asked(client, url, kept)
 
     async def _asked(self, client: str, url: URL, kept: StoredObject | None) -> _Ways:
         with ExitStack() as taken:

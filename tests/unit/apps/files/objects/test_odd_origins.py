@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cedos import web
 from cedos.apps.files.objects.object_fetcher import ObjectFetcher
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.errors import TransferError
@@ -118,3 +119,91 @@ def test_any_head_is_an_object_or_a_transfer_error(tmp_path_factory, status, rea
     except TransferError as error:
         if "cannot be used" in str(error):  # it was not parsed in its place
             raise
+
+
+@asynccontextmanager
+async def fetching_of(folder, serve):
+    """Yield a function that fetches a URL of a server that serves so, and returns its whole body."""
+    fetcher = ObjectFetcher(ObjectStore(folder, 1 << 30), lambda _address, _port: "", look_up)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+
+    async def fetch():
+        found = await fetcher.find(CLIENT, url, "")
+        with found.path.open("rb") as opened:
+            await found.beyond(await found.known_size())
+            return opened.read()
+
+    try:
+        async with asyncio.timeout(30):
+            yield fetch
+    finally:
+        await fetcher.close()
+        server.close()
+
+
+@pytest.mark.parametrize(
+    "field", [b"Cache-Control: no-store", b"Cache-Control: private", b"Set-Cookie: a=b"]
+)
+async def test_what_is_on_its_way_to_one_only_answers_no_later_one(tmp_path, field):
+    asked, go_on = [], asyncio.Event()
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        asked.append(b"%d" % len(asked))
+        writer.write(b"HTTP/1.1 200 OK\r\n" + field + b"\r\nContent-Length: 1\r\n\r\n")
+        body = asked[-1]
+        await go_on.wait()
+        writer.write(body)
+        writer.close()
+
+    async with fetching_of(tmp_path, serve) as fetch:
+        tasks = [asyncio.create_task(fetch())]
+        while not asked:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        tasks.append(asyncio.create_task(fetch()))
+        await asyncio.sleep(0.2)
+        go_on.set()
+        assert await asyncio.gather(*tasks) == [b"0", b"1"]
+
+
+async def test_who_waits_for_what_is_for_one_only_asks_beside_the_others(tmp_path):
+    """Nobody waits for one answer after the other."""
+    asked = []
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        asked.append(b"%d" % len(asked))
+        body = asked[-1]
+        await asyncio.sleep(0.5)
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 1\r\n\r\n" + body
+        )
+        writer.close()
+
+    async with fetching_of(tmp_path, serve) as fetch:
+        begun_s = asyncio.get_running_loop().time()
+        got = await asyncio.gather(*(fetch() for _ in range(5)))
+        assert sorted(got) == [b"%d" % number for number in range(5)]
+        assert asyncio.get_running_loop().time() - begun_s < 1.8  # one after the other: 2.5 s
+
+
+async def test_who_waited_for_a_question_that_failed_gets_its_failure(tmp_path, monkeypatch):
+    """Of N requests for one URL of a silent origin the last one waited N times as long."""
+    monkeypatch.setattr(web, "SILENCE_S", 0.5)
+    asked = []
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        asked.append(1)
+        if len(asked) == 1:
+            await reader.read()
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1")
+        writer.close()
+
+    async with fetching_of(tmp_path, serve) as fetch:
+        got = await asyncio.gather(*(fetch() for _ in range(6)), return_exceptions=True)
+        assert {str(each) for each in got} == {"127.0.0.1 cannot be asked: no answer in time"}
+        assert len(asked) == 1
+        assert await fetch() == b"1"  # a later one asks anew
