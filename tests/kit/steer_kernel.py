@@ -222,6 +222,7 @@ class MemoryKernel:
                 or (rule.destination and remote not in rule.destination)
                 or (rule.interface and rule.interface != interface)
                 or (rule.local and forwarded)
+                or rule.arrival  # of what comes in, none is asked for
                 or (rule.port is not None and rule.port != port)
                 or (rule.source_port is not None and rule.source_port != source_port)
                 or (rule.protocol is not None and rule.protocol != protocol)

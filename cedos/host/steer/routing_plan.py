@@ -223,6 +223,10 @@ def plan(
             if network.leads_out(version):
                 routes.add(_default_route(network, version, metrics or {}, ruled=ruled))
                 rules.add(Rule(version, Preference.INTERFACE, table, interface=network.interface))
+                if version == 6 and network.translator is not None:
+                    # A network may announce a route to the addresses into which IPv4's are translated.
+                    came = network.translator.interface
+                    rules.add(Rule(6, Preference.PAST_ANNOUNCED, table, arrival=came))
             elif network.carries(version) and (translator := network.translator) is not None:
                 own = [each.ip for each in translator.addresses if each.version == version]
                 source = own[0] if ruled and own else None

@@ -16,6 +16,7 @@ from cedos.host.steer.routing_plan import (
     LAST_PREFERENCE,
     REFUSING_TABLE,
     Destination,
+    Preference,
     plan,
     table_of,
 )
@@ -226,6 +227,10 @@ def test_ipv4_goes_into_the_translator_of_the_default(world, routing, metric):
     assert (world.carrier(4), world.carrier(6)) == ("lte0", "lte0")
     # What lives stays where it is.
     assert world.carrier(4, local="192.0.0.1") == "clat"
+    # No route that a network announces draws what comes out of it.
+    (rule,) = [each for each in world.kernel.own if each.arrival == "clat"]
+    assert (rule.version, rule.table) == (6, table_of(world.wlan0))
+    assert rule.preference < Preference.SPECIFIC
 
 
 def _without_ipv6(network):
