@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from cedos.host.monitor.dns_message import asked, parse
+from cedos.host.monitor.dns_message import answered, asked
 from cedos.host.monitor.resolvers import RESOLV_CONF, resolv_conf
 from cedos.kernel.interface_socket import receive
 
@@ -62,8 +62,11 @@ def numbered(message: bytes, number: int) -> bytes:
 
 
 def answers(message: bytes, question: AskedName, number: int) -> bool:
-    """Tell whether a message is an answer to a question that was sent under `number`."""
-    reply = parse(message)
+    """Tell whether a message is an answer to a question that was sent under `number`.
+
+    Its records are not read: those of one answer may be thousands, and the asker reads them.
+    """
+    reply = answered(message)
     return reply is not None and (reply.number, reply.name, reply.kind) == (
         number,
         question.name,

@@ -239,7 +239,9 @@ class AnswerWatch:
         asked = self._questions[key.protocol].get((key, reply.number))
         return asked == (reply.name, reply.kind)
 
-    def _mistaken(self, key: FlowKey, message: bytes) -> list[DnsReply] | None:
+    def _mistaken(
+        self, key: FlowKey, message: bytes, reply: DnsReply | None
+    ) -> list[DnsReply] | None:
         """Return what programs may take a message for that is no answer to the question of its number.
 
         Some look neither at the bit of answers nor, over TCP, at the name. None: its question is unknown,
@@ -249,7 +251,6 @@ class AnswerWatch:
             return []
         number = int.from_bytes(message[:2], "big")
         asked = self._questions[key.protocol].get((key, number))
-        reply = dns.parse(message)
         if asked is None:  # others may be a VPN's
             return None if reply is None and self.trusted(key.remote) else []
         if reply is None:
@@ -382,14 +383,15 @@ class AnswerWatch:
                 return
             messages = read
         mistaken: list[DnsReply] = []
-        for each in messages:
-            if (found := self._mistaken(key, each)) is None:
+        parsed = [(each, dns.parse(each)) for each in messages]
+        for each, reply in parsed:
+            if (found := self._mistaken(key, each, reply)) is None:
                 if before is not None:
                     self._streams.restore(key, before)
                 self._decide(number, passes=False)
                 return
             mistaken += found
-        replies = tuple(filter(None, map(dns.parse, messages)))
+        replies = tuple(reply for _, reply in parsed if reply)
         if not replies and not mistaken:
             self._decide(number, passes=True)
             return

@@ -247,7 +247,7 @@ class LookupWatch:
             return
         number = int.from_bytes(payload[:2], "big")
         if not packet.outgoing:
-            reply = dns.parse(payload)
+            reply = dns.answered(payload)
             failed = reply is not None and reply.code in dns.FAILURES
             self._post(LookupAnswered(key, number, failed))
         elif (asked := dns.asked(payload)) is not None and not is_local(asked[0]):
@@ -335,7 +335,7 @@ async def _asked_of(network: Network, resolver: Address, question: bytes) -> byt
 
 def is_refusal(answer: bytes) -> bool:
     """Return whether an answer refuses: the name may exist in the silent network alone."""
-    reply = dns.parse(answer)
+    reply = dns.answered(answer)
     return reply is None or reply.code != dns.NO_ERROR
 
 

@@ -8,7 +8,7 @@ The messages in TCP streams of answers, each behind its length (RFC 1035, 4.2.2)
 
 import struct
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from ipaddress import ip_network
 from typing import Final
@@ -36,6 +36,9 @@ _MAX_LABEL, _MAX_NAME = 63, 253
 # The most names to which the records of an answer lead, for the name asked for or not, and with SRV: a
 # resolver follows some 16 aliases. What has more is not read.
 _MOST_LED, _MOST_SERVERS = 16, 64
+# The most that is read of an answer, which is not read if it has more, or more than bytes: each record,
+# label, pointer and address counts, and what is told of each name. (64 KiB of it stopped all for 0.2 s.)
+_MOST_STEPS: Final = 4096
 _ANY: Final = 255
 # Where the target begins in records. That of a service is what programs look up next (RFC 2782).
 _TARGETS: Final = {_CNAME: 0, _SRV: 6, _SVCB: 2, _HTTPS: 2}
@@ -111,32 +114,42 @@ def failure(question: bytes) -> bytes:
     return _HEADER.pack(number, code, 1, 0, 0, 0) + question[_HEADER.size : end + _QUESTION.size]
 
 
-def parse(data: bytes) -> DnsReply | None:
-    """Return the response in a datagram.
+def answered(data: bytes) -> DnsReply | None:
+    """Return the response in a datagram without its records, which are not looked at.
 
-    None: it is no response to one question, or not all of its records can be read.
+    None: it is no response to one question.
     """
     if len(data) < _HEADER.size:
         return None
-    number, flags, questions, answers, _, _ = _HEADER.unpack_from(data)
+    number, flags, questions, *_ = _HEADER.unpack_from(data)
     if not flags & _RESPONSE or questions != 1:
         return None
     name = _name(data, _HEADER.size)
     if name is None or name[1] + _QUESTION.size > len(data):
         return None
     kind, _ = _QUESTION.unpack_from(data, name[1])
-    records = _Records(kind)
-    if not records.read(data, name[1] + _QUESTION.size, answers):
+    return DnsReply(number, flags & _CODE, bool(flags & _TRUNCATED), name[0], kind)
+
+
+def parse(data: bytes) -> DnsReply | None:
+    """Return the response in a datagram.
+
+    None: it is no response to one question, or has records that cannot be read, or too many.
+    """
+    if (reply := answered(data)) is None:
         return None
-    return DnsReply(
-        number,
-        flags & _CODE,
-        bool(flags & _TRUNCATED),
-        name[0],
-        kind,
-        tuple(records.addresses),
-        tuple(records.aliases),
-        records.owners(name[0]),
+    _, end = _name(data, _HEADER.size) or ("", _HEADER.size)
+    records = _Records(data, reply.kind)
+    if not records.read(end + _QUESTION.size, _HEADER.unpack_from(data)[3]):
+        return None
+    owners = records.owners(reply.name)
+    if records.names.left <= 0:
+        return None
+    return replace(
+        reply,
+        addresses=tuple(records.addresses),
+        aliases=tuple(records.aliases),
+        owners=owners,
     )
 
 
@@ -164,53 +177,83 @@ def _name(data: bytes, offset: int) -> tuple[str, int] | None:
 
 def _whole_name(data: bytes, offset: int) -> str | None:
     """Return the name at `offset` with what its pointers lead to, each of them further back."""
-    labels: list[str] = []
-    length = jumps = 0
-    first = offset
-    while offset < len(data) and length <= _MAX_NAME and jumps <= _MOST_JUMPS:
-        size = data[offset]
-        if size >= _POINTER:
-            jumps += 1
-            target = int.from_bytes(data[offset : offset + 2], "big") & 0x3FFF
-            if target >= first:
-                return None
-            offset = first = target
-            continue
-        if not size:
-            return ".".join(labels)
-        label = data[offset + 1 : offset + 1 + size]
-        labels.append(label.decode("latin-1").lower())
-        length += size + 1
-        offset += size + 1
-    return None
+    found = _Names(data).at(offset)
+    return found[0] if found else None
+
+
+class _Names:
+    """The names of a message, each of which is decoded once.
+
+    Attributes:
+        left: the steps that may still be made.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.left = min(_MOST_STEPS, len(data))
+        self._data = data
+        # By offset the name, its length in bytes, and the pointers on the way.
+        self._known: dict[int, tuple[str, int, int]] = {}
+
+    def at(self, offset: int, jumps: int = _MOST_JUMPS) -> tuple[str, int, int] | None:
+        """Return a name, its length in bytes, and the number of its pointers, each to further back."""
+        if (known := self._known.get(offset)) is not None:
+            return known
+        data, at = self._data, offset
+        labels: list[str] = []
+        while at < len(data) and at - offset <= _MAX_NAME and self.left > 0:
+            self.left -= 1
+            size = data[at]
+            if not size:
+                found = ".".join(labels), at - offset, 0
+                break
+            if size >= _POINTER:
+                target = int.from_bytes(data[at : at + 2], "big") & 0x3FFF
+                rest = self.at(target, jumps - 1) if target < offset and jumps else None
+                if rest is None:
+                    return None
+                name = ".".join((*labels, rest[0])) if rest[0] else ".".join(labels)
+                found = name, at - offset + rest[1], rest[2] + 1
+                break
+            labels.append(data[at + 1 : at + 1 + size].decode("latin-1").lower())
+            at += size + 1
+        else:
+            return None
+        if found[1] > _MAX_NAME or found[2] > jumps:
+            return None
+        self._known[offset] = found
+        return found
 
 
 class _Records:
     """The contents of the records of an answer to a question of this kind.
 
     Attributes:
+        names: where their names are read.
         addresses: all of them; a program may use each.
         aliases: all names that something leads to.
     """
 
-    def __init__(self, kind: int) -> None:
-        self._kind = kind
+    def __init__(self, data: bytes, kind: int) -> None:
+        self._data, self._kind = data, kind
+        self.names = _Names(data)
         self.addresses: list[Address] = []
         self.aliases: dict[str, None] = {}
         # By owner; what a program takes for a record and others do not has none.
         self._addresses: dict[str, list[Address]] = {}
-        self._aliases: dict[str, list[str]] = {}
+        self._aliases: dict[str, dict[str, None]] = {}
 
-    def read(self, data: bytes, offset: int, count: int) -> bool:
+    def read(self, offset: int, count: int) -> bool:
         """Read so many records; return whether that can be done.
 
         musl's programs take an address of any class, and see only the last byte of a record's kind.
         """
+        data = self._data
         for _ in range(count):
+            self.names.left -= 1
             name = _name(data, offset)
             if name is None or name[1] + _RECORD.size > len(data):
                 return False
-            owner = _whole_name(data, offset)
+            owner = self._name(offset)
             kind, family, _, length = _RECORD.unpack_from(data, name[1])
             offset = name[1] + _RECORD.size + length
             octets = data[offset - length : offset]
@@ -220,15 +263,20 @@ class _Records:
                 honest = family == _IN and kind in (A, AAAA)
                 self._note_addresses(owner if honest else None, [address(octets)])
             elif family == _IN and kind in _TARGETS and length >= _TARGETS[kind]:
+                self.names.left -= length // 4 if kind in (_SVCB, _HTTPS) else 0
+                if self.names.left <= 0:
+                    return False
                 hints = _hints(octets) if kind in (_SVCB, _HTTPS) else []
-                alias = _whole_name(data, offset - length + _TARGETS[kind])
+                alias = self._name(offset - length + _TARGETS[kind])
                 if hints is None or alias is None:  # programs may read it all the same
                     return False
                 self._note_addresses(owner, hints)
                 if alias and (kind == _CNAME or self._kind in (kind, _ANY)):
                     self.aliases[alias] = None
                     if owner is not None:
-                        self._aliases.setdefault(owner, []).append(alias)
+                        self._aliases.setdefault(owner, {})[alias] = None
+            if self.names.left <= 0:
+                return False
         return len(self.aliases) <= (_MOST_SERVERS if self._kind == _SRV else _MOST_LED)
 
     def owners(self, asked: str) -> tuple[RecordOwner, ...]:
@@ -240,12 +288,23 @@ class _Records:
         found = []
         for name in self.aliases:
             led = self._led(name)
+            self.names.left -= sum(
+                1 + len(self._addresses.get(one, ())) + len(self._aliases.get(one, ()))
+                for one in led
+            )
+            if self.names.left <= 0:
+                return ()
             own = [each for one in led for each in self._addresses.get(one, ())]
             if name != asked and (own or len(led) > 1):
                 found.append(RecordOwner(name, tuple(dict.fromkeys(own)), tuple(led[1:])))
         return tuple(found)
 
+    def _name(self, offset: int) -> str | None:
+        found = self.names.at(offset)
+        return found[0] if found else None
+
     def _note_addresses(self, owner: str | None, addresses: list[Address]) -> None:
+        self.names.left -= len(addresses)
         self.addresses += addresses
         if owner is not None and addresses:
             self._addresses.setdefault(owner, []).extend(addresses)

@@ -194,21 +194,22 @@ class NameStub:
             return found if code == NO_SUCH_NAME and error_of(here) else here
         # An alias of a ruled name (or what does not tell that) is asked for here again: so the daemon
         # hears of its addresses, and leads them.
-        reply = parse(found)
-        if (
-            self._fails_open
-            and self._rules.stands
-            and (reply is None or any(map(self._rules.names, reply.aliases)))
-        ):
-            return await self._ruled(message, question, user)
+        if self._fails_open and self._rules.stands:
+            reply = parse(found)
+            if reply is None or any(map(self._rules.names, reply.aliases)):
+                return await self._ruled(message, question, user)
         return found
 
     async def _ruled(self, message: bytes, question: AskedName, user: int) -> bytes:
-        """Ask this host's own resolvers, and put what the answer leads to under the name's rule."""
+        """Ask this host's own resolvers, and put what the answer leads to under the name's rule.
+
+        Where that cannot be read, or is too much, the program gets a failure.
+        """
         found = await self._here(message, question, user)
-        if (reply := parse(found)) is not None:
-            for each in reply.names:
-                self._rules.learn(each.name, (*each.addresses, *each.aliases), user)
+        if (reply := parse(found)) is None:
+            return failed(message, question)
+        for each in reply.names:
+            self._rules.learn(each.name, (*each.addresses, *each.aliases), user)
         return found
 
     async def _here(self, message: bytes, question: AskedName, user: int) -> bytes:

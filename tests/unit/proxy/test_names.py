@@ -9,7 +9,7 @@ from ipaddress import ip_address
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kit.waiting import counting_turns
+from kit.waiting import counting_turns, lines_of
 
 from cedos.host.monitor import dns_message
 from cedos.host.monitor.resolvers import search_domains
@@ -124,6 +124,15 @@ def test_answers_of_our_own_are_answers(tail):
         assert answers(own, asked, 7)
         assert len(own) == asked.ends
     assert error_of(failed(message, asked)) == names.SERVER_FAILED
+
+
+def test_who_passes_an_answer_on_reads_no_records():
+    """Read the question alone: 64 answers with 4,000 records stopped a gateway for 5 s."""
+    message = asks(".".join("a" * 126))
+    whole = tells(message, records=4000)
+    assert lines_of(lambda: answers(whole, question(message), 7)) < 5000
+    assert answers(whole[:-1], question(message), 7), "the asker finds that it was cut"
+    assert not answers(whole, question(message), 8)
 
 
 def test_who_is_asked(tmp_path):
@@ -411,6 +420,23 @@ def tells_alias(message, target):
     end = message.index(b"\0", 12) + 5
     records = plain[end:].replace(b"\xc0\x0c", name)
     return plain[:6] + (3).to_bytes(2) + plain[8:end] + alias + records
+
+
+@pytest.mark.parametrize("records", [5000, 1])
+async def test_what_is_too_much_to_read_is_no_answer_for_a_ruled_name(loopback_resolver, records):
+    """Let the program have none: its connection would be under no rule."""
+    rules = Ruled()
+    loopback_resolver.udp = lambda asked: tells(asked, cut=True, records=0)
+    loopback_resolver.tcp = lambda asked: tells(asked, records=records)[
+        : 65_000 if records > 1 else -1
+    ]
+    known = KnownNames()
+    one = stub(Link(), loopback_resolver, rules=rules, known=known)
+    answer = await found(one, "eu.updates.test")
+    assert (error_of(answer), rules.learnt) == (names.SERVER_FAILED, [])
+    assert count(await found(one, "printer.local")) == records
+    assert known.name_of("192.0.2.1") is None
+    await one.close()
 
 
 @pytest.mark.parametrize("fails_open", [True, False])

@@ -96,10 +96,13 @@ async def test_what_cannot_be_read_is_told_with_the_name_that_was_asked_for(watc
     assert told == AnswersRead(1, (), (), (DnsReply(7, 0, False, "zone.example", dns.A),))
     watch.asks("zone.example")
     assert watch.comes(2, whole[:2] + b"\x83\x80" + whole[4:-1]).mistaken == told.mistaken
+    head = whole[:2] + b"\x81\x80\0\1" + (4000).to_bytes(2) + bytes(4)
+    many = head + whole[12:-16] + whole[-16:] * 4000
+    assert watch.comes(3, many).mistaken == told.mistaken, "it is too much to read"
     odd = dns.question(7, "x.zone.example").replace(b"\1x", b"\2\xc3\xbc")
     watch.on_captured(CapturedPacket(FlowKey(LOCAL, 4000, OWN, 53, "udp"), True, odd))
     content = odd[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + odd[12:] + whole[-16:]
-    assert [each.name for each in watch.comes(3, content).mistaken] == ["\xe3\xbc.zone.example"]
+    assert [each.name for each in watch.comes(4, content).mistaken] == ["\xe3\xbc.zone.example"]
     assert watch.passed == {}
 
 

@@ -3,11 +3,13 @@
 import asyncio
 import struct
 from dataclasses import replace
+from functools import partial
 from ipaddress import ip_address, ip_interface
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.waiting import lines_of
 
 from cedos.host.monitor import dns_message, resolvers
 from cedos.host.monitor.dns_message import (
@@ -142,6 +144,55 @@ def test_records_that_not_all_programs_read_alike_are_no_answer(owner):
     assert told(1, b"\xc0\x0c" + record[len(owner) :]) is not None
     assert told(1, record) is None
     assert told(1, b"\xc0\x0c" + record[len(owner) : -1]) is None, "it is cut off"
+
+
+def record(owner, kind, data):
+    return owner + struct.pack("!HHIH", kind, 1, 60, len(data)) + data
+
+
+LONG_NAME, ASKED_NAME = b"\1a" * 126 + b"\0", b"\xc0\x0c"
+SERVER = struct.pack("!3H", 1, 1, 1)
+CHAIN = [record(b"\2%02d\0" % at, 5, b"\2%02d\0" % (at + 1)) for at in range(10, 73)]
+COSTLY = {
+    "addresses": (1, record(ASKED_NAME, 1, b"\7\7\7\7")),
+    "texts": (16, record(ASKED_NAME, 16, b"")),
+    "aliases": (5, record(ASKED_NAME, 5, ASKED_NAME)),
+    "servers": (33, record(ASKED_NAME, 33, SERVER + ASKED_NAME)),
+    "services": (65, record(ASKED_NAME, 65, bytes(3))),
+    "hints": (65, record(ASKED_NAME, 65, bytes(3) + struct.pack("!HH", 4, 64_000) + bytes(64_000))),
+    "names spelt out": (1, record(LONG_NAME, 5, LONG_NAME)),
+}
+
+
+@pytest.mark.parametrize("what", COSTLY)
+def test_no_answer_takes_many_steps(what):
+    """Read 4,096 at most of it: one of 64 KiB to a question of 100 bytes took 0.2 s of a processor."""
+    kind, one = COSTLY[what]
+    head = LONG_NAME + struct.pack("!HH", kind, 1)
+    count = (65_500 - 12 - len(head)) // len(one)
+    message = struct.pack("!6H", 7, 0x8180, 1, count, 0, 0) + head + one * count
+    assert lines_of(lambda: parse(message)) < 4096 * 30
+    assert parse(message) is None
+    assert dns_message.answered(message).kind == kind
+    assert lines_of(lambda: dns_message.answered(message)) < 2000
+
+
+def test_an_answer_takes_no_more_steps_than_it_has_bytes():
+    """Count what is told of each name: of 64 aliases in a row each has all addresses at the end."""
+    first = record(ASKED_NAME, 33, SERVER + b"\00210\0")
+    last = record(b"\00273\0", 1, b"\7\7\7\7")
+    for many in (1, 1000):
+        records = first + b"".join(CHAIN) + last * many
+        assert told(33, records, 64 + many) is None
+        lines = lines_of(partial(told, 33, records, 64 + many))
+        assert lines < 15 * min(len(records), 4096)
+    records = first + b"".join(CHAIN[:5]) + last.replace(b"73", b"15") * 9
+    assert len(told(33, records, 15).owners) == 6
+
+
+def test_answers_with_a_thousand_addresses_are_read():
+    records = b"".join(record(ASKED_NAME, 1, struct.pack("!I", at)) for at in range(1, 1001))
+    assert len(told(1, records, 1000).addresses) == 1000
 
 
 LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20)
