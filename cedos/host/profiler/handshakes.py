@@ -22,6 +22,7 @@ VERSION_1, VERSION_2 = 0x00000001, 0x6B3343CF
 _MAX_CONNECTION_ID_BYTES = 20
 _MAX_PACKETS = 8  # in one datagram, or in several that offload has not yet split
 _MAX_TRIES = 48  # decryptions for one flow
+_MAX_FRAMES = 256  # that are read of a packet; Chromium's has some thirty
 _MAX_ATTEMPTS = 4  # of the client: after a retry, a version negotiation
 _SAMPLE_BYTES = 16
 _PADDING, _PING, _ACK, _ACK_ECN, _CRYPTO = 0x00, 0x01, 0x02, 0x03, 0x06
@@ -164,7 +165,9 @@ def crypto_frames(frames: bytes) -> Iterator[tuple[int, bytes]]:
     """Offset and bytes of the CRYPTO frames of an Initial packet, as far as it makes sense."""
     at = 0
     try:
-        while at < len(frames):
+        for _ in range(_MAX_FRAMES):
+            if at >= len(frames):
+                return
             kind = frames[at]
             if kind == _PADDING:
                 at = len(frames) - len(frames[at:].lstrip(b"\0"))

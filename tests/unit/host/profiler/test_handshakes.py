@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from hypothesis import given
 from hypothesis import strategies as st
+from kit.waiting import lines_of
 
 from cedos.host.profiler import handshakes
 from cedos.host.profiler.capture import SNAP_BYTES, program
@@ -214,6 +215,13 @@ def test_work_is_bounded(monkeypatch):
 def test_garbage_behind_the_encryption_never_raises(frames):
     read([packet(frames.ljust(30, b"\0"))])
     assert all(0 <= offset < MAX_BYTES for offset, _ in crypto_frames(frames))
+
+
+@pytest.mark.parametrize("frame", [b"\6\0\0", b"\6\x41\1\1x"])
+def test_a_packet_of_tiny_frames_is_read_in_part(frame):
+    """Read 256 of them: all those of a packet of 4 KB took 6 ms."""
+    most = packet(frame * (4000 // len(frame)))
+    assert lines_of(lambda: InitialReader().feed(most)) < 256 * 100
 
 
 @given(st.integers(0, 1199), st.integers(1, 255))
