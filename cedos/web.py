@@ -10,6 +10,7 @@ import re
 import socket
 import ssl
 import time
+import zlib
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import suppress
 from contextvars import ContextVar
@@ -26,7 +27,7 @@ from aiohttp.http import HttpProcessingError
 from yarl import URL
 
 from cedos import tls_client
-from cedos.errors import TransferError
+from cedos.errors import TransferError, WebError
 from cedos.global_unicast import is_global, meanings, within
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.kernel.policy_routing import DELIVERED_HERE, route_type
@@ -50,6 +51,9 @@ _MOST_HEAD_BYTES: Final = 1 << 20
 _MOST_FRAMING_BYTES: Final = 1 << 16
 _FRAMING_OF_BYTE: Final = 5
 _LONGEST_PLACE: Final = 8_192
+_GROWTH: Final = 10  # no recording is compressed further
+_GZIP: Final = b"\x1f\x8b"
+_SMALL_BYTES: Final = 1 << 20
 # The limits of a name (RFC 1035, 2.3.4), and of the letters in one that is not ASCII: each takes 11 us.
 _LONGEST_NAME, _LONGEST_LABEL, _MOST_LETTERS = 253, 63, 100
 _AUTHORITY: Final = re.compile(r"[^/?#]*//(?:[^/?#]*@)?([^/?#]*)")
@@ -435,6 +439,12 @@ class AnswerHead:
         return _number(self.field(hdrs.CONTENT_LENGTH))
 
     @property
+    def encoding(self) -> str:
+        """The body's coding, in lower-case letters; empty: it has none."""
+        coding = self.field(hdrs.CONTENT_ENCODING).strip().lower()
+        return "" if coding == "identity" else coding
+
+    @property
     def part(self) -> tuple[int, int] | None:
         """The first byte of a part, and the size of the whole; None: it is no part of known bytes."""
         unit, _, rest = self.field(hdrs.CONTENT_RANGE).partition(" ")
@@ -451,9 +461,9 @@ class AnswerHead:
         """
         name = hdrs.ETAG if date(version) is None else hdrs.LAST_MODIFIED
         same = not version or self.field(name) in ("", version)
-        whole = self.field(hdrs.CONTENT_ENCODING).strip().lower() in ("", "identity")
         first, total = self.part or (-1, 0)
-        return self.status == 206 and first == have and size in (None, total) and same and whole
+        right = first == have and size in (None, total) and same
+        return self.status == 206 and right and not self.encoding
 
     @property
     def validator(self) -> str:
@@ -466,6 +476,51 @@ class AnswerHead:
             if (seconds := date(self.field(name))) is not None:
                 return seconds
         return time.time()
+
+
+async def decoded(
+    head: AnswerHead,
+    answer: aiohttp.ClientResponse,
+    most_bytes: int,
+    growth: int = _GROWTH,
+    least_bytes: Callable[[], int] = lambda: LEAST_BYTES,
+) -> AsyncIterator[bytes]:
+    """Yield a body, decoded where a server encodes it; it may grow `growth` times by that.
+
+    WebError: another attempt may succeed. TransferError: none will. TimeoutError: as of `blocks`.
+    """
+    if not head.encoding:
+        async for block in blocks(answer, most_bytes, least_bytes):
+            yield block
+        return
+    if head.encoding not in ("gzip", "x-gzip", "deflate"):
+        raise TransferError(
+            f"the body is encoded as {head.encoding[:20]}, which nothing here reads"
+        )
+    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of both kinds
+    came, made, rest = 0, 0, b""
+    try:
+        async for block in blocks(answer, most_bytes, least_bytes):
+            came, rest = came + len(block), rest + block
+            while rest and (not decoder.eof or rest.startswith(_GZIP)):
+                if decoder.eof:  # gzip may have several members (RFC 1952, 2.2)
+                    decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
+                data = decoder.decompress(rest, most_bytes)
+                rest = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
+                made += len(data)
+                if made > _SMALL_BYTES + growth * came:
+                    raise TransferError("the body is compressed beyond all measure")
+                yield data
+            if decoder.eof and not _GZIP.startswith(rest):
+                break  # what follows is no part of it, and may have no end
+            # Blocks may be empty, without end; honest ones are hardly larger than what they hold.
+            if came > _SMALL_BYTES + 2 * made:
+                raise TransferError("the body is encoded into more than it is")
+        yield decoder.flush()
+    except zlib.error as error:
+        raise WebError("the body is no gzip, which the server says that it is") from error
+    if not decoder.eof:
+        raise WebError("the server broke off before the end")
 
 
 def url_of(text: str) -> URL:

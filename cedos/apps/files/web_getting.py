@@ -8,7 +8,6 @@ import asyncio
 import errno
 import socket
 import time
-import zlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -33,8 +32,6 @@ _LARGEST: Final = 1 << 40
 _MOST_REDIRECTS: Final = 10
 _LOOK_UP_S: Final = 1.0
 _LOOK_S: Final = 1.0
-_GZIP: Final = b"\x1f\x8b"
-_GROWTH: Final = 10  # no recording is compressed further
 _SMALL_BYTES: Final = 1 << 20
 # A power failure costs so many bytes of a part at most.
 _SURE_BYTES: Final = 1 << 24
@@ -72,7 +69,7 @@ async def fetch(
     try:
         async with _asked(url, headers, way) as (head, answer):
             size = _begin(head, partial)
-            async for block in _body(head, answer, _GROWTH):
+            async for block in web.decoded(head, answer, _BLOCK_BYTES):
                 partial.write(block)
                 if partial.have > _LARGEST or (size is not None and partial.have > size):
                     raise TransferError("the server sent more than it had announced")
@@ -103,7 +100,7 @@ async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
         async with asyncio.timeout(_WHOLE_S), _asked(url, headers, way) as (head, answer):
             if head.status != 200:
                 raise _refusal(head)
-            async for block in _body(head, answer, most_bytes):
+            async for block in web.decoded(head, answer, _BLOCK_BYTES, most_bytes):
                 data += block
                 # What frames the body is no part of it, but comes over the network as well.
                 if len(data) > most_bytes or way.received_bytes > most_bytes + _SMALL_BYTES:
@@ -168,43 +165,6 @@ async def _while_allowed(way: WebWay) -> AsyncIterator[None]:
             timer.cancel()
 
 
-async def _body(
-    head: AnswerHead, answer: aiohttp.ClientResponse, growth: int
-) -> AsyncIterator[bytes]:
-    """Yield a body, decoded where a server encodes it; it may grow `growth` times by that."""
-    encoding = head.field(hdrs.CONTENT_ENCODING).strip().lower()
-    if encoding in ("", "identity"):
-        async for block in web.blocks(answer, _BLOCK_BYTES):
-            yield block
-        return
-    if encoding not in ("gzip", "x-gzip", "deflate"):
-        raise TransferError(f"the body is encoded as {encoding[:20]}, which nothing here reads")
-    decoder = zlib.decompressobj(zlib.MAX_WBITS | 32)  # of both kinds
-    came, made, rest = 0, 0, b""
-    try:
-        async for block in web.blocks(answer, _BLOCK_BYTES):
-            came, rest = came + len(block), rest + block
-            while rest and (not decoder.eof or rest.startswith(_GZIP)):
-                if decoder.eof:  # gzip may have several members (RFC 1952, 2.2)
-                    decoder = zlib.decompressobj(zlib.MAX_WBITS | 16)
-                data = decoder.decompress(rest, _BLOCK_BYTES)
-                rest = decoder.unused_data if decoder.eof else decoder.unconsumed_tail
-                made += len(data)
-                if made > _SMALL_BYTES + growth * came:
-                    raise TransferError("the body is compressed beyond all measure")
-                yield data
-            if decoder.eof and not _GZIP.startswith(rest):
-                break  # what follows is no part of it, and may have no end
-            # Blocks may be empty, without end; honest ones are hardly larger than what they hold.
-            if came > _SMALL_BYTES + 2 * made:
-                raise TransferError("the body is encoded into more than it is")
-        yield decoder.flush()
-    except zlib.error as error:
-        raise WebError("the body is no gzip, which the server says that it is") from error
-    if not decoder.eof:
-        raise WebError("the server broke off before the end")
-
-
 def _begin(head: AnswerHead, partial: Partial) -> int | None:
     """Prepare the part for an answer's body; return the file's size, None if it is unknown."""
     if head.status == 206:
@@ -218,7 +178,7 @@ def _begin(head: AnswerHead, partial: Partial) -> int | None:
         partial.discard()
     if head.status != 200:
         raise _refusal(head)
-    if head.field(hdrs.CONTENT_ENCODING).strip().lower() not in ("", "identity"):
+    if head.encoding:
         # The body is decoded: neither its length nor its ranges are those of the file.
         partial.begin(0, "", _LARGEST)
         return None

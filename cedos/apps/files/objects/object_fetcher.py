@@ -29,7 +29,8 @@ from cedos.apps.files.objects.origin_client import LookUp, OriginClient, words
 from cedos.apps.files.objects.stored_object import LONGEST_URL, StoredObject
 from cedos.errors import TransferError
 from cedos.logs import BoundLogger, get_logger
-from cedos.web import AGENT, LEAST_BYTES, AnswerHead, blocks, strong_validator
+from cedos.session.io.driver import current
+from cedos.web import AGENT, LEAST_BYTES, AnswerHead, decoded, strong_validator
 
 _BLOCK: Final = 1 << 17
 _MOST_REDIRECTS: Final = 10
@@ -37,6 +38,7 @@ AT_ONCE: Final = 8
 AT_ONCE_OF_ORIGIN: Final = 4
 # While others wait for its end, a request brings so much in `SILENCE_S`, or waits behind them.
 _LEAST_BESIDE_OTHERS: Final = 64 * LEAST_BYTES
+_OF_BODY: Final = ("etag", "last-modified")
 _AGAIN_S: Final = (1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _ASKED: Final[dict[str, str]] = {
     hdrs.ACCEPT: "*/*",
@@ -245,13 +247,15 @@ class ObjectFetcher:
             raise TransferError(f"{url.host} answers {head.says}")
         if kept is not None:
             self.store.remove(client, kept)
-        # Equal strong validators make equal versions.
-        version = ""
-        if validator := head.validator:
+        fields, size, version = kept_fields(head.fields), head.size, ""
+        if head.encoding:
+            # The body is decoded: its size, its ranges and its validators are not the file's.
+            size = None
+            fields = {name: fields[name] for name in fields if name not in _OF_BODY}
+        elif validator := head.validator:  # equal strong ones make equal versions
             version = hashlib.sha256(f"{url}\0{validator}".encode()).hexdigest()[:32]
         found = await self.store.create(
-            client, str(url), version, kept_fields(head.fields),
-            reusable=may_be_reused(head.fields), size=head.size,
+            client, str(url), version, fields, reusable=may_be_reused(head.fields), size=size,
         )  # fmt: skip
         found.record.modified_unix_s = unix_time(head.modified_unix_s)
         return found
@@ -287,7 +291,7 @@ class ObjectFetcher:
                         answer, size = await self._rest(client, url, found, size)
                     async with answer:
                         least_bytes = partial(slots.least_bytes, url)
-                        await self._take(client, found, answer, size, least_bytes)
+                        await self._take(client, url, found, answer, size, least_bytes)
                     break
                 except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
                     # Only a strong validator allows to ask for the rest of the same bytes.
@@ -332,12 +336,16 @@ class ObjectFetcher:
     async def _take(
         self,
         client: str,
+        url: URL,
         found: StoredObject,
         answer: aiohttp.ClientResponse,
         size: int | None,
         least_bytes: Callable[[], int],
     ) -> None:
-        async for block in blocks(answer, _BLOCK, least_bytes):
+        head = AnswerHead.of(url, answer)
+        async for block in decoded(head, answer, _BLOCK, least_bytes=least_bytes):
+            if head.encoding:  # a small part of the body may be much of the file
+                await current().turns.turn(client)
             if found.failed:
                 raise TransferError(found.failed)
             if size is not None and found.have + len(block) > size:

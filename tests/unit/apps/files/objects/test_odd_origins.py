@@ -1,6 +1,8 @@
 """Origins that answer anything: an object or a TransferError comes of it, and no other exception."""
 
 import asyncio
+import gzip
+import zlib
 from contextlib import asynccontextmanager
 
 import pytest
@@ -207,3 +209,47 @@ async def test_who_waited_for_a_question_that_failed_gets_its_failure(tmp_path, 
         assert {str(each) for each in got} == {"127.0.0.1 cannot be asked: no answer in time"}
         assert len(asked) == 1
         assert await fetch() == b"1"  # a later one asks anew
+
+
+@pytest.mark.parametrize(
+    ("coding", "pack"), [(b"gzip", gzip.compress), (b"DEFLATE", zlib.compress)]
+)
+async def test_an_encoded_body_is_decoded(tmp_path, coding, pack):
+    """A gateway stored gzip as the file, where the direct way decoded it."""
+    packed = pack(BODY)
+
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b'HTTP/1.1 200 OK\r\nETag: "1"\r\nContent-Encoding: ' + coding
+            + b"\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+        )  # fmt: skip
+        writer.close()
+
+    async with fetching_of(tmp_path, serve) as fetch:
+        for _ in range(2):
+            assert await fetch() == BODY
+
+
+@pytest.mark.parametrize(
+    ("coding", "body", "why"),
+    [
+        (b"br", BODY, "encoded as br"),
+        (b"gzip", BODY, "is no gzip"),
+        (b"gzip", gzip.compress(BODY)[:-20], "broke off"),
+        (b"gzip", gzip.compress(bytes(50_000_000)), "beyond all measure"),
+    ],
+    ids=["unknown", "no gzip", "cut off", "a bomb"],
+)
+async def test_what_is_wrongly_encoded_is_no_file(tmp_path, coding, body, why):
+    async def serve(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(
+            b"HTTP/1.1 200 OK\r\nContent-Encoding: " + coding
+            + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+        )  # fmt: skip
+        writer.close()
+
+    async with fetching_of(tmp_path, serve) as fetch:
+        with pytest.raises(TransferError, match=why):
+            await fetch()
