@@ -51,9 +51,8 @@ from cedos.errors import SessionError, TransferError
 from cedos.kernel.own_file import to_its_end
 from cedos.logs import get_logger
 from cedos.session import keys
-from cedos.session.io.flow import MOST_PATHS
 from cedos.session.protocol.crypto import host_id
-from cedos.session.protocol.handshake.limits import HandshakeLimits, network_of
+from cedos.session.protocol.handshake.limits import network_of
 
 if TYPE_CHECKING:
     from cedos.session.sockets.connection import Connection
@@ -291,24 +290,13 @@ def _missing_bytes(partial: Partial, request: PutRequest) -> int:
 
 REQUEST_S: Final = 60.0
 _READ_BYTES: Final = 1 << 18
-_OPEN_FILES: Final = 8  # of one session, that are not acknowledged yet
-_MOST_OF_ADDRESS: Final = 2_000
+OPEN_FILES: Final = 8  # of one session, that are not acknowledged yet
 # Of the few threads that list folders and hash files, so many work for one address.
 THREADS_OF_ADDRESS: Final = 2
 # Lists that clients have not taken yet: eight of the largest ones.
 MOST_LISTED_BYTES: Final = 8 * LONGEST_LISTING
 
 log = get_logger("cedos-serve")
-
-
-def host_limits(files: int) -> HandshakeLimits:
-    """Return limits for a process with so many open files: a client can make any number of keys."""
-    usual = HandshakeLimits()
-    return HandshakeLimits(
-        # All sessions of an address have half of the files, those without a network a quarter.
-        flows_per_address=max(min(_MOST_OF_ADDRESS, files // 2 // (MOST_PATHS + _OPEN_FILES)), 1),
-        absent=min(usual.absent, files // 4 // _OPEN_FILES),
-    )
 
 
 class _AddressTurns(asyncio.Semaphore):
@@ -464,7 +452,7 @@ class Serving:
             await self._take(connection, request, who)
             return {}
         # Bound the open files: each stays open until the client has acknowledged its bytes.
-        while len(files) >= _OPEN_FILES:  # a client that asks ahead
+        while len(files) >= OPEN_FILES:  # a client that asks ahead
             await connection.acknowledged(files[0][0])
             _close_old(files, connection.acknowledged_bytes)
         began_s = time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from cedos import logs
-from cedos.apps.files.serving import Serving, Uploads, client_names, host_limits, log
+from cedos.apps.files.serving import OPEN_FILES, Serving, Uploads, client_names, log
 from cedos.apps.files.tree import Tree
 from cedos.commands.console.manual import SIZE, Program
 from cedos.commands.console.render import echo
@@ -29,7 +29,7 @@ from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.known_hosts import shown
 from cedos.session.protocol.crypto import KeyPair, host_id
 from cedos.session.protocol.handshake.limits import HandshakeLimits
-from cedos.session.sockets.listener import open_listening
+from cedos.session.sockets.listener import host_limits, open_listening
 from cedos.session.sockets.sockets import listen as session_listen
 
 
@@ -136,12 +136,13 @@ def command(
             "--writable goes with --clients: any client with this host's key could fill the disk"
         )
     logs.configure(log_level, log_format)
-    files = process_limits.allow()  # one for each connection and file
+    process_limits.allow()  # one for each connection and file
     # Listen before making a file, because listening may fail.
     with contextlib.closing(open_listening(listen)) as listening:
         idle = None if forget else _idle_file(listen, me)
         uploads = keep_free if writable else None
-        asyncio.run(_serve(folder, listening, me, clients, uploads, idle, host_limits(files)))
+        hosts = host_limits(OPEN_FILES)
+        asyncio.run(_serve(folder, listening, me, clients, uploads, idle, hosts))
 
 
 def _idle_file(listen: tuple[str, int], me: KeyPair) -> Path | None:

@@ -42,8 +42,9 @@ class Changed(Protocol):
 class FlowObserver:
     """The observer of an accepting end's flows."""
 
-    # Called with True when the first path has come, False when the last one has gone.
-    presence: Callable[[bool], None] = lambda _present: None
+    # Called with each path, after it is one of the flow's, and once it is none any more.
+    came: Callable[[SessionPath], None] = lambda _path: None
+    went: Callable[[SessionPath], None] = lambda _path: None
     # Called on each activity, at `SessionFlow.active_s`, before the application reads or data leaves;
     # `sends`: data leaves. None: no observer needs it.
     active: Callable[[bool], None] | None = None
@@ -159,8 +160,7 @@ class SessionFlow:
         path.attach(self.core, self._report)
         path.estimator.poll(path.connection, now, at_once=True)
         self.paths[path.path_id] = path
-        if len(self.paths) == 1:
-            self._observer.presence(True)
+        self._observer.came(path)
         self.core.path_up(path.path_id, path.facts, now, path.known)
         until_s = 0.0 if self.dialler else self._resting.until_s(network_of(path.peer))
         if now < until_s:
@@ -217,6 +217,7 @@ class SessionFlow:
     def _lost(self, path: SessionPath, why: str) -> None:
         self._unconfirmed.pop(path.path_id, lambda: None)()
         self.paths.pop(path.path_id, None)
+        self._observer.went(path)
         if (rest := self._rests.pop(path.path_id, None)) is not None:
             rest.cancel()
         # The end that chooses networks keeps the byte counts of its paths.
@@ -232,8 +233,6 @@ class SessionFlow:
         sent_bytes = min(self.core.in_flight_bytes(path.path_id), path.acknowledged_bytes())
         arrived_bytes = self.core.sender.arrived_bytes
         self.core.path_lost(path.path_id, self.driver.now())
-        if not self.paths:
-            self._observer.presence(False)
         self._acted()
         # While draining no path is dialled again.
         if self._draining is not None:

@@ -130,7 +130,7 @@ class SessionPath:
     __slots__ = (
         "_acknowledged_bytes", "_driver", "_host", "_pending", "_reading", "_report",
         "_reported_confirmed", "_reported_opened", "_rest",
-        "_shares", "_shut", "_unsent_bytes", "_writing", "_written_bytes", "channel",
+        "_shut", "_unsent_bytes", "_writing", "_written_bytes", "account", "channel",
         "closed", "connection", "core", "egress", "estimator", "facts", "index", "known", "path_id",
         "peer", "received_bytes",
     )  # fmt: skip
@@ -159,8 +159,10 @@ class SessionPath:
         self.index = index
         self.known = known
         self.peer = peer
-        # With whom the connection shares the event loop's turns; what it has read and not taken yet.
-        self._shares, self._rest = network_of(peer) if peer else "", _NOTHING
+        # All connections with one account share turns of the event loop, and what their sessions hold
+        # counts together. Whoever knows the holders of keys gives each an account.
+        self.account = network_of(peer) if peer else ""
+        self._rest = _NOTHING  # what it has read and not taken yet
         self.path_id = driver.new_path_id()  # unique in this process
         # The session that the connection belongs to, once that is known (`attach`).
         self.core: Session | None = None
@@ -185,16 +187,12 @@ class SessionPath:
         """Exchange records with this session from now on, and give events to `report`."""
         self.core, self._report = core, report
 
-    def share_turns(self, peer: str) -> None:
-        """Share the event loop's turns with this peer's connections, not with those of its address."""
-        self._shares = peer
-
     @property
     def blocked(self) -> bool:
         return bool(self._pending)
 
     def _readable(self) -> None:
-        self._driver.turns.take(self._shares, self._read)
+        self._driver.turns.take(self.account, self._read)
 
     def _read(self) -> None:
         driver = self._driver
@@ -227,7 +225,7 @@ class SessionPath:
         # All connections share the buffer, so what is kept is copied.
         self._rest = data if own or not data else memoryview(bytes(data))
         if self._rest:
-            driver.turns.go_on(self._shares, self._read)
+            driver.turns.go_on(self.account, self._read)
         if received and not self.closed:
             self._report(self, _RECEIVED, "")
         if self.channel.failure is not None and not self.closed:

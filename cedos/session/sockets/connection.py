@@ -62,6 +62,7 @@ class Connection:
         self._core = core
         self.resumed = resumed
         self.peer_address = peer_address
+        self.account = ""  # that of its latest path (`SessionPath`), where it was accepted
         self.kept_state = b""
         self.rests = False
         self._on_sleep: Callable[[], bytes | None] = lambda: b"" if self.rests else None

@@ -18,6 +18,7 @@ import gc
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from heapq import heapify, heapreplace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,7 @@ from cedos.errors import SessionAsleepError, SessionError
 from cedos.session.io.driver import Driver
 from cedos.session.io.flow import FlowObserver
 from cedos.session.io.idle_sessions import IdleSessions
+from cedos.session.io.path import SessionPath
 from cedos.session.protocol.frames import Sync
 from cedos.session.protocol.handshake.accepting import (
     FlowGrant,
@@ -102,10 +104,11 @@ class FlowTable:
     def get(self, flow_id: bytes) -> Connection | None:
         return self._living.get(flow_id)
 
-    def has_room(self, flow_id: bytes, address: str) -> bool:
-        """Return whether a connection from an address may become a path of this flow."""
+    def has_room(self, flow_id: bytes, address: str, *, only: bool) -> bool:
+        """Return whether a connection from an address may become a path of this flow (its `only` one)."""
         living = self._living.get(flow_id)
-        return (living is not None and bool(living.flow.paths)) or self._ledger.has_room(address)
+        replaces = only and living is not None and bool(living.flow.paths)
+        return replaces or self._ledger.has_room(address)
 
     def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         if self.find(request.flow_id) is not None:
@@ -123,29 +126,20 @@ class FlowTable:
     ) -> Connection:
         flow_id, host = opened.credentials.flow_id, opened.host_id
 
-        came_from: str | None = None
+        def came(path: SessionPath) -> None:
+            self._absent.pop(flow_id, None)
+            connection.account = path.account
+            self._ledger.came(path.peer)
 
-        def presence(present: bool) -> None:
-            nonlocal came_from
-            if present:
-                self._absent.pop(flow_id, None)
-                came_from = next(iter(self._living[flow_id].flow.paths.values())).peer
-                self._ledger.came(came_from)
-            else:
+        def went(path: SessionPath) -> None:
+            self._ledger.went(path.peer)
+            if not connection.flow.paths:
                 self._absent[flow_id] = None
-                gone()
-
-        def gone() -> None:
-            nonlocal came_from
-            if came_from is not None:
-                self._ledger.went(came_from)
-                came_from = None
 
         def over() -> None:
             failure = self._living.pop(flow_id).failure
             self._absent.pop(flow_id, None)
             self._ledger.close_flow(host)
-            gone()
             self._active.pop(flow_id, None)
             self._not_idle.discard(flow_id)
             self._written.pop(flow_id, None)
@@ -167,7 +161,7 @@ class FlowTable:
             credentials=opened.credentials,
             resumed=resumed,
             peer_address=peer_address,
-            observer=FlowObserver(presence, None if self._idle is None else active, over),
+            observer=FlowObserver(came, went, None if self._idle is None else active, over),
         )
         self._ledger.open_flow(host)
         self._plan()
@@ -221,7 +215,7 @@ class FlowTable:
         self._write_down(self._not_idle.intersection(few))
 
     def _bound(self, unread: list[tuple[Connection, int]]) -> None:
-        """End flows of hosts that cost more memory than they may, the largest first.
+        """End flows of hosts that cost more memory than they may, the largest of the busiest first.
 
         An attacker may ask for very much on many flows and go (DTP, section 7, "State Explosion
         Attacks"), or send on many flows what the application does not read.
@@ -323,33 +317,37 @@ class FlowTable:
 def _end_largest(
     held: Sequence[tuple[Connection, int]], most_bytes: int, why: str, *, together: bool = False
 ) -> None:
-    """End the largest flows of each host, or of all `together`, that holds more bytes than it may."""
-    of_host: dict[bytes, int] = {}
+    """End the largest flow of the host that holds most until it, or all `together`, hold no more."""
     # (Some ended since they were counted.)
-    flows = [
-        (bytes_, b"" if together else each.peer_key, each)
-        for each, bytes_ in held
-        if bytes_ and not each.ended
-    ]
-    for bytes_, host, _ in flows:
-        of_host[host] = of_host.get(host, 0) + bytes_
-    if not any(bytes_ > most_bytes for bytes_ in of_host.values()):
+    flows = [(bytes_, each) for each, bytes_ in held if bytes_ and not each.ended]
+    of_host: Counter[str] = Counter()
+    for bytes_, each in flows:
+        of_host[each.account] += bytes_
+    left = sum(of_host.values())
+    if (left if together else max(of_host.values(), default=0)) <= most_bytes:
         return
-    for bytes_, host, each in sorted(flows, key=lambda flow: -flow[0]):
-        if of_host[host] > most_bytes:
-            of_host[host] -= bytes_
-            each.fail(SessionError(why))
+    theirs: dict[str, list[tuple[int, Connection]]] = {host: [] for host in of_host}
+    for flow in sorted(flows, key=lambda flow: flow[0]):
+        theirs[flow[1].account].append(flow)
+    busiest = [(-bytes_, host) for host, bytes_ in of_host.items()]
+    heapify(busiest)
+    while (left if together else -busiest[0][0]) > most_bytes:
+        less, host = busiest[0]
+        bytes_, each = theirs[host].pop()
+        left -= bytes_
+        heapreplace(busiest, (less + bytes_, host))
+        each.fail(SessionError(why))
 
 
 def _end_oldest(flows: list[Connection], most: int) -> None:
     """End the flows beyond `most`, the oldest first: those of hosts that have many before others."""
     if len(flows) <= most:
         return
-    newer: Counter[bytes] = Counter()  # of the same host
+    newer: Counter[str] = Counter()  # of the same host
     order: list[tuple[int, int, Connection]] = []
     for age, each in enumerate(reversed(flows)):
-        order.append((newer[each.peer_key], age, each))
-        newer[each.peer_key] += 1
+        order.append((newer[each.account], age, each))
+        newer[each.account] += 1
     order.sort(key=lambda each: each[:2], reverse=True)
     for _, _, each in order[: len(flows) - most]:
         each.fail(SessionError(f"{most} sessions without a network are all that are kept here"))

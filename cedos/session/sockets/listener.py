@@ -6,6 +6,7 @@ so many at a time (`cedos.session.protocol.handshake.limits`).
 
 import asyncio
 import os
+import resource
 import socket
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -30,6 +31,19 @@ from cedos.session.sockets.flow_table import FlowTable
 _BACKLOG: Final = 1024
 _BURST: Final = 64  # connections taken at once: the living ones have their turn in between
 _FULL_S: Final = 0.5
+_MOST_OF_ADDRESS: Final = 2_000
+
+
+def host_limits(beside: int = 0) -> HandshakeLimits:
+    """Return limits by the open files that this process may have: a client can make any number of keys.
+
+    `beside`: the files that the program has for each session, beside its connections.
+    """
+    files, usual = resource.getrlimit(resource.RLIMIT_NOFILE)[0], HandshakeLimits()
+    # All connections of an address have half of the files, sessions without one a quarter.
+    most = min(_MOST_OF_ADDRESS, files // 2 // (1 + beside))
+    absent = min(usual.absent, files // 4 // beside) if beside else usual.absent
+    return HandshakeLimits(connections_per_address=max(most, 1), absent=absent)
 
 
 def open_bound(address: tuple[str, int]) -> socket.socket:
@@ -224,15 +238,16 @@ class Listener:
         """Give the path of a proved peer to its flow."""
         opened = path.channel.opened
         assert opened is not None
-        if not self._flows.has_room(opened.credentials.flow_id, path.peer):
-            path.close("too many sessions are connected from its address", reset=True)
+        resumes = opened.kind is ConnectionKind.RESUME
+        if not self._flows.has_room(opened.credentials.flow_id, path.peer, only=resumes):
+            path.close("too many connections are open from its address", reset=True)
             return
         # Where strangers are let in, keys cost nothing: then an address is one peer.
         if self._known_keys:
-            path.share_turns(opened.credentials.peer_key.hex())
+            path.account = opened.credentials.peer_key.hex()
         # A new flow, a further path of a living one, or a flow that slept.
         connection = self._flows.get(opened.credentials.flow_id)
-        only = connection is not None and opened.kind is ConnectionKind.RESUME
+        only = connection is not None and resumes
         if opened.kind is ConnectionKind.NEW:
             # One that came later was confirmed first, and may sleep by now.
             if self._flows.find(opened.credentials.flow_id) is not None:

@@ -28,7 +28,7 @@ from cedos.session.protocol.schedulers.interface import Scheduler, rank_of
 from cedos.session.protocol.schedulers.plain import DecidedScheduler
 from cedos.session.protocol.session import Session
 from cedos.session.sockets.connection import STREAM_LABEL, Connection
-from cedos.session.sockets.listener import Listener
+from cedos.session.sockets.listener import Listener, host_limits
 
 FIRST_PATH_S: Final = 30.0
 KEEP_ALIVE_S: Final = 86_400
@@ -154,7 +154,8 @@ async def listen(
         idle: a file for sessions that are idle; they survive a restart of this program.
         scheduler: the name of a path scheduler; each session gets one of its own.
         limits: what one session may take of this process.
-        hosts: what one host, and all strangers together, may ask of it.
+        hosts: what one host, and all strangers together, may ask of it; without, one address has half
+            of the process's open files at most.
         listening: a socket that listens already, instead of one at `address`.
 
     Raises:
@@ -172,7 +173,7 @@ async def listen(
         idle=idle,
         scheduler=lambda: schedulers.scheduler(scheduler),
         limits=limits or SessionLimits(),
-        hosts=hosts or HandshakeLimits(),
+        hosts=hosts or host_limits(),
         listening=listening,
     )
 

@@ -50,7 +50,7 @@ class HandshakeLimits:
 
     flows: int = 250_000  # of all hosts: an attacker can make any number of keys, each a host
     flows_per_host: int = 10_000
-    flows_per_address: int = 250_000  # connected from it, or from its IPv6 network of 64 bits
+    connections_per_address: int = 250_000  # of all its flows; of its IPv6 network of 64 bits
     absent: int = 4_096  # of all hosts, in memory and without a network
     asleep: int = 1_000_000  # of all hosts, written down
     idle_bytes_per_host: int = 256 << 20  # in memory, for its flows without a network
@@ -95,12 +95,12 @@ class HostLedger:
         _take_one(self._flows, host)
 
     def has_room(self, address: str) -> bool:
-        """Return whether one more flow may be connected from an address."""
+        """Return whether one more connection of a flow may come from an address."""
         theirs = self._of_address.get(network_of(address), 0)
-        return theirs < self.limits.flows_per_address
+        return theirs < self.limits.connections_per_address
 
     def came(self, address: str) -> None:
-        """Count a flow that has a connection from an address now, and none before."""
+        """Count a flow's connection from an address, until it `went`."""
         network = network_of(address)
         self._of_address[network] = self._of_address.get(network, 0) + 1
 

@@ -223,7 +223,7 @@ def test_many_hosts_are_not_remembered_for_ever(monkeypatch):
     assert len(ledger._rates) == 3
 
 
-def serving(scenario, hosts, idle=None):
+def serving(scenario, hosts, idle=None, allow=lambda _key: True):
     async def run():
         key = KeyPair(os.urandom(32))
         made = []
@@ -236,7 +236,9 @@ def serving(scenario, hosts, idle=None):
 
         async with (
             asyncio.timeout(60),
-            await session.listen(("127.0.0.1", 0), key=key, hosts=hosts, idle=idle) as listener,
+            await session.listen(
+                ("127.0.0.1", 0), key=key, hosts=hosts, idle=idle, allow=allow
+            ) as listener,
         ):
             try:
                 await scenario(listener, connect)
@@ -330,6 +332,42 @@ def test_of_what_is_not_read_the_largest_goes_until_the_rest_is_within_limits(fl
     serving(scenario, limits)
 
 
+@pytest.mark.parametrize(
+    ("limits", "away"),
+    [
+        (HandshakeLimits(unread_bytes=500_000), False),
+        (HandshakeLimits(unread_bytes_per_host=350_000), False),
+        (HandshakeLimits(idle_bytes_per_host=350_000), True),
+        (HandshakeLimits(absent=4), True),
+    ],
+)
+def test_where_strangers_are_let_in_an_address_is_one_host_whatever_keys_it_makes(limits, away):
+    """Many keys of one address filled a limit, and it was others' sessions that ended."""
+
+    async def scenario(listener, connect):
+        accepted, first = listener._accepted, iter(["192.0.2.1"])
+        listener._accepted = lambda one, _address: accepted(one, next(first, "198.51.100.7"))
+        found = []
+        for size in (150_000, *[100_000] * 4):
+            near = await connect(KeyPair(os.urandom(32)))
+            found.append(await listener.accept())
+            if away:
+                leave(near)
+                await until(lambda far=found[-1]: not far.paths())
+                await found[-1].write(bytes(size))
+            else:
+                await near.write(bytes(size))
+        await until(lambda: any(each.ended for each in found))
+        await asyncio.sleep(2.2)
+        assert [each.ended for each in found].count(True) == 1
+        assert not found[0].ended, "the largest session, of one who holds little"
+        for each in found:
+            if away:
+                each.abort()
+
+    serving(scenario, limits, allow=None)
+
+
 def record_without_its_end(near):
     (path,) = near.flow.paths.values()
     sealed = b"".join(map(bytes, path.channel.send([bytes(200_000)])))
@@ -391,16 +429,19 @@ def test_an_address_has_so_many_sessions_whatever_keys_it_makes(tmp_path):
         third = await connect(KeyPair(os.urandom(32)))
         await listener.accept()
         await listener.accept()
-        assert not listener._flows.has_room(far.flow.credentials.flow_id, "127.0.0.1")
+        assert not listener._flows.has_room(far.flow.credentials.flow_id, "127.0.0.1", only=True)
+        living = third.flow.credentials.flow_id
+        assert not listener._flows.has_room(living, "127.0.0.1", only=False), "a second path"
+        assert listener._flows.has_room(living, "127.0.0.1", only=True), "instead of the first"
         third.abort()
         await third.drained()
         assert not (await connect(KeyPair(os.urandom(32)))).ended
 
-    serving(scenario, HandshakeLimits(flows_per_address=2), tmp_path / "idle")
+    serving(scenario, HandshakeLimits(connections_per_address=2), tmp_path / "idle")
 
 
 def test_an_ipv6_network_is_one_address():
-    ledger = HostLedger(HandshakeLimits(flows_per_address=1))
+    ledger = HostLedger(HandshakeLimits(connections_per_address=1))
     ledger.came("2001:db8:1:2::3")
     assert not ledger.has_room("2001:db8:1:2:ffff::")
     assert ledger.has_room("2001:db8:1:3::3")
