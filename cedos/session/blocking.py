@@ -28,10 +28,11 @@ from cedos.kernel.interface_socket import receive
 from cedos.session.protocol.buffer_manager import BufferManager
 from cedos.session.sockets import sockets
 from cedos.session.sockets.connection import STREAM_LABEL, Connection
-from cedos.session.sockets.listener import Listener, open_bound
+from cedos.session.sockets.listener import Listener, host_limits, open_bound
 
 _CARRIED_BYTES: Final = 1 << 16
 _AT_EXIT_S: Final = 3.0
+_PAIR: Final = 2  # descriptors of a session, beside those of its connections
 
 T = TypeVar("T")
 
@@ -190,7 +191,8 @@ class socket:  # noqa: N801 - as the standard library's
 
     async def _listen(self, bound: bsd.socket) -> Listener:
         key = self._options.get(SO_KEY)
-        listener = await sockets.listen(self._address, key=key, listening=bound)
+        hosts = host_limits(_PAIR)
+        listener = await sockets.listen(self._address, key=key, hosts=hosts, listening=bound)
         self._tasks.append(asyncio.get_running_loop().create_task(self._collect(listener)))
         return listener
 
@@ -208,12 +210,16 @@ class socket:  # noqa: N801 - as the standard library's
         self._check_open()
         if self._listener is None:
             raise _os_error(errno.EINVAL, "the socket does not listen")
-        self._through(self._shown.recv, 1)
+        made = socket()  # first: without descriptors the session still waits
+        try:
+            self._through(self._shown.recv, 1)
+        except BaseException:
+            made.close()
+            raise
         with self._accepting:
             connection = self._accepted.popleft()
             if self._accepted:
                 self._hidden.send(b"1")
-        made = socket()
         _run(made._take(connection))
         return made, connection.peer_address
 
@@ -277,8 +283,11 @@ class socket:  # noqa: N801 - as the standard library's
     async def _send_on(self, connection: Connection) -> None:
         """Send what the program writes, until it ends the stream."""
         try:
-            while data := await receive(self._hidden, _CARRIED_BYTES):
-                await connection.write(data)
+            # The kernel resets this end where the program closes its own with bytes that it did not
+            # read, once all that it wrote has been taken here.
+            with contextlib.suppress(ConnectionResetError):
+                while data := await receive(self._hidden, _CARRIED_BYTES):
+                    await connection.write(data)
             connection.finish()
         except SessionError as error:
             self._fail(error)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import random
+import resource
 import select
 import socket as bsd
 import subprocess
@@ -258,3 +259,44 @@ def test_what_a_program_has_sent_arrives_after_its_end(end):
                 assert client.wait(LONG_S) == ("raise" in end)
             finally:
                 client.kill()
+
+
+def test_an_accept_without_descriptors_loses_no_session():
+    """The session was taken from the queue, and its client waited in vain."""
+    key = KeyPair(os.urandom(32))
+    with listening_with(key) as listening, dial(listening.getsockname(), key.public) as near:
+        assert select.select([listening], [], [], LONG_S)[0]
+        own = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, own[1]))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                listening.accept()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, own)
+        far, _ = listening.accept()
+        with far:
+            near.sendall(b"x")
+            assert far.recv(1) == b"x"
+
+
+@pytest.mark.parametrize(("files", "sessions"), [(1_024, 170), (20_000, 2_000)])
+def test_one_address_leaves_most_descriptors_to_others(monkeypatch, files, sessions):
+    """Each session has three: of its connection, and of the pair."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (files, files))
+    with listening_with(KeyPair(os.urandom(32))) as listening:
+        limits = listening._listener._flows._ledger.limits
+    assert limits.connections_per_address == sessions
+    assert limits.absent == min(files // 8, 4_096)
+
+
+def test_a_close_with_bytes_that_were_not_read_sends_all_and_fails_silently(ends, caplog):
+    near, far = ends
+    far.sendall(bytes(1_000))
+    assert select.select([near], [], [], LONG_S)[0]
+    sent = random.Random(2).randbytes(100_000)
+    near.sendall(sent)
+    sending = near._tasks[1]
+    near.close()
+    assert read_all(far) == sent
+    assert sending.exception() is None
+    assert not caplog.records
