@@ -38,7 +38,7 @@ _MAX_LABEL, _MAX_NAME = 63, 253
 _MOST_LED, _MOST_SERVERS = 16, 64
 # The most that is read of an answer, which is not read if it has more, or more than bytes: each record,
 # label, pointer and address counts, and what is told of each name. (64 KiB of it stopped all for 0.2 s.)
-_MOST_STEPS: Final = 4096
+_MOST_STEPS: Final = 1024
 _ANY: Final = 255
 # Where the target begins in records. That of a service is what programs look up next (RFC 2782).
 _TARGETS: Final = {_CNAME: 0, _SRV: 6, _SVCB: 2, _HTTPS: 2}

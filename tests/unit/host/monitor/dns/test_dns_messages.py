@@ -166,12 +166,12 @@ COSTLY = {
 
 @pytest.mark.parametrize("what", COSTLY)
 def test_no_answer_takes_many_steps(what):
-    """Read 4,096 at most of it: one of 64 KiB to a question of 100 bytes took 0.2 s of a processor."""
+    """Read 1,024 at most of it: one of 64 KiB to a question of 100 bytes took 0.2 s of a processor."""
     kind, one = COSTLY[what]
     head = LONG_NAME + struct.pack("!HH", kind, 1)
     count = (65_500 - 12 - len(head)) // len(one)
     message = struct.pack("!6H", 7, 0x8180, 1, count, 0, 0) + head + one * count
-    assert lines_of(lambda: parse(message)) < 4096 * 30
+    assert lines_of(lambda: parse(message)) < 1024 * 30
     assert parse(message) is None
     assert dns_message.answered(message).kind == kind
     assert lines_of(lambda: dns_message.answered(message)) < 2000
@@ -185,14 +185,14 @@ def test_an_answer_takes_no_more_steps_than_it_has_bytes():
         records = first + b"".join(CHAIN) + last * many
         assert told(33, records, 64 + many) is None
         lines = lines_of(partial(told, 33, records, 64 + many))
-        assert lines < 15 * min(len(records), 4096)
+        assert lines < 15 * min(len(records), 1024)
     records = first + b"".join(CHAIN[:5]) + last.replace(b"73", b"15") * 9
     assert len(told(33, records, 15).owners) == 6
 
 
-def test_answers_with_a_thousand_addresses_are_read():
+def test_answers_with_hundreds_of_addresses_are_read():
     records = b"".join(record(ASKED_NAME, 1, struct.pack("!I", at)) for at in range(1, 1001))
-    assert len(told(1, records, 1000).addresses) == 1000
+    assert len(told(1, records, 300).addresses) == 300
 
 
 LABEL = st.text("abcdefghijklmnopqrstuvwxyz0123456789-", min_size=1, max_size=20)
