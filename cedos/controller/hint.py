@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
+from cedos.controller.rule import refuse_zone
 from cedos.model import Bulk, Direction, Label, Urgency
 
 MAX_LIFETIME_S: Final = 30 * 86_400.0
@@ -49,6 +50,7 @@ class HintRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
                     f"destination must be an address or a prefix such as 198.51.100.0/24,"
                     f' not "{self.destination}"'
                 ) from None
+            refuse_zone(self.destination)
         which = ("destination", "port", "server_name", "local_port", "mark", "program")
         if not any(getattr(self, name) for name in which):
             raise ValueError(

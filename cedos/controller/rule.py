@@ -28,10 +28,18 @@ def is_host_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
+def refuse_zone(destination: str) -> None:
+    """Refuse an address such as fe80::1%lte0. ValueError."""
+    plain, zone, rest = destination.partition("%")
+    if zone:
+        plain += "".join(rest.partition("/")[1:])
+        raise ValueError(f"{destination} has a zone, which no packet has. {plain} would be right")
+
+
 def _is_one_hosts(address: str) -> bool:
-    """Return whether an address is one host's: no name takes other programs' broadcasts."""
+    """Return whether packets have an address, to one host: no name takes other programs' broadcasts."""
     found = ip_address(address)
-    return not found.is_multicast and found != _BROADCAST
+    return not found.is_multicast and found != _BROADCAST and "%" not in address
 
 
 # (Each answer to a look-up is held against all rules.)
@@ -60,6 +68,7 @@ class RuleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     def __post_init__(self) -> None:
         if bool(self.only) == bool(self.never):
             raise ValueError("a rule needs either `only` or `never`, with a network")
+        refuse_zone(self.host)
         prefix = self.prefix
         if isinstance(prefix, IPv6Network) and prefix.network_address.ipv4_mapped is not None:
             raise ValueError(

@@ -44,6 +44,7 @@ from cedos.model import (
     NetworkKind,
     Strategy,
     StrategyKind,
+    address,
 )
 from cedos.selector.decision.liveness import is_captive
 from cedos.selector.decision.reason import sentences
@@ -153,11 +154,11 @@ class UserRules:
         Args:
             hosts: a network, and the addresses there of a host.
         """
-        wanted = {str(address): network for network, addresses in hosts for address in addresses}
+        wanted = {str(address(each.packed)): network for network, found in hosts for each in found}
         own = {number: rule for number, rule in self._rules.items() if number > 0}
         others = {
-            -number: RuleRequest(host=address, only=(network,))
-            for number, (address, network) in enumerate(islice(wanted.items(), MOST), 1)
+            -number: RuleRequest(host=host, only=(network,))
+            for number, (host, network) in enumerate(islice(wanted.items(), MOST), 1)
         }
         before, self._rules = self._rules, {**own, **others}
         if before == self._rules:
@@ -408,8 +409,8 @@ class UserRules:
         for number, rule in self._rules.items():
             if (prefix := rule.prefix) is not None:
                 self._prefixes.append((prefix, number))
-            for address in rule.addresses if prefix is None else ():
-                self._by_address.setdefault(str(ip_address(address)), []).append(number)
+            for each in rule.addresses if prefix is None else ():
+                self._by_address.setdefault(str(ip_address(each)), []).append(number)
 
 
 def _host_and_port(asked: str) -> tuple[str, int | None]:

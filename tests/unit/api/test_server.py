@@ -151,6 +151,7 @@ def test_bad_word_of_carried_connections(control, fake_daemon, content, message)
         (b'{"port": 0}', r"Expected `int` >= 1 - at `\$.port`"),
         (b'{"port": 1, "sise": 3}', "unknown field `sise`"),
         (b'{"destination": "nowhere"}', "must be an address or a prefix"),
+        (b'{"destination": "fe80::1%lte0"}', "has a zone, which no packet has"),
         (b'{"mark": 1, "urgency": "soon"}', r"Invalid enum value 'soon' - at `\$.urgency`"),
         (b'{"mark": 1, "deadline_s": -1}', r"> 0.0 - at `\$.deadline_s`"),
         (b'{"mark": 1, "size_bytes": 1e400}', r"\$.size_bytes|out of range|JSON"),

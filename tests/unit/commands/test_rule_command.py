@@ -97,6 +97,7 @@ def test_what_may_be_a_slip_is_said(daemon, monkeypatch):
         (("--host", "x.example", "--only", "a", "--never", "b"), "either --only"),
         (("--host", "http://x.example/", "--never", "b"), "host must be a name"),
         (("--host", "192.0.2.999", "--never", "b"), "host must be a name"),
+        (("--host", "fe80::1%b", "--never", "b"), "fe80::1 would be right"),
         (("--host", "x", "--port", "0", "--never", "b"), "0 is not in the range"),
         (("--never", "b"), "Missing option '--host'"),
     ],

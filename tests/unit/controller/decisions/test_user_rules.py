@@ -332,6 +332,8 @@ def test_a_kept_rule_has_a_number_of_a_user_s_rule(number):
         {"host": "x.example", "never": ["lte0"], "more": 1},
         {"host": "::ffff:192.0.2.1", "never": ["lte0"]},  # its packets are IPv4's
         {"host": "::ffff:192.0.2.0/120", "never": ["lte0"]},
+        {"host": "fe80::1%lte0", "never": ["lte0"]},  # no packet has a zone
+        {"host": "2001:db8::%x/64", "never": ["lte0"]},
     ],
 )
 def test_what_cannot_be_a_rule_is_refused(wrong):
@@ -361,6 +363,19 @@ def test_names_below_a_ruled_host_do_not_push_out_its_own_address():
         rules.on_answer(told(f"host{number}.cloud.example", str(ip_address(0xC6336400 + number))))
     assert rules.of(ip_address("203.0.113.1"), 443) == 1
     assert len(rules.rules[1].addresses) == MOST_ADDRESSES
+
+
+def test_a_rule_has_no_address_with_a_zone():
+    """The kernel's part refused it, for good."""
+    rule = RuleRequest(host="a.example", only=("lte0",), addresses=("fe80::1%lte0", "192.0.2.1"))
+    assert rule.addresses == ("192.0.2.1",)
+
+
+def test_portals_by_addresses_that_no_packet_has_are_ruled_by_those_of_their_packets():
+    """A network that redirects to one made the daemon fail, or the kernel's part refuse it."""
+    rules = rules_of()
+    rules.portals([("wlan0", [ip_address("::ffff:192.0.2.1"), ip_address("fe80::1%wlan0")])])
+    assert {place for (place, _), _ in rules.places()} == {"192.0.2.1/32", "fe80::1/128"}
 
 
 def test_only_so_many_hosts_are_a_portals():
