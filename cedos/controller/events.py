@@ -138,6 +138,10 @@ class SizeLearned:
     progressed: bool = False
 
 
+# The kind of a record by which all names below its owner are looked up elsewhere (RFC 6672).
+DNAME: Final = 39
+
+
 @dataclass(frozen=True, slots=True)
 class RecordOwner:
     """A name with records in a response: its addresses there, and all names that it leads to."""
@@ -531,8 +535,8 @@ class AnswersRead:
     resolvers that this host is set up to ask, and to what a program has asked; `claimed` all others, but
     for `relayed`: what other servers say to a resolver on loopback, which has asked them.
     `mistaken`: what is no answer to its question, though programs may take it for one, as an answer to
-    that question, and as what it says. `user`: whose socket it is for; -1: there is none. Or it is
-    `UNKNOWN_USER`.
+    that question, and as what it says; one of kind DNAME is about all names below its own. `user`: whose
+    socket it is for; -1: there is none. Or it is `UNKNOWN_USER`.
     """
 
     number: int | None

@@ -10,6 +10,7 @@ kernel until the routes of its addresses stand:
     one to a resolver on loopback          as the first, where the rule is for what it asked: programs
                                            may ask it by other means than packets
     what is no answer to its question      is dropped if either is about a ruled name, else passes
+    records of other names in an answer    likewise; behind it, they count as an answer about these
     a name in a TLS hello or a request     counts for its connection alone, and is looked up likewise
 
 An answer about a ruled name whose routes do not stand after 2 s, or that no look-up of ours confirms, is
@@ -169,7 +170,7 @@ class HeldAnswers:
         """Decide on an answer that waits: the rules know what is believed of it."""
         if event.number is None:
             return
-        if any(map(self._ruled.rules.about, event.mistaken)):
+        if any(map(self._ruled.rules.concerned_by, event.mistaken)):
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
         replies = (*event.believed, *event.claimed, *self._told(event.relayed))

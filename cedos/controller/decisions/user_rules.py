@@ -29,7 +29,7 @@ from cedos.controller.decisions.named_addresses import (
     is_below,
     youngest,
 )
-from cedos.controller.events import DnsReply
+from cedos.controller.events import DNAME, DnsReply
 from cedos.controller.flows.living_flow import LivingFlow
 from cedos.controller.outbox import LedConnections, Outbox
 from cedos.controller.rule import MOST_ADDRESSES, RuleRequest
@@ -182,6 +182,18 @@ class UserRules:
     def about(self, reply: DnsReply) -> frozenset[int]:
         """Return the rules whose names an answer is about; it is not believed by that."""
         return frozenset(self._about([each.name for each in reply.names]))
+
+    def concerned_by(self, reply: DnsReply) -> bool:
+        """Return whether an answer is about a rule's name, or a DNAME above one of these."""
+        return bool(self.about(reply)) or (
+            reply.kind == DNAME
+            and any(
+                not reply.name or is_below(name, reply.name)
+                for number, rule in self._rules.items()
+                if rule.prefix is None
+                for name in (rule.host, *self._led.get(number, ()))
+            )
+        )
 
     def covers(self, reply: DnsReply) -> bool:
         """Return whether each rule that an answer is about has its addresses, and knows its aliases.

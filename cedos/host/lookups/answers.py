@@ -18,23 +18,26 @@ from typing import Final, Protocol
 
 from cedos.controller.commands import LookUpName
 from cedos.controller.events import (
+    DNAME,
     UNKNOWN_USER,
     AnswersRead,
     DnsReply,
     Event,
     HostsFileRead,
     NameLookedUp,
+    RecordOwner,
 )
 from cedos.errors import CedosError
 from cedos.host.lookups.watch import TURN_S, ask
 from cedos.host.monitor import dns_message as dns
-from cedos.host.monitor.dns_message import AnswerStreams, Reading
+from cedos.host.monitor.dns_message import AnswerStreams, BesideAnswer, Reading
 from cedos.host.monitor.flow_source import is_open
 from cedos.host.monitor.resolvers import (
     RESOLV_CONF,
     FileWatch,
     parse_hosts,
     resolv_conf,
+    searched_below,
     spellings,
 )
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
@@ -198,14 +201,21 @@ class AnswerWatch:
         messages = [packet.payload]
         if tcp:
             messages = self._read_on(self._seen, packet)
-        replies = [each for each in map(dns.parse, messages) if each and self._asked_for(key, each)]
-        if not (told := _with_short_names(replies)):
+        replies = [
+            (each, reply)
+            for each in messages
+            if (reply := dns.parse(each)) is not None and self._asked_for(key, reply)
+        ]
+        if not (told := _with_short_names([reply for _, reply in replies])):
             return
         # (What two users have asked from one port counts for the last one.)
-        user = self._questions[key.protocol].user_of((key, replies[0].number))
+        user = self._questions[key.protocol].user_of((key, replies[0][1].number))
         assert user is not None, "it was asked for"
         if self.trusted(key.remote):
-            self._post(AnswersRead(None, told, user=user))
+            # A resolver on this host may keep what stands beside them, too.
+            around = filter(None, (dns.beside(each) for each, _ in replies))
+            more = _with_short_names([one for each in around for one in each.behind])
+            self._post(AnswersRead(None, (*told, *more), user=user))
         elif self._stubs() and self._looks.take(time.monotonic()) and self._is_for_a_stub(key):
             self._post(AnswersRead(None, (), relayed=told, user=user))
 
@@ -383,16 +393,20 @@ class AnswerWatch:
                 return
             messages = read
         mistaken: list[DnsReply] = []
+        beside: list[BesideAnswer] = []
         parsed = [(each, dns.parse(each)) for each in messages]
         for each, reply in parsed:
-            if (found := self._mistaken(key, each, reply)) is None:
+            found, around = self._mistaken(key, each, reply), dns.beside(each)
+            if found is None or around is None:
                 if before is not None:
                     self._streams.restore(key, before)
                 self._decide(number, passes=False)
                 return
             mistaken += found
+            beside.append(around)
         replies = tuple(reply for _, reply in parsed if reply)
-        if not replies and not mistaken:
+        strays = _strays(beside)
+        if not replies and not mistaken and not strays:
             self._decide(number, passes=True)
             return
         # What comes by TCP the kernel has judged: who does not see the connection cannot hit its numbers.
@@ -400,16 +414,22 @@ class AnswerWatch:
         asked = not mistaken and (tcp or all(self._asked_for(key, each) for each in replies))
         trusted = self.trusted(key.remote)
         relayed = asked and not trusted and self._is_for_a_stub(key)
-        told = _with_short_names(replies)
+        behind = [one for each in beside for one in each.behind]
+        told, others = _with_short_names(replies), _with_short_names(behind)
+        claimed = () if asked and trusted else (*told, *others)
+        if relayed:  # Of names to which a server's answer leads a stub believes it, too.
+            led = frozenset(chain.from_iterable(each.led for each in beside))
+            owners = [_of_owner(reply, each) for reply in replies for each in reply.owners]
+            claimed = _with_short_names([*owners, *(each for each in behind if each.name in led)])
         known = self._queues << 32 | number
         self._waiting[known] = key, before
         self._pending[key] += 1
         self._post(
             AnswersRead(
                 known,
-                believed=told if asked and trusted else (),
-                claimed=() if asked and (trusted or relayed) else told,
-                mistaken=_with_short_names(mistaken),
+                believed=(*told, *others) if asked and trusted else (),
+                claimed=claimed,
+                mistaken=_with_short_names([*mistaken, *strays]),
                 relayed=told if relayed else (),
                 user=user,
             )
@@ -458,3 +478,15 @@ class AnswerWatch:
 def _with_short_names(replies: Sequence[DnsReply]) -> tuple[DnsReply, ...]:
     """Return replies as they are, and as answers about what was meant (`spellings`)."""
     return tuple(replace(each, name=name) for each in replies for name in spellings(each.name))
+
+
+def _strays(beside: Iterable[BesideAnswer]) -> list[DnsReply]:
+    """Return what stands astray; a DNAME above a search domain is about all names that are asked for."""
+    found = [one for each in beside for one in each.strays]
+    above = [each for each in found if each.kind == DNAME and searched_below(each.name)]
+    return [*found, *(replace(each, name="") for each in above)]
+
+
+def _of_owner(reply: DnsReply, own: RecordOwner) -> DnsReply:
+    """Return what a reply says of another name than the one asked for."""
+    return replace(reply, name=own.name, addresses=own.addresses, aliases=own.aliases, owners=())

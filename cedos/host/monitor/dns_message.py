@@ -13,7 +13,7 @@ from enum import StrEnum
 from ipaddress import ip_network
 from typing import Final
 
-from cedos.controller.events import DnsReply, RecordOwner
+from cedos.controller.events import DNAME, DnsReply, RecordOwner
 from cedos.model import Address, FlowKey, address
 
 # Kinds of records: a name's IPv4 addresses, and those of IPv6.
@@ -40,6 +40,10 @@ _MOST_LED, _MOST_SERVERS = 16, 64
 # label, pointer and address counts, and what is told of each name. (64 KiB of it stopped all for 0.2 s.)
 _MOST_STEPS: Final = 1024
 _ANY: Final = 255
+# Whole zones: no program takes their records for answers.
+_TRANSFERS: Final = (251, 252)
+# The most that is read of what stands beside an answer (records, labels, addresses), and the most owners.
+_MOST_BESIDE, _MOST_OWNERS = 2048, 128
 # Where the target begins in records. That of a service is what programs look up next (RFC 2782).
 _TARGETS: Final = {_CNAME: 0, _SRV: 6, _SVCB: 2, _HTTPS: 2}
 # Addresses that no public name has (RFC 1918, 6598, 3927, 4193): those of boxes in between.
@@ -151,6 +155,160 @@ def parse(data: bytes) -> DnsReply | None:
         aliases=tuple(records.aliases),
         owners=owners,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class BesideAnswer:
+    """What a response holds beside the answer to its question; systemd-resolved takes it all the same.
+
+    `strays`: as answers about them, the owners of records in the answer section to which the question
+    does not lead, those of DNAMEs (of that kind), and what was asked for if there are such. `behind`:
+    likewise the owners of addresses and aliases in the sections behind it. `led`: all to which the
+    question leads.
+    """
+
+    strays: tuple[DnsReply, ...] = ()
+    behind: tuple[DnsReply, ...] = ()
+    led: frozenset[str] = frozenset()
+
+
+def beside(data: bytes) -> BesideAnswer | None:
+    """Return what a response holds beside its answer; None: there may be more than can be read.
+
+    What no resolver takes for a response, or reads no further, has nothing.
+    """
+    if len(data) < _HEADER.size:
+        return BesideAnswer()
+    _, flags, questions, *counts = _HEADER.unpack_from(data)
+    end = _name_end(data, _HEADER.size)
+    if not flags & _RESPONSE or questions != 1 or end is None or end + _QUESTION.size > len(data):
+        return BesideAnswer()
+    kind, _ = _QUESTION.unpack_from(data, end)
+    # (No resolver follows a pointer of a question's.)
+    if kind in _TRANSFERS or data[_HEADER.size] >= _POINTER:
+        return BesideAnswer()
+    records = _RecordsBeside(data, kind)
+    return records.found() if records.read(end + _QUESTION.size, counts[0], sum(counts)) else None
+
+
+class _RecordsBeside:
+    """The records in all sections of a response to a question of this kind, by their owners."""
+
+    def __init__(self, data: bytes, kind: int) -> None:
+        self._data, self._kind = data, kind
+        self._names = _WholeNames(data)
+        self._in_answer: dict[str, None] = {}
+        self._behind: dict[str, list[Address]] = {}
+        self._aliases: dict[str, dict[str, None]] = {}
+        self._redirects: dict[str, str] = {}
+
+    def read(self, offset: int, answers: int, count: int) -> bool:
+        """Read records, of any class, as far as they go; return whether all that is there was read."""
+        for number in range(count):
+            end = _name_end(self._data, offset)
+            if end is None or end + _RECORD.size > len(self._data):
+                break
+            kind, _, _, length = _RECORD.unpack_from(self._data, end)
+            owner, begins = offset, end + _RECORD.size
+            offset = begins + length
+            if offset > len(self._data):
+                break
+            self._names.left -= 1
+            if number < answers or kind in (A, AAAA, DNAME) or kind in _TARGETS:
+                name = self._names.at(owner)
+                if name is None or len(self._in_answer) + len(self._behind) > _MOST_OWNERS:
+                    return False
+                if number < answers:
+                    self._in_answer[name] = None
+                self._note(name, kind, begins, length, behind=number >= answers)
+        return self._names.left >= 0
+
+    def _note(self, owner: str, kind: int, begins: int, length: int, *, behind: bool) -> None:
+        octets = self._data[begins : begins + length]
+        addresses: list[Address] = []
+        if (kind, length) in ((A, 4), (AAAA, 16)):
+            addresses = [address(octets)]
+        elif kind in (_SVCB, _HTTPS):
+            addresses = _hints(octets) or []
+            self._names.left -= length // 4
+        if behind:
+            self._behind.setdefault(owner, []).extend(addresses)
+        # (A target that cannot be read leads nowhere.)
+        if kind == DNAME and (target := self._names.at(begins)) is not None:
+            self._redirects[owner] = target
+        leads = kind == _CNAME or (kind in _TARGETS and self._kind in (kind, _ANY))
+        if leads and (target := self._names.at(begins + _TARGETS[kind])):
+            self._aliases.setdefault(owner, {})[target] = None
+
+    def found(self) -> BesideAnswer | None:
+        asked = self._names.at(_HEADER.size)
+        if asked is None or (led := self._led(asked)) is None:
+            return None
+        number = int.from_bytes(self._data[:2], "big")
+        empty = DnsReply(number, NO_ERROR, False, asked, A)
+        strays = [replace(empty, name=each) for each in self._in_answer if each not in led]
+        strays += [replace(empty, name=each, kind=DNAME) for each in self._redirects]
+        if self._redirects:
+            strays.append(empty)
+            self._behind |= {each: [] for each in led if each not in self._behind}
+        behind = (
+            replace(empty, name=name, addresses=tuple(dict.fromkeys(each)), aliases=tuple(aliases))
+            for name, each in self._behind.items()
+            if (aliases := self._aliases.get(name, {})) or each
+        )
+        return BesideAnswer(tuple(strays), tuple(behind), frozenset(led))
+
+    def _led(self, asked: str) -> dict[str, None] | None:
+        """Return all that the question leads to, also by DNAMEs; None: too many (a circle)."""
+        led, due = {asked: None}, [asked]
+        for each in due:
+            for above, target in self._redirects.items():
+                if not above or each.endswith(f".{above}"):
+                    below = each.removesuffix(above).rstrip(".")
+                    self._aliases.setdefault(each, {})[f"{below}.{target}".rstrip(".")] = None
+            new = [one for one in self._aliases.get(each, ()) if one not in led]
+            led |= dict.fromkeys(new)
+            due += new
+            if len(led) > _MOST_OWNERS:
+                return None
+        return led
+
+
+def _name_end(data: bytes, offset: int) -> int | None:
+    """Return where a name ends, whatever its bytes; None: nowhere."""
+    first = offset
+    while offset < len(data) and offset - first <= _MAX_NAME + 1:
+        length = data[offset]
+        if length >= _POINTER:
+            return offset + 2
+        if length > _MAX_LABEL:
+            return None
+        offset += 1 + length
+        if not length:
+            return offset
+    return None
+
+
+class _WholeNames:
+    """The names of a message; `left` are the steps that may still be made to read them."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self._known: dict[int, str | None] = {}
+        self.left = _MOST_BESIDE
+
+    def at(self, offset: int) -> str | None:
+        """Return the name at `offset`; what a pointer leads to is read once."""
+        data = self._data
+        if data[offset : offset + 1] >= bytes((_POINTER,)):
+            target = int.from_bytes(data[offset : offset + 2], "big") & 0x3FFF
+            offset = target if target < offset else len(data)
+        if self.left < 0:
+            return None
+        if offset not in self._known:
+            name = self._known[offset] = _whole_name(data, offset)
+            self.left -= name.count(".") if name else _MOST_JUMPS
+        return self._known[offset]
 
 
 def _name(data: bytes, offset: int) -> tuple[str, int] | None:

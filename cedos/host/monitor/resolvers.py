@@ -110,6 +110,12 @@ def spellings(name: str) -> tuple[str, ...]:
     return (name, *(name[:at] for at in dots))
 
 
+def searched_below(name: str) -> bool:
+    """Return whether a search domain, present or earlier, is a name or below it."""
+    _remember(search_domains())
+    return any(each == name or each.endswith(f".{name}") for each in _named)
+
+
 def _remember(domains: Iterable[str]) -> None:
     for domain in domains:
         _named[domain] = None

@@ -398,3 +398,18 @@ def test_an_address_that_another_rule_takes_meanwhile_does_not_stand_yet(script)
     (both,) = of_kind(SetRuled, script.wait(script.now_s + 0.2))
     assert both.wanted == {("203.0.113.1/32", None): ""}
     assert script.tell(on.CommandDone(both)) == [ReleaseAnswer(3, True)]
+
+
+@pytest.mark.parametrize(
+    ("name", "passes"),
+    [
+        *((HOST, False), (f"dl.{HOST}", False), ("example", False), ("", False)),
+        *(("cdn.test", False), ("test", False), ("s.example", True), ("a.edge.cdn.test", True)),
+    ],
+)
+def test_an_answer_that_leads_a_ruled_name_elsewhere_is_dropped(name, passes):
+    """Drop it: a stub that keeps a DNAME asks for other names than the ruled one's."""
+    held = Held()
+    held.happens(on.AnswersRead(1, (answer(HOST, "203.0.113.1", aliases=("edge.cdn.test",)),)))
+    held.happens(on.AnswersRead(2, (), mistaken=(answer(name, kind=on.DNAME),)))
+    assert held.passed == {1: True, 2: passes}

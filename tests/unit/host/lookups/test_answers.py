@@ -83,6 +83,123 @@ async def test_what_is_no_answer_to_its_question_reaches_no_program(watch, proto
     assert watch.comes(4, other, STRANGER) is not None, "nothing is known of such a question"
 
 
+def encoded(name):
+    return dns.question(7, name)[12:-4] if name else b"\0"
+
+
+def record(owner, kind, data):
+    return encoded(owner) + struct.pack("!HHIH", kind, 1, 60, len(data)) + data
+
+
+def answer_with(name, *sections, kind=dns.A):
+    """Return an answer with these records in the answer, authority and additional sections."""
+    counts = [len(each) for each in (*sections, (), (), ())[:3]]
+    asked = dns.question(7, name, kind)
+    head = asked[:2] + struct.pack("!5H", 0x8180, 1, *counts)
+    return head + asked[12:] + b"".join(each for section in sections for each in section)
+
+
+THERE, OTHER = ip_address("203.0.113.1").packed, "news.example"
+OWN_RECORD = record(OTHER, 1, THERE)
+
+
+@pytest.mark.parametrize(
+    "stray",
+    [
+        record(HOST, 1, THERE),
+        record(HOST, 28, bytes(15) + b"\1"),
+        record(HOST, 5, encoded("evil.example")),
+        record(HOST, 33, bytes(6) + encoded("evil.example")),
+        record(HOST, 65, b"\0\1\0" + b"\0\4\0\4" + THERE),
+    ],
+)
+async def test_an_answers_records_of_names_that_it_does_not_lead_to_are_told(watch, stray):
+    """Drop it if one is ruled: systemd-resolved keeps these, and never asks for the name itself."""
+    odd = record(OTHER, 16, b"\1x").replace(b"\4news", b"\4n\xffws", 1)
+    longest = [record(f"{each}.example", 5, encoded(f"{each + 1}.example")) for each in range(18)]
+    for number, others in enumerate(([], [odd], longest)):
+        watch.asks(OTHER)
+        told = watch.comes(number, answer_with(OTHER, [OWN_RECORD, *others, stray]))
+        assert HOST in {each.name for each in told.mistaken}
+    watch.asks(OTHER)
+    assert HOST in {
+        each.name for each in watch.comes(9, answer_with(OTHER, [stray]), STRANGER).mistaken
+    }
+    watch.asks(OTHER)
+    assert not watch.comes(10, answer_with(OTHER, [OWN_RECORD])).mistaken
+
+
+@pytest.mark.parametrize("section", [1, 2])
+async def test_what_stands_behind_the_answers_of_a_message_counts_for_its_owner(watch, section):
+    """Believe or confirm it: systemd-resolved takes the records of a name from all sections."""
+    sections = [[], [], []]
+    sections[section] = [record(HOST, 1, THERE), record("ns.example", 1, THERE)]
+    watch.asks()
+    told = watch.comes(1, answer_with(HOST, *sections))
+    found = {each.name: each.addresses for each in told.believed if each.addresses}
+    assert found == dict.fromkeys((HOST, "ns.example"), (ip_address(THERE),))
+    assert (told.claimed, told.mistaken) == ((), ())
+    assert {
+        each.name for each in watch.comes(2, answer_with(HOST, *sections), STRANGER).claimed
+    } == {*(HOST, "ns.example")}
+    sections[section] = [record(HOST, 5, encoded("evil.example"))]
+    watch.asks()
+    told = watch.comes(3, answer_with(HOST, *sections))
+    assert ("evil.example",) in {each.aliases for each in told.believed}
+    # What comes before there is a rule counts for a later one.
+    key = FlowKey(LOCAL, 4000, OWN, 53, "udp")
+    watch.on_captured(CapturedPacket(key, False, answer_with(HOST, *sections)))
+    assert ("evil.example",) in {each.aliases for each in watch.posted[-1].believed}
+
+
+async def test_what_a_dname_leads_elsewhere_is_told(watch, monkeypatch):
+    """Drop it if a ruled name is below: systemd-resolved needs no CNAME, and keeps it for all of them."""
+    for number, section in enumerate((0, 1, 2)):
+        sections = [[], [], []]
+        sections[section] = [record("example", dns.DNAME, encoded("evil.test"))]
+        watch.asks(OTHER)
+        told = watch.comes(number, answer_with(OTHER, *sections))
+        assert ("example", dns.DNAME) in {(each.name, each.kind) for each in told.mistaken}
+        assert OTHER in {each.name for each in told.mistaken}
+    assert "" not in {each.name for each in told.mistaken}
+    monkeypatch.setattr(resolvers, "search_domains", lambda: frozenset({"lan.example"}))
+    watch.asks(OTHER)
+    told = watch.comes(3, answer_with(OTHER, *sections))
+    assert "" in {each.name for each in told.mistaken}, "any name may be asked for below it"
+
+
+async def test_an_answer_whose_names_cannot_all_be_known_reaches_no_program(watch):
+    """Drop it: a resolver may find the name of a rule where the reader gives up."""
+    jumps = b"".join(bytes((0xC0, 0x1D + 24 + each * 2)) for each in range(20))
+    hidden = record(OTHER, 16, b"\xc0\x0c" + jumps)
+    many = [record(f"n{each}.example", 1, THERE) for each in range(300)]
+    at = len(answer_with(OTHER, [hidden])) - 2
+    deep = struct.pack("!H", 0xC000 | at) + record("x", 1, THERE)[3:]
+    for number, records in enumerate(
+        ([hidden, deep], many, [b"\xc0\x0c" + record("", 1, THERE)[1:]] * 4090)
+    ):
+        watch.asks(OTHER)
+        assert watch.comes(number, answer_with(OTHER, records)) is None
+        assert watch.passed.pop(number) is False
+
+
+async def test_a_referral_to_a_stub_is_told_without_the_addresses_of_servers(watch, monkeypatch):
+    """Keep them out: any server may name addresses for any name, and a stub believes few of them."""
+    monkeypatch.setattr(watch, "_is_for_a_stub", lambda _: True)
+    key = FlowKey(LOCAL, 4000, STRANGER, 53, "udp")
+    watch.asks(OTHER, key=key)
+    servers = [record(OTHER, 2, encoded(HOST))], [record(HOST, 1, THERE)]
+    told = watch.comes(1, answer_with(OTHER, [], *servers), STRANGER)
+    assert [each.name for each in told.relayed] == [OTHER]
+    assert (told.believed, told.claimed, told.mistaken) == ((), (), ())
+    # To what the answer leads the stub believes.
+    watch.asks(OTHER, key=key)
+    chain = [record(OTHER, 5, encoded(HOST)), record(HOST, 1, THERE)]
+    for number, sections in enumerate(((chain,), (chain[:1], [], chain[1:])), 2):
+        told = watch.comes(number, answer_with(OTHER, *sections), STRANGER)
+        assert {each.name: each.addresses for each in told.claimed} == {HOST: (ip_address(THERE),)}
+
+
 async def test_what_cannot_be_read_is_told_with_the_name_that_was_asked_for(watch):
     """Let it pass if no rule is for that: all parts of a zone transfer but the first were dropped.
 
@@ -98,7 +215,8 @@ async def test_what_cannot_be_read_is_told_with_the_name_that_was_asked_for(watc
     assert watch.comes(2, whole[:2] + b"\x83\x80" + whole[4:-1]).mistaken == told.mistaken
     head = whole[:2] + b"\x81\x80\0\1" + (4000).to_bytes(2) + bytes(4)
     many = head + whole[12:-16] + whole[-16:] * 4000
-    assert watch.comes(3, many).mistaken == told.mistaken, "it is too much to read"
+    assert watch.comes(3, many) is None, "what it has of other names is too much to read"
+    assert watch.passed.pop(3) is False
     odd = dns.question(7, "x.zone.example").replace(b"\1x", b"\2\xc3\xbc")
     watch.on_captured(CapturedPacket(FlowKey(LOCAL, 4000, OWN, 53, "udp"), True, odd))
     content = odd[:2] + b"\x81\x80\0\1\0\1\0\0\0\0" + odd[12:] + whole[-16:]
