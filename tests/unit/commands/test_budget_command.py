@@ -328,7 +328,7 @@ def test_a_daemon_that_is_just_starting_is_waited_for(
     monkeypatch.setattr(budget.ControlClient, "set_budget", starting)
     monkeypatch.setattr(budget, "running_pid", lambda file: 4711 if starts else None)
     monkeypatch.setattr(budget, "_AGAIN_S", 0.01)
-    done = cedos(*SET, "data", "4GB", "--until", "2026-12-01")
+    done = cedos(*SET, "data", "4GB", "--until", "30d")
     assert done.exit_code == 0
     assert ("data" in fake_daemon.budgets) is starts
     assert ("once a daemon starts" in done.stdout) is not starts

@@ -436,7 +436,7 @@ async def test_names_are_asked_of_the_gateways_resolver(ends, monkeypatch):
     refused = await ends.link.ask(question.replace(b"\3far", b"\6nobody"))
     assert refused[3] & 15 == 2
     before = ends.link._streams
-    monkeypatch.setattr(gateway_link, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(gateway_link, "ASKED_S", 0.3)
     with pytest.raises(gateway_link.GatewayUnreachableError):
         await ends.link.ask(b"no question")
     assert ends.link._streams is before
