@@ -196,7 +196,7 @@ class _RecordsBeside:
 
     def __init__(self, data: bytes, kind: int) -> None:
         self._data, self._kind = data, kind
-        self._names = _WholeNames(data)
+        self._names = _Names(data, _MOST_BESIDE)
         self._in_answer: dict[str, None] = {}
         self._behind: dict[str, list[Address]] = {}
         self._aliases: dict[str, dict[str, None]] = {}
@@ -215,7 +215,7 @@ class _RecordsBeside:
                 break
             self._names.left -= 1
             if number < answers or kind in (A, AAAA, DNAME) or kind in _TARGETS:
-                name = self._names.at(owner)
+                name = self._names.name(owner)
                 if name is None or len(self._in_answer) + len(self._behind) > _MOST_OWNERS:
                     return False
                 if number < answers:
@@ -234,14 +234,14 @@ class _RecordsBeside:
         if behind:
             self._behind.setdefault(owner, []).extend(addresses)
         # (A target that cannot be read leads nowhere.)
-        if kind == DNAME and (target := self._names.at(begins)) is not None:
+        if kind == DNAME and (target := self._names.name(begins)) is not None:
             self._redirects[owner] = target
         leads = kind == _CNAME or (kind in _TARGETS and self._kind in (kind, _ANY))
-        if leads and (target := self._names.at(begins + _TARGETS[kind])):
+        if leads and (target := self._names.name(begins + _TARGETS[kind])):
             self._aliases.setdefault(owner, {})[target] = None
 
     def found(self) -> BesideAnswer | None:
-        asked = self._names.at(_HEADER.size)
+        asked = self._names.name(_HEADER.size)
         if asked is None or (led := self._led(asked)) is None:
             return None
         number = int.from_bytes(self._data[:2], "big")
@@ -289,28 +289,6 @@ def _name_end(data: bytes, offset: int) -> int | None:
     return None
 
 
-class _WholeNames:
-    """The names of a message; `left` are the steps that may still be made to read them."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-        self._known: dict[int, str | None] = {}
-        self.left = _MOST_BESIDE
-
-    def at(self, offset: int) -> str | None:
-        """Return the name at `offset`; what a pointer leads to is read once."""
-        data = self._data
-        if data[offset : offset + 1] >= bytes((_POINTER,)):
-            target = int.from_bytes(data[offset : offset + 2], "big") & 0x3FFF
-            offset = target if target < offset else len(data)
-        if self.left < 0:
-            return None
-        if offset not in self._known:
-            name = self._known[offset] = _whole_name(data, offset)
-            self.left -= name.count(".") if name else _MOST_JUMPS
-        return self._known[offset]
-
-
 def _name(data: bytes, offset: int) -> tuple[str, int] | None:
     """Return the name at `offset` and where it ends; a pointer ends a name, and is not followed.
 
@@ -335,8 +313,7 @@ def _name(data: bytes, offset: int) -> tuple[str, int] | None:
 
 def _whole_name(data: bytes, offset: int) -> str | None:
     """Return the name at `offset` with what its pointers lead to, each of them further back."""
-    found = _Names(data).at(offset)
-    return found[0] if found else None
+    return _Names(data).name(offset)
 
 
 class _Names:
@@ -346,13 +323,17 @@ class _Names:
         left: the steps that may still be made.
     """
 
-    def __init__(self, data: bytes) -> None:
-        self.left = min(_MOST_STEPS, len(data))
+    def __init__(self, data: bytes, most: int = _MOST_STEPS) -> None:
+        self.left = min(most, len(data))
         self._data = data
         # By offset the name, its length in bytes, and the pointers on the way.
         self._known: dict[int, tuple[str, int, int]] = {}
 
-    def at(self, offset: int, jumps: int = _MOST_JUMPS) -> tuple[str, int, int] | None:
+    def name(self, offset: int) -> str | None:
+        found = self._at(offset, _MOST_JUMPS)
+        return found[0] if found else None
+
+    def _at(self, offset: int, jumps: int) -> tuple[str, int, int] | None:
         """Return a name, its length in bytes, and the number of its pointers, each to further back."""
         if (known := self._known.get(offset)) is not None:
             return known
@@ -366,7 +347,7 @@ class _Names:
                 break
             if size >= _POINTER:
                 target = int.from_bytes(data[at : at + 2], "big") & 0x3FFF
-                rest = self.at(target, jumps - 1) if target < offset and jumps else None
+                rest = self._at(target, jumps - 1) if target < offset and jumps else None
                 if rest is None:
                     return None
                 name = ".".join((*labels, rest[0])) if rest[0] else ".".join(labels)
@@ -411,7 +392,7 @@ class _Records:
             name = _name(data, offset)
             if name is None or name[1] + _RECORD.size > len(data):
                 return False
-            owner = self._name(offset)
+            owner = self.names.name(offset)
             kind, family, _, length = _RECORD.unpack_from(data, name[1])
             offset = name[1] + _RECORD.size + length
             octets = data[offset - length : offset]
@@ -425,7 +406,7 @@ class _Records:
                 if self.names.left <= 0:
                     return False
                 hints = _hints(octets) if kind in (_SVCB, _HTTPS) else []
-                alias = self._name(offset - length + _TARGETS[kind])
+                alias = self.names.name(offset - length + _TARGETS[kind])
                 if hints is None or alias is None:  # programs may read it all the same
                     return False
                 self._note_addresses(owner, hints)
@@ -456,10 +437,6 @@ class _Records:
             if name != asked and (own or len(led) > 1):
                 found.append(RecordOwner(name, tuple(dict.fromkeys(own)), tuple(led[1:])))
         return tuple(found)
-
-    def _name(self, offset: int) -> str | None:
-        found = self.names.at(offset)
-        return found[0] if found else None
 
     def _note_addresses(self, owner: str | None, addresses: list[Address]) -> None:
         self.names.left -= len(addresses)
