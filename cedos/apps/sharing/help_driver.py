@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from cedos.apps.sharing.own_identity import SharingClock
+from cedos.apps.sharing.protocol.accounting import LARGE_BYTES
 from cedos.apps.sharing.protocol.commands import StartForwarding, StopForwarding
 from cedos.apps.sharing.protocol.helper import HelperMachine, HelperTerms, Uplink
 from cedos.apps.sharing.protocol.receipts import Receipt, read_receipt
 from cedos.apps.sharing.side_driver import Command, Side, SideDriver
-from cedos.errors import CedosError
+from cedos.errors import CedosError, SharingError
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor
 from cedos.host.steer.sharing.forwarding import NOTHING, Forwarding
 from cedos.logs import BoundLogger, get_logger
@@ -50,6 +51,7 @@ class HelpDriver(SideDriver[HelperMachine]):
         super().__init__(side, machine, overhead=_OVERHEAD, listens=True)
         self._terms, self._forwarding, self._uplink = terms, forwarding, uplink
         self._started: dict[bytes, StartForwarding] = {}
+        self._kept: set[bytes] = set()  # numbers of the contracts that are stored
         # The kernel follows the machine's order: a requestor may leave while its forwarding starts.
         self._turn = asyncio.Lock()
         self._alone = asyncio.Event()
@@ -171,6 +173,18 @@ class HelpDriver(SideDriver[HelperMachine]):
                     _log.error("the kernel forwards on", name=started.name, why=str(error))
                     await asyncio.sleep(_AGAIN_S)
         _log.info("helps no more", name=started.name, reason=command.reason.name.lower())
+
+    def _keep_if_worth(self, command: StartForwarding, carried_bytes: int) -> None:
+        """Store a contract, for good, once it has carried what is worth a receipt."""
+        number = command.contract.number
+        if carried_bytes < LARGE_BYTES or number in self._kept:
+            return
+        try:
+            self._keep(command)
+        except SharingError as error:
+            _log.warning("a contract is not stored", name=command.name, why=str(error))
+        else:
+            self._kept.add(number)
 
     async def _count(self) -> None:
         if not self._started:

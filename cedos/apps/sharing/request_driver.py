@@ -174,6 +174,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
         self._counts.on_contract(command.contract)
         self._ways[command.helper] = _Way(command, {})
         try:
+            self._keep(command)
             await self._calls.call(lambda: self._paths.add(via, there, source, price))
         except (CedosError, OSError, ValueError) as error:
             _log.warning("no path by a helper", name=command.name, why=str(error))
@@ -216,17 +217,9 @@ class RequestDriver(SideDriver[RequestorMachine]):
 
     def _on_receipt(self, data: bytes) -> Receipt:
         receipt = super()._on_receipt(data)
-        for way in self._ways.values():
-            if way.command.contract.number == receipt.contract:
-                self._keep_or_leave(way, receipt.total_bytes)
         self._machine.on_receipt(receipt.contract, receipt.total_bytes, self._now_s())
         self._obey()
         return receipt
-
-    def _keep_or_leave(self, way: _Way, carried_bytes: int) -> None:
-        """Store a contract that is worth it; leave a helper that would be owed what is not stored."""
-        if not self._keep_if_worth(way.command, carried_bytes):
-            self._machine.on_no_path(way.command.helper, self._now_s())
 
     def _on_answer(self) -> None:
         self._machine.on_answer(self._now_s())
@@ -244,7 +237,6 @@ class RequestDriver(SideDriver[RequestorMachine]):
     async def _remove(self, command: RemovePath) -> None:
         if (way := self._ways.pop(command.helper, None)) is None:
             return
-        self._kept.discard(way.command.contract.number)
         address = IPv4Address(way.command.source)
         await self._calls.call(lambda: self._paths.remove(address))
         said = "a helper leaves" if command.by_helper else "leaves a helper"
@@ -298,7 +290,6 @@ class RequestDriver(SideDriver[RequestorMachine]):
             way.told_bytes = way.carried_bytes
             more[helper] = way.carried_bytes - before_bytes
             way.waiting_bytes = _SEGMENT_BYTES * sum(each.unacknowledged for each in mine)
-            self._keep_or_leave(way, way.carried_bytes)
             self._counts.on_carried(way.command.contract.number, way.carried_bytes, now_s)
             self._tell_traffic(way)
         idle = idle_beside(more)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
 from cedos.apps.sharing.own_identity import AnswerKind, SharingClock, expected
-from cedos.apps.sharing.protocol.accounting import LARGE_BYTES, OwnCounts
+from cedos.apps.sharing.protocol.accounting import OwnCounts
 from cedos.apps.sharing.protocol.certificates import HostIdentity, Trust, UntrustedError
 from cedos.apps.sharing.protocol.commands import (
     AddPath,
@@ -41,7 +41,7 @@ from cedos.apps.sharing.questions import (
     pack_question,
 )
 from cedos.apps.sharing.store import SharingStore
-from cedos.errors import CedosError, HostError, SharingError
+from cedos.errors import CedosError, HostError
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.logs import BoundLogger, get_logger
 
@@ -157,7 +157,6 @@ class SideDriver(ABC, Generic[Machine]):
         self._machine: Machine = machine
         self._now_s = SharingClock().now_s
         self._counts = OwnCounts(side.identity.gateway, overhead=overhead)
-        self._kept: set[bytes] = set()  # numbers of the contracts in use that are stored
         self._refused = 0  # the last serial of a receipt that was not accepted
         self._calls = KernelCalls()
         self._socket = LinkSocket(side.interface, self._receive, listens=listens)
@@ -209,23 +208,12 @@ class SideDriver(ABC, Generic[Machine]):
                 self._carry_out(command)
         self._set_timer(self._machine.next_timer())
 
-    def _keep_if_worth(self, command: AddPath | StartForwarding, carried_bytes: int) -> bool:
-        """Store a contract, for good, once it has carried what is worth a receipt.
-
-        The certificates in its datagrams are stored for the names. False: they cannot be stored.
-        """
-        number, store = command.contract.number, self._side.store
-        if carried_bytes < LARGE_BYTES or number in self._kept:
-            return True
-        try:
-            store.add_contract(number, command.join, command.confirm)
-            for each in (command.join, command.confirm):
-                store.add_certificate(unpack(each).certificate)
-        except SharingError as error:
-            _log.warning("a contract is not stored", name=command.name, why=str(error))
-            return False
-        self._kept.add(number)
-        return True
+    def _keep(self, command: AddPath | StartForwarding) -> None:
+        """Store the datagrams of a contract, and the certificates in them for the names."""
+        store = self._side.store
+        store.add_contract(command.contract.number, command.join, command.confirm)
+        for each in (command.join, command.confirm):
+            store.add_certificate(unpack(each).certificate)
 
     def _receive(self, data: bytes, source: LinkAddress) -> None:
         self._machine.receive_datagram(data, source, self._now_s())

@@ -143,11 +143,7 @@ async def test_a_contract_is_stored_once_the_disk_takes_it(helping, monkeypatch)
     await until(lambda: SOURCE in helping._forwarding.open)
     helping._forwarding.bytes = 40_000
     with monkeypatch.context() as full:
-        full.setattr(
-            helping._side.store,
-            "add_contract",
-            MagicMock(side_effect=SharingError("No space left")),
-        )
+        full.setattr(helping, "_keep", MagicMock(side_effect=SharingError("No space left")))
         await helping._count()
     await helping._count()
     assert helping._side.store.contract(number) is not None

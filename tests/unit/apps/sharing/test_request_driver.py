@@ -3,28 +3,14 @@
 import asyncio
 import errno
 from ipaddress import IPv4Address
-from types import SimpleNamespace
-from unittest.mock import MagicMock
 
-from kit.neighbours import (
-    GATEWAY,
-    START_S,
-    Link,
-    helper,
-    identity,
-    key_of,
-    requestor,
-    trust,
-    uplink,
-)
+from kit.neighbours import GATEWAY, START_S, Link, helper, identity, key_of, requestor, trust
 from kit.waiting import until
-from msgspec import structs
 
 from cedos.apps.sharing import side_driver
-from cedos.apps.sharing.protocol.accounting import LARGE_BYTES
 from cedos.apps.sharing.protocol.certificates import CertificateAuthority
 from cedos.apps.sharing.protocol.commands import AddPath
-from cedos.apps.sharing.protocol.receipts import Contract, Receipt, by_volume, sign_receipt
+from cedos.apps.sharing.protocol.receipts import Contract, Receipt, sign_receipt
 from cedos.apps.sharing.protocol.requestor import RequestorWish
 from cedos.apps.sharing.questions import (
     AskFacts,
@@ -38,8 +24,7 @@ from cedos.apps.sharing.questions import (
 from cedos.apps.sharing.request_driver import RequestDriver, idle_beside
 from cedos.apps.sharing.side_driver import Side
 from cedos.apps.sharing.store import SharingStore
-from cedos.errors import CedosError, SharingError
-from cedos.model import FlowKey
+from cedos.errors import CedosError
 
 
 def test_the_gateway_is_asked_about_helpers_that_carry_nothing_beside_a_busy_one():
@@ -172,93 +157,4 @@ async def test_the_machine_hears_whether_the_gateway_answers(tmp_path, monkeypat
     await asyncio.wait({following})
     # A refusal is an answer, which a helper has passed on.
     assert told[:5] == ["none", "none", "answer", "answer", "answer"]
-    await made._calls.close()
-
-
-class _Flows:
-    """A kernel with one connection over a path, which has carried so much."""
-
-    def __init__(self, carried_bytes):
-        self.carried_bytes = carried_bytes
-
-    async def snapshot(self):
-        local, remote = IPv4Address("169.254.7.7"), IPv4Address(uplink(1).reaches.address)
-        key = FlowKey(local=local, local_port=1, remote=remote, remote_port=2)
-        flow = SimpleNamespace(key=key, bytes_down=self.carried_bytes, bytes_up=0, unacknowledged=0)
-        return [flow]
-
-
-async def test_contracts_that_carry_next_to_nothing_take_no_disk(tmp_path, monkeypatch):
-    """A helper that carried a little and left cost 100 MB a day, for good."""
-    monkeypatch.setattr(side_driver, "LinkSocket", _Link)
-    monkeypatch.setattr(_Paths, "add", lambda *_path: None)
-    given, store = [], SharingStore(tmp_path / "sharing")
-
-    async def ask(question):
-        if isinstance(read_question(question), AskFacts):
-            made = CertificateAuthority(GATEWAY).revocations((), START_S + len(given))
-            return pack_answer(GatewayFacts(GATEWAY.public, made))
-        return pack_answer(GivenReceipts(tuple(given)))
-
-    side = Side(identity("ann"), trust(), "wlan0", ask, store, tmp_path / "status")
-
-    async def with_helper():
-        made = RequestDriver(side, RequestorWish(1_000_000), _Paths(), lambda: "")
-        made._now_s = lambda: START_S
-        made._machine.start(START_S)
-        made._obey()
-        await until(lambda: made._ways)
-        (way,) = made._ways.values()
-        return made, way.command.contract
-
-    made, contract = await with_helper()
-    await made._look(_Flows(LARGE_BYTES - 1))
-    assert store.contract(contract.number) is None
-    # What a receipt of this process names is owed all the same.
-    total, due = LARGE_BYTES - 1, by_volume(contract, 0, LARGE_BYTES - 1)
-    told = Receipt(
-        GATEWAY.public, 1, contract.requestor, contract.helper, contract.number, 1, 2, 0, total,
-        total, due, contract.currency,
-    )  # fmt: skip
-    given.append(sign_receipt(told, GATEWAY))
-    await made._ask_gateway()
-    assert [each.serial for each in store.receipts()] == [1]
-    assert store.contract(contract.number) is None
-    await made._look(_Flows(LARGE_BYTES))
-    assert store.contract(contract.number) is not None
-    await made._calls.close()
-    # The gateway may have counted what this host has not.
-    made, contract = await with_helper()
-    more = structs.replace(
-        told, serial=2, contract=contract.number, down_bytes=LARGE_BYTES, total_bytes=LARGE_BYTES,
-        amount=by_volume(contract, 0, LARGE_BYTES),
-    )  # fmt: skip
-    given[:] = [sign_receipt(more, GATEWAY)]
-    await made._ask_gateway()
-    assert store.contract(contract.number) is not None
-    await made._calls.close()
-
-
-async def test_nobody_is_owed_what_is_not_stored(tmp_path, monkeypatch):
-    monkeypatch.setattr(side_driver, "LinkSocket", _Link)
-    monkeypatch.setattr(_Paths, "add", lambda *_path: None)
-    side = Side(
-        identity("ann"),
-        trust(),
-        "wlan0",
-        None,
-        SharingStore(tmp_path / "sharing"),
-        tmp_path / "status",
-    )
-    made = RequestDriver(side, RequestorWish(1_000_000), _Paths(), lambda: "")
-    made._now_s = lambda: START_S
-    made._machine.start(START_S)
-    made._obey()
-    await until(lambda: made._ways)
-    full = MagicMock(side_effect=SharingError("No space left"))
-    monkeypatch.setattr(side.store, "add_contract", full)
-    await made._look(_Flows(LARGE_BYTES))
-    made._obey()
-    assert made._machine.helpers() == []
-    await until(lambda: made._paths.removed is not None)
     await made._calls.close()
