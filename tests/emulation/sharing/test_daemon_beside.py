@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kit.street import HELPERS, PERIOD_S, RATE_BPS, Street, uplinks
 from kit.waiting import wait_until
 
 from cedos.api.client import ControlClient
+from cedos.errors import CedosError
 from emu.places.traces import TCP_GOODPUT_SHARE
 from emu.testbed.neighbours import Neighbourhood
 from emu.testbed.programs.gateway import SharingHosts
@@ -42,7 +44,13 @@ class Watched(Street):
         config = self.there.directory / "cedos.toml"
         config.write_text(CONFIG)
         self.hosts.begin("requestor", "up", "--config", str(config), name="daemon")
+        wait_until(self._answers, 30)  # the proxy waits for one that starts for 5 s
         self.begin([("--price", f"{each}EUR/GB", "--limit", "500MB") for each in sorted(PRICES)])
+
+    def _answers(self):
+        with suppress(CedosError):
+            return self.known() is not None
+        return False
 
     def known(self):
         runtime = Path(self.hosts.variables("requestor")["CEDOS_RUNTIME_DIR"])
