@@ -54,7 +54,7 @@ def wait_until(
 
 
 def lines_of(call: Callable[[], object]) -> int:
-    """Return how many lines of Python run in a call: what it costs, whoever else uses the processor."""
+    """Return how many lines of Python run in a call: its cost, whatever else uses the processor."""
     lines = 0
 
     def count(_frame: FrameType, event: str, _arg: object) -> Any:

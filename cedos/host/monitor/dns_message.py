@@ -159,7 +159,7 @@ def parse(data: bytes) -> DnsReply | None:
 
 @dataclass(frozen=True, slots=True)
 class BesideAnswer:
-    """What a response holds beside the answer to its question; systemd-resolved takes it all the same.
+    """The records of a response beside the answer to its question, which systemd-resolved takes, too.
 
     `strays`: as answers about them, the owners of records in the answer section to which the question
     does not lead, those of DNAMEs (of that kind), and what was asked for if there are such. `behind`:

@@ -160,7 +160,7 @@ class SessionPath:
         self.known = known
         self.peer = peer
         # All connections with one account share turns of the event loop, and what their sessions hold
-        # counts together. Whoever knows the holders of keys gives each an account.
+        # counts together. A server that knows the holders of keys gives each an account.
         self.account = network_of(peer) if peer else ""
         self._rest = _NOTHING  # what it has read and not taken yet
         self.path_id = driver.new_path_id()  # unique in this process

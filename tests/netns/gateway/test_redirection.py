@@ -203,28 +203,25 @@ def test_what_this_host_has_a_route_for_stays_with_it(laptop, tmp_path):
     assert "10.9.2.2" in (tmp_path / "served.log").read_text()
 
 
+def refusal(laptop, *command):
+    """Return the exit status of a command that does not start, and its complaint."""
+    process = laptop.near.popen(*command, stderr=subprocess.PIPE, env=laptop.environment("laptop"))
+    laptop.keep(process)
+    return process.wait(20), process.stderr.read().decode()
+
+
 def test_a_gateway_on_this_host_is_refused(laptop):
     laptop.near.ip("address", "add", f"{GATEWAY}/32", "dev", "lo")
-    process = laptop.near.popen(
-        *(CEDOS, "forward", "--redirect", str(USER)),
-        stderr=subprocess.PIPE,
-        env=laptop.environment("laptop"),
-    )
-    laptop.keep(process)
-    assert process.wait(20) == 2
-    assert b"is this host" in process.stderr.read()
+    code, complaint = refusal(laptop, CEDOS, "forward", "--redirect", str(USER))
+    assert code == 2
+    assert "is this host" in complaint
 
 
-def test_it_says_what_is_missing(laptop, tmp_path):
-    process = laptop.near.popen(
-        *("setpriv", "--bounding-set=-bpf,-net_admin,-sys_admin", "--inh-caps=-all"),
-        *(CEDOS, "forward", "--redirect", "nobody"),
-        stderr=subprocess.PIPE,
-        env=laptop.environment("laptop"),
-    )
-    laptop.keep(process)
-    assert process.wait(20) == 3
-    complaint = process.stderr.read().decode()
+def test_it_says_what_is_missing(laptop):
+    bounds = ("--bounding-set=-bpf,-net_admin,-sys_admin", "--inh-caps=-all")
+    command = (CEDOS, "forward", "--redirect", "nobody")
+    code, complaint = refusal(laptop, "setpriv", *bounds, *command)
+    assert code == 3
     assert "CAP_BPF" in complaint
     assert "Traceback" not in complaint
 
@@ -398,7 +395,7 @@ def test_the_next_one_leaves_those_of_a_living_one_of_another_account(laptop):
 
 
 def test_with_fail_closed_no_names_are_looked_up_past_it(laptop, tmp_path):
-    """As nsswitch.conf may say, programs ask systemd-resolved by its socket, and it asks the network."""
+    """Refuse to start where programs ask systemd-resolved by its socket: that asks the network."""
     switch = tmp_path / "nsswitch.conf"
     switch.write_text("passwd: files\nhosts: files resolve [!UNAVAIL=return] dns\n")
     script = (
@@ -406,11 +403,6 @@ def test_with_fail_closed_no_names_are_looked_up_past_it(laptop, tmp_path):
         "mkdir -p /run/systemd/resolve; touch /run/systemd/resolve/io.systemd.Resolve;"
         f"exec {CEDOS} forward --redirect {USER} --fail closed"
     )
-    process = laptop.near.popen(
-        *("unshare", "-m", "sh", "-c", script),
-        stderr=subprocess.PIPE,
-        env=laptop.environment("laptop"),
-    )
-    laptop.keep(process)
-    assert process.wait(20) == 2
-    assert b"nsswitch.conf" in process.stderr.read()
+    code, complaint = refusal(laptop, "unshare", "-m", "sh", "-c", script)
+    assert code == 2
+    assert "nsswitch.conf" in complaint

@@ -281,7 +281,7 @@ def test_an_accept_without_descriptors_loses_no_session():
 
 @pytest.mark.parametrize(("files", "sessions"), [(1_024, 170), (20_000, 2_000)])
 def test_one_address_leaves_most_descriptors_to_others(monkeypatch, files, sessions):
-    """Each session has three: of its connection, and of the pair."""
+    """Three descriptors belong to a session: of its connection, and of the pair."""
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (files, files))
     with listening_with(KeyPair(os.urandom(32))) as listening:
         limits = listening._listener._flows._ledger.limits

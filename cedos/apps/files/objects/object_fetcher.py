@@ -170,7 +170,7 @@ class ObjectFetcher:
                 finally:
                     question.ended += 1
                 return way
-        # The origin answers each with what is its own: nobody waits for the others' answers.
+        # The origin answers each transfer with what is its own: none waits for the others' answers.
         return await self._asked(client, url, kept)
 
     async def _asked(self, client: str, url: URL, kept: StoredObject | None) -> _Ways:

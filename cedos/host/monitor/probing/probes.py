@@ -1,4 +1,4 @@
-"""When to ping which network. Pure."""
+"""The times at which each network is pinged. Pure."""
 
 from collections.abc import Iterable
 

@@ -50,7 +50,7 @@ class Got:
 
 
 class Walk:
-    """`wrong` has what went wrong; `whole` and `kept` count what came, and what nobody asked for."""
+    """`wrong` has what went wrong; `whole` and `kept` count what came, and what came unasked."""
 
     def __init__(self, folder, seed):
         self._folder, self._draw = folder, random.Random(f"walk {seed}")

@@ -171,7 +171,7 @@ async def test_what_is_on_its_way_to_one_only_answers_no_later_one(tmp_path, fie
 
 
 async def test_who_waits_for_what_is_for_one_only_asks_beside_the_others(tmp_path):
-    """Nobody waits for one answer after the other."""
+    """Ask for all at once, though each answer is one transfer's only."""
     asked = []
 
     async def serve(reader, writer):
@@ -192,7 +192,7 @@ async def test_who_waits_for_what_is_for_one_only_asks_beside_the_others(tmp_pat
 
 
 async def test_who_waited_for_a_question_that_failed_gets_its_failure(tmp_path, monkeypatch):
-    """Of N requests for one URL of a silent origin the last one waited N times as long."""
+    """Fail all requests for a URL of a silent origin at once; the last of N waited N times as long."""
     monkeypatch.setattr(web, "SILENCE_S", 0.5)
     asked = []
 
@@ -211,22 +211,26 @@ async def test_who_waited_for_a_question_that_failed_gets_its_failure(tmp_path, 
         assert await fetch() == b"1"  # a later one asks anew
 
 
-@pytest.mark.parametrize(
-    ("coding", "pack"), [(b"gzip", gzip.compress), (b"DEFLATE", zlib.compress)]
-)
-async def test_an_encoded_body_is_decoded(tmp_path, coding, pack):
-    """A gateway stored gzip as the file, where the direct way decoded it."""
-    packed = pack(BODY)
+def sends_encoded(coding, body):
+    """Return an origin that says that its body has this coding."""
 
     async def serve(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
         writer.write(
             b'HTTP/1.1 200 OK\r\nETag: "1"\r\nContent-Encoding: ' + coding
-            + b"\r\nContent-Length: %d\r\n\r\n" % len(packed) + packed
+            + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
         )  # fmt: skip
         writer.close()
 
-    async with fetching_of(tmp_path, serve) as fetch:
+    return serve
+
+
+@pytest.mark.parametrize(
+    ("coding", "pack"), [(b"gzip", gzip.compress), (b"DEFLATE", zlib.compress)]
+)
+async def test_an_encoded_body_is_decoded(tmp_path, coding, pack):
+    """A gateway stored gzip as the file, where the direct way decoded it."""
+    async with fetching_of(tmp_path, sends_encoded(coding, pack(BODY))) as fetch:
         for _ in range(2):
             assert await fetch() == BODY
 
@@ -242,14 +246,6 @@ async def test_an_encoded_body_is_decoded(tmp_path, coding, pack):
     ids=["unknown", "no gzip", "cut off", "a bomb"],
 )
 async def test_what_is_wrongly_encoded_is_no_file(tmp_path, coding, body, why):
-    async def serve(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(
-            b"HTTP/1.1 200 OK\r\nContent-Encoding: " + coding
-            + b"\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-        )  # fmt: skip
-        writer.close()
-
-    async with fetching_of(tmp_path, serve) as fetch:
+    async with fetching_of(tmp_path, sends_encoded(coding, body)) as fetch:
         with pytest.raises(TransferError, match=why):
             await fetch()
