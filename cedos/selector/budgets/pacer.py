@@ -302,7 +302,7 @@ class Pacer:
 
     def _first_pace(self, now_s: float) -> FirstPace | None:
         """Return the bound of the price while little is known; None: enough is."""
-        if self._paced is None or not self._begins_s <= now_s < self._ends_s:
+        if self._paced is None or not self._begins_s <= now_s < self._ends_s or self._supply <= 0.0:
             return None
         began_s, first_left = self._paced
         since_s, all_s = now_s - began_s, self._ends_s - began_s

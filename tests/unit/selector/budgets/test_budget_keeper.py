@@ -182,6 +182,7 @@ _EVENTS = st.one_of(
 @example(Pacer, [("offer", 0.0, 5e-324)])
 @example(Pacer, [("observe", 0.0, -1.0), ("change", 0.0, 0.0)])
 @example(Pacer, [("change", 0.0, 5e-324), ("offer", 0.0, 1.0)])
+@example(Pacer, [("change", 0.0, 0.0), ("observe", 0.0, -1.0), ("observe", 1.0, 0.0)])
 @example(Odyssey, [("change", 0.0, 0.0), ("observe", 1.0, -1.0)])
 @given(st.sampled_from([Odyssey, Pacer]), st.lists(_EVENTS, max_size=25))
 def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(make, events):
