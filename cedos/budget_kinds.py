@@ -38,7 +38,7 @@ class Odometers(Protocol):
     @property
     def totals(self) -> Mapping[str, float]: ...
 
-    def since(self, keys: Iterable[str], begin_s: float) -> float:
+    def sum_since(self, keys: Iterable[str], begin_s: float) -> float:
         """Return the sum of these odometers since an instant."""
 
 
@@ -75,7 +75,7 @@ class Meter(ABC):
     """True if a budget can be hard: barring programs from networks then stops its use."""
 
     @abstractmethod
-    def spent(
+    def measure_use(
         self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
     ) -> float:
         """Return the units used since an instant; `networks`: those the budget names."""
@@ -94,7 +94,9 @@ class Meter(ABC):
         """Say why nothing can be counted on this host; "": it can."""
         return ""
 
-    def barred(self, networks: Collection[str], tariff: Tariff, gone: Collection[str]) -> list[str]:
+    def list_barred(
+        self, networks: Collection[str], tariff: Tariff, gone: Collection[str]
+    ) -> list[str]:
         """Return the networks that a hard budget bars once it is spent.
 
         `gone`: networks that it barred and that are unplugged; they find their bar again.
@@ -112,14 +114,14 @@ class DataMeter(Meter):
     by_network = True
     can_bar = True
 
-    def spent(
+    def measure_use(
         self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
     ) -> float:
         if networks:
             keys = of_networks(networks)
         else:
             keys = [key for key in odometers.totals if key.startswith(METERED)]
-        return odometers.since(keys, begin_s)
+        return odometers.sum_since(keys, begin_s)
 
     def amount(
         self,
@@ -131,17 +133,19 @@ class DataMeter(Meter):
         counted = networks or tariff.metered
         return sum(size for network, size in carried if network in counted)
 
-    def barred(self, networks: Collection[str], tariff: Tariff, gone: Collection[str]) -> list[str]:
+    def list_barred(
+        self, networks: Collection[str], tariff: Tariff, gone: Collection[str]
+    ) -> list[str]:
         return list(networks) if networks else sorted({*tariff.metered, *gone})
 
 
 class EnergyMeter(Meter):
     """Joules of the radios, by their traffic."""
 
-    def spent(
+    def measure_use(
         self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
     ) -> float:
-        return odometers.since([RADIOS], begin_s)
+        return odometers.sum_since([RADIOS], begin_s)
 
     def amount(
         self,
@@ -158,11 +162,11 @@ class MoneyMeter(Meter):
 
     can_bar = True
 
-    def spent(
+    def measure_use(
         self, odometers: Odometers, networks: Collection[str], begin_s: float, tariff: Tariff
     ) -> float:
-        return odometers.since([PAID], begin_s) + sum(
-            odometers.since([f"{METERED}{name}", f"{FREE}{name}"], begin_s) * price / _PER_MB
+        return odometers.sum_since([PAID], begin_s) + sum(
+            odometers.sum_since([f"{METERED}{name}", f"{FREE}{name}"], begin_s) * price / _PER_MB
             for name, price in tariff.money_per_mb.items()
         )
 
@@ -179,7 +183,9 @@ class MoneyMeter(Meter):
     def blind(self, tariff: Tariff) -> str:
         return "" if tariff.money_per_mb else "no network has a money_per_mb"
 
-    def barred(self, networks: Collection[str], tariff: Tariff, gone: Collection[str]) -> list[str]:
+    def list_barred(
+        self, networks: Collection[str], tariff: Tariff, gone: Collection[str]
+    ) -> list[str]:
         return tariff.priced
 
     def usual_per_s(self, bytes_per_s: float, tariff: Tariff) -> float:

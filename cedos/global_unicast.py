@@ -60,10 +60,10 @@ def meanings(text: str) -> list[Address]:
 def is_global(address: Address) -> bool:
     """Tell whether the registries have an address for a host of the internet."""
     if isinstance(address, IPv4Address):
-        return not within(address, _NOT_GLOBAL4)
-    return within(address, _GLOBAL6) and not within(address, _NOT_GLOBAL6)
+        return not is_within(address, _NOT_GLOBAL4)
+    return is_within(address, _GLOBAL6) and not is_within(address, _NOT_GLOBAL6)
 
 
-def within(address: Address, networks: Iterable[IPNetwork]) -> bool:
+def is_within(address: Address, networks: Iterable[IPNetwork]) -> bool:
     """Tell whether an address is in one of the networks."""
     return any(address.version == network.version and address in network for network in networks)

@@ -130,25 +130,25 @@ class _LineLimit(logging.Filter):
 def _cut(_logger: object, _method: str, event: EventDict) -> EventDict:
     """Cut long values: names of others may have thousands of letters."""
     return {
-        key: value if key == "exc_info" else _lines(value) if key == "exception" else _short(value)
+        key: value if key == "exc_info" else _lines(value) if key == "exception" else shorten(value)
         for key, value in event.items()
     }
 
 
-def _short(value: object) -> object:
+def shorten(value: object) -> object:
     if isinstance(value, str | BaseException):
         text = str(value)
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     if isinstance(value, Mapping):
-        return {_short(key): _short(each) for key, each in islice(value.items(), _MOST_PARTS)}
+        return {shorten(key): shorten(each) for key, each in islice(value.items(), _MOST_PARTS)}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_short(each) for each in islice(value, _MOST_PARTS)]
+        return [shorten(each) for each in islice(value, _MOST_PARTS)]
     return value
 
 
 def _lines(text: str) -> str:
     """Cut each line of a traceback."""
-    return "\n".join(str(_short(line)) for line in text.split("\n"))
+    return "\n".join(str(shorten(line)) for line in text.split("\n"))
 
 
 def _renderers(form: Format, stream: TextIO, journal: bool) -> list[Processor]:

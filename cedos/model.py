@@ -388,7 +388,7 @@ class FlowSample:
     window_limit_bytes: int = 0
     counted: bool = True
 
-    def grew(self, before: "FlowSample | None") -> bool:
+    def has_grown(self, before: "FlowSample | None") -> bool:
         """Return whether the limit has grown since: then its program reads."""
         return before is not None and self.window_limit_bytes > before.window_limit_bytes
 
@@ -541,7 +541,7 @@ class CarriedConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             bytes_by_network=by,
         )
 
-    def since(self, before: "CarriedConnection") -> "CarriedConnection":
+    def growth_since(self, before: "CarriedConnection") -> "CarriedConnection":
         """Return it with the bytes by which it has grown since it was `before`."""
         by = {
             interface: more
@@ -555,7 +555,7 @@ class CarriedConnection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             bytes_by_network=by,
         )
 
-    def named(self, names: Mapping[str, str]) -> "CarriedConnection":
+    def with_names(self, names: Mapping[str, str]) -> "CarriedConnection":
         """Return it with the networks' names; an interface without a name keeps its own."""
         found: dict[str, int] = {}
         for interface, count in self.bytes_by_network.items():

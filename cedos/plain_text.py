@@ -29,15 +29,15 @@ def plain_json(value: Any, *, indent: int = 0) -> str:
     except UnicodeEncodeError:  # a name that is not UTF-8: Python's `json` reads it back
         value = msgspec.to_builtins(value, enc_hook=str)
         text = json.dumps(value, indent=indent or None)
-    return "".join(each if each.isprintable() or each == "\n" else _escaped(each) for each in text)
+    return "".join(each if each.isprintable() or each == "\n" else _escape(each) for each in text)
 
 
-def _escaped(letter: str) -> str:
+def _escape(letter: str) -> str:
     units = letter.encode("utf-16-be")
     return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
-def rounded(value: float, figures: int = 2) -> str:
+def round_figures(value: float, figures: int = 2) -> str:
     """Return a number with so many significant figures; a value too small to show is 0."""
     if value == 0.0 or not isfinite(value):
         return f"{value:g}"
@@ -50,5 +50,5 @@ def lasting(time_s: float) -> str:
     """Return a duration such as `95 s`, `94 minutes`, `1.7 hours` or `26 days`."""
     for limit_s, divisor, unit in ((600.0, 1, "s"), (6000.0, 60, "minutes"), (2e5, 3600, "hours")):
         if time_s < limit_s:
-            return f"{rounded(time_s / divisor)} {unit}"
-    return f"{rounded(time_s / 86_400)} days"
+            return f"{round_figures(time_s / divisor)} {unit}"
+    return f"{round_figures(time_s / 86_400)} days"

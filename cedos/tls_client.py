@@ -91,7 +91,7 @@ class TlsClient:
         self._received.write(more)
         return _ShakenContext(self)
 
-    def joined(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> "_ShakenEnd":
+    def begin_handshake(self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO) -> "_ShakenEnd":
         return _ShakenEnd(self._end, (incoming, self._received), (self._to_send, outgoing))
 
 
@@ -144,4 +144,4 @@ class _ShakenContext(ssl.SSLContext):
     def wrap_bio(  # type: ignore[override]
         self, incoming: ssl.MemoryBIO, outgoing: ssl.MemoryBIO, **_others: Any
     ) -> _ShakenEnd:
-        return self._client.joined(incoming, outgoing)
+        return self._client.begin_handshake(incoming, outgoing)

@@ -28,7 +28,7 @@ from yarl import URL
 
 from cedos import tls_client
 from cedos.errors import TransferError, WebError
-from cedos.global_unicast import is_global, meanings, within
+from cedos.global_unicast import is_global, is_within, meanings
 from cedos.kernel.interface_socket import bind_to_interface
 from cedos.kernel.policy_routing import DELIVERED_HERE, route_type
 from cedos.model import Address
@@ -97,7 +97,9 @@ def _distance(address: Address) -> Distance:
         return Distance.HOST
     if address.is_link_local:
         return Distance.LINK
-    return Distance.INTERNET if is_global(address) or within(address, _PLAYED) else Distance.PRIVATE
+    return (
+        Distance.INTERNET if is_global(address) or is_within(address, _PLAYED) else Distance.PRIVATE
+    )
 
 
 @dataclass(slots=True)
@@ -177,13 +179,13 @@ class _FinalAnswer(aiohttp.ClientResponse):
         protocol, left = connection.protocol, MOST_INFORMATIONAL + 1
         read = protocol.read
 
-        async def counted() -> Any:
+        async def count_body() -> Any:
             nonlocal left
             if (left := left - 1) < 0:
                 raise HttpProcessingError(code=502, message="no answer behind informational ones")
             return await read()
 
-        protocol.read = counted
+        protocol.read = count_body
         self._bound_framing(protocol)
         self._refuse_cut(protocol, connection.transport.get_extra_info("ssl_object"))
         try:
@@ -478,7 +480,7 @@ class AnswerHead:
         return time.time()
 
 
-async def decoded(
+async def decode_body(
     head: AnswerHead,
     answer: aiohttp.ClientResponse,
     most_bytes: int,

@@ -81,7 +81,7 @@ class DaemonChooser:
     async def choose(self, question: Question) -> Strategy | None:
         """Return the strategy with interfaces as networks; None without a daemon or a choice."""
         now = asyncio.get_running_loop().time()
-        known, strategy = self._known(question, now)
+        known, strategy = self._cached_answer(question, now)
         return strategy if known else await asyncio.to_thread(self._ask, question, now)
 
     def last_decision(self, label: Label) -> int | None:
@@ -89,7 +89,7 @@ class DaemonChooser:
         decided_s, number = self._decided.get(label, (float("-inf"), None))
         return number if asyncio.get_running_loop().time() - decided_s < VALID_S else None
 
-    def _known(self, question: Question, now: float) -> tuple[bool, Strategy | None]:
+    def _cached_answer(self, question: Question, now: float) -> tuple[bool, Strategy | None]:
         """Return whether the cached answer is recent enough, and that answer."""
         asked_s, strategy = self._answers.get(question, (float("-inf"), None))
         if now - self._absent_s < _NO_DAEMON_S:
@@ -99,7 +99,7 @@ class DaemonChooser:
     def _ask(self, question: Question, now: float) -> Strategy | None:
         with self._asking:
             # Another thread may have asked the same question meanwhile.
-            known, strategy = self._known(question, now)
+            known, strategy = self._cached_answer(question, now)
             if known:
                 return strategy
             try:

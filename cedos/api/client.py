@@ -149,7 +149,7 @@ class ControlClient:
         self._exchange("POST", "/v1/carried", msgspec.json.encode(report))
 
     def _ask(self, method: str, target: str, kind: type[T], body: bytes | None = None) -> T:
-        return self._decoded(self._exchange(method, target, body), kind)
+        return self._decode(self._exchange(method, target, body), kind)
 
     def _exchange(self, method: str, target: str, body: bytes | None) -> bytes:
         connection = _ControlConnection(self._path, self._timeout_s)
@@ -194,7 +194,7 @@ class ControlClient:
             return kind(message.error)
         return CedosError(message.error)
 
-    def _decoded(self, content: bytes, kind: type[T]) -> T:
+    def _decode(self, content: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(content, type=kind)
         except (ValueError, RecursionError) as error:

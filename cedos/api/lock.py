@@ -42,9 +42,9 @@ def only_daemon(pid_file: Path, *, steers: bool = True) -> Iterator[None]:
     AlreadyRunningError: another daemon is alive; the message has its process id. PrivilegeError: the
     runtime directory cannot be written. HostError: the pid file cannot be opened for another reason.
     """
-    descriptor = _locked_file(pid_file)
+    descriptor = _lock_file(pid_file)
     try:
-        with namespace_held() if steers else nullcontext():
+        with hold_namespace() if steers else nullcontext():
             yield
     finally:
         # Keep the file: a third daemon could lock a new one while a second one waits for this.
@@ -76,7 +76,7 @@ def running_pid(pid_file: Path) -> int | None:
     return None
 
 
-def _locked_file(pid_file: Path, *, again: bool = False) -> int:
+def _lock_file(pid_file: Path, *, again: bool = False) -> int:
     # Only the owner may open the file, since a lock on it keeps daemons from starting.
     try:
         pid_file.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -100,8 +100,8 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
         if not again and (pid is None or not Path(f"/proc/{pid}").exists()):
             # The process that locks it is no daemon: an older file was open to others.
             pid_file.unlink(missing_ok=True)
-            return _locked_file(pid_file, again=True)
-        raise _already(pid, f"it holds {pid_file}") from None
+            return _lock_file(pid_file, again=True)
+        raise _already_running(pid, f"it holds {pid_file}") from None
     except OSError as error:
         os.close(descriptor)
         raise HostError(f"{pid_file}: {error.strerror}") from error
@@ -109,13 +109,13 @@ def _locked_file(pid_file: Path, *, again: bool = False) -> int:
 
 
 @contextmanager
-def namespace_held() -> Iterator[None]:
+def hold_namespace() -> Iterator[None]:
     """Hold the name of this network namespace during the block, and until iptables has ended.
 
     AlreadyRunningError: it is held.
     """
-    with _namespace_name() as holding:
-        asked = threading.Thread(target=_let_go, args=(holding,), daemon=True)
+    with _take_namespace_name() as holding:
+        asked = threading.Thread(target=_close_connections, args=(holding,), daemon=True)
         asked.start()
         try:
             yield
@@ -125,7 +125,7 @@ def namespace_held() -> Iterator[None]:
             asked.join()
 
 
-def _let_go(holding: socket.socket) -> None:
+def _close_connections(holding: socket.socket) -> None:
     """Close connections at once.
 
     A lookup is answered by the connection itself, and two open ones fill the queue.
@@ -136,7 +136,7 @@ def _let_go(holding: socket.socket) -> None:
             time.sleep(_BETWEEN_S)  # so that endless connections do not keep the daemon busy
 
 
-def _namespace_name() -> socket.socket:
+def _take_namespace_name() -> socket.socket:
     holding = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         _bind(holding)
@@ -149,7 +149,7 @@ def _namespace_name() -> socket.socket:
             # Any user may take the name. A daemon answers on it.
             _log.warning("a process of a user holds the daemon's name", pid=pid or None)
             return socket.socket(socket.AF_UNIX)
-        raise _already(daemon_of(pid), "it steers this network namespace") from None
+        raise _already_running(daemon_of(pid), "it steers this network namespace") from None
     return holding
 
 
@@ -210,6 +210,6 @@ def _read_pid(file: int) -> int | None:
         return None
 
 
-def _already(pid: int | None, how: str) -> AlreadyRunningError:
+def _already_running(pid: int | None, how: str) -> AlreadyRunningError:
     who = f"a daemon (process {pid})" if pid else "a daemon"
     return AlreadyRunningError(f"{who} runs already: {how}; see `cedos status`, or stop it first")

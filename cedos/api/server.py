@@ -187,7 +187,7 @@ class OpenConnections:
     """Limits on connections without a request (30 s each, 128 in all), and on requests of each user.
 
     A connection that is closed has a second to take the rest of its answer.
-    `living` returns the connections of the server. `during` is a middleware that notes requests.
+    `living` returns the connections of the server. `count_during` is a middleware that notes requests.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class OpenConnections:
         self._closing: dict[object, asyncio.Transport | None] = {}
 
     @web.middleware
-    async def during(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def count_during(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         await request.read()  # a client that never completes its request counts as idle
         protocol, user, users = request.protocol, _asker(request), self._users
         if users[user] >= MAX_REQUESTS_OF_USER:
@@ -392,7 +392,8 @@ class ControlServer:
 
     def _application(self) -> web.Application:
         application = web.Application(
-            middlewares=[_errors_as_json, self._connections.during], client_max_size=MAX_BODY_BYTES
+            middlewares=[_errors_as_json, self._connections.count_during],
+            client_max_size=MAX_BODY_BYTES,
         )
         asked, router = self._backend, application.router
         for path, ask in (

@@ -178,7 +178,7 @@ _LATE_S: Final = 1.0  # what ends in the same second is in time
 def sentence(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
     """Format the state of a transfer without a full stop. Lateness comes first."""
     late = lateness(turn, deadline_unix_s, now)
-    end = "" if _expected_late(turn, deadline_unix_s, now) else expected(turn, now)
+    end = "" if _expected_late(turn, deadline_unix_s, now) else describe_expected_end(turn, now)
     return "; ".join(filter(None, (late, _doing(turn, deadline_unix_s, now), end)))
 
 
@@ -209,7 +209,7 @@ def _expected_late(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> 
     return told and not _in_time(turn, deadline_unix_s)
 
 
-def expected(turn: TurnMessage, now: datetime) -> str:
+def describe_expected_end(turn: TurnMessage, now: datetime) -> str:
     """Return `done about 17:50 (between 17:42 and 17:59)`; empty: the end is unknown."""
     if turn.end_unix_s is None:
         return ""
@@ -243,7 +243,7 @@ def at_instant(unix_s: float, now: datetime) -> str:
     return f"at {text}" if text[0].isdigit() else text
 
 
-def _before(turn: TurnMessage, deadline_unix_s: float) -> str:
+def _describe_metered_begin(turn: TurnMessage, deadline_unix_s: float) -> str:
     """Say how long before its deadline a metered network begins, if both are in the same minutes."""
     assert turn.begin_unix_s is not None
     left_s = deadline_unix_s - turn.begin_unix_s
@@ -263,7 +263,7 @@ def _doing(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
             return "waiting for Wi-Fi"
         begins = "goes on" if turn.begun else "begins"
         at = instant(turn.begin_unix_s, now)
-        before = _before(turn, deadline_unix_s)
+        before = _describe_metered_begin(turn, deadline_unix_s)
         return f"waiting for Wi-Fi, {begins} at the latest {at} over {spare}{before}"
     over = " and ".join(turn.networks)
     if turn.metered:
@@ -274,5 +274,5 @@ def _doing(turn: TurnMessage, deadline_unix_s: float, now: datetime) -> str:
     if spare and turn.begin_unix_s is not None:
         at = at_instant(turn.begin_unix_s, now)
         joins = f"would join{' again' * turn.begun} {at}"
-        return f"over {over}, {spare} {joins}{_before(turn, deadline_unix_s)}"
+        return f"over {over}, {spare} {joins}{_describe_metered_begin(turn, deadline_unix_s)}"
     return f"over {over}"

@@ -141,7 +141,7 @@ def set_command(
             name=what if name is None else name,
             resource=Resource.ENERGY if what == "battery" else Resource(what),
             supply=_supply(what, amount),
-            until=amounts.until(until, datetime.now()).isoformat(),
+            until=amounts.parse_end(until, datetime.now()).isoformat(),
             networks=networks,
             every=Every(every) if every is not None else None,
             battery=what == "battery",
@@ -152,7 +152,7 @@ def set_command(
     where = directories()
     client = ControlClient(where.socket)
     try:
-        standing = _answered(where, lambda: client.set_budget(budget))
+        standing = _ask_daemon(where, lambda: client.set_budget(budget))
     except DaemonUnreachableError:
         _set_without_daemon(where, budget)
         echo(f'"{budget.name}" is kept. It counts once a daemon starts; none answers now.')
@@ -187,7 +187,7 @@ def remove_command(name: str) -> None:
         if not is_name(name):  # the daemon has none such; without one, any may be in the file
             client.budgets()
             raise NotFoundError(f'no budget "{name}" was set; `cedos budget` lists all')
-        _answered(where, lambda: client.remove_budget(name))
+        _ask_daemon(where, lambda: client.remove_budget(name))
     except DaemonUnreachableError:
         file = where.state / budget_file.FILE
         known = budget_file.read(file)
@@ -199,7 +199,7 @@ def remove_command(name: str) -> None:
 
 def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
     if not standing:
-        yield from render.wrapped(
+        yield from render.wrap(
             "no budget; `cedos budget set data 4GB --until 2026-12-01 --every month` sets one"
         )
         return
@@ -208,16 +208,16 @@ def lines(standing: list[BudgetMessage], now_unix_s: float) -> Iterator[str]:
         *("PRICE NOW", "SAVED"),
     )
     yield from render.table(header, (_row(one, now_unix_s) for one in standing))
-    yield from render.wrapped(
+    yield from render.wrap(
         "USED AT THE END: expected if use goes on as lately, nine times of ten within the range"
         ' ("-": too early to say).'
     )
-    yield from render.wrapped(
+    yield from render.wrap(
         "PRICE NOW: a unit is spent only where it saves so much time. SAVED: time saved so far."
     )
     if soft := [one.name for one in standing if not one.hard and not one.battery]:
         which = f" ({', '.join(soft)})" if len(soft) < len(standing) else ""
-        yield from render.wrapped(
+        yield from render.wrap(
             f"Once it is used up, programs still get through{which}; `--hard` makes it a wall."
         )
 
@@ -242,7 +242,7 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
         one.name,
         of,
         f"{render.amount(one.spent, one.resource)}{share}",
-        _supplied(one),
+        _describe_supply(one),
         f"{ends} (over)" if one.over else f"{ends} (in {render.duration(left_s)})",
         forecast,
         _price(one),
@@ -250,7 +250,7 @@ def _row(one: BudgetMessage, now_unix_s: float) -> tuple[str, ...]:
     )
 
 
-def _supplied(one: BudgetMessage) -> str:
+def _describe_supply(one: BudgetMessage) -> str:
     if not one.supply:
         return render.UNKNOWN
     return render.amount(one.supply, one.resource)
@@ -284,7 +284,7 @@ def _supply(what: str, amount: str | None) -> float:
     return amounts.READERS[Resource(what)](amount)
 
 
-def _answered(where: Directories, ask: Callable[[], _T]) -> _T:
+def _ask_daemon(where: Directories, ask: Callable[[], _T]) -> _T:
     """Return the daemon's answer.
 
     A starting daemon is waited for, since it has read the budgets' file.
@@ -304,11 +304,11 @@ def _set_without_daemon(where: Directories, wanted: Budget) -> None:
     """Keep a budget for the next daemon."""
     now = datetime.now()
     file = where.state / budget_file.FILE
-    known, aside = budget_file.opened(file)
+    known, aside = budget_file.read_or_move_aside(file)
     if aside:
         echo(f"Warning: {aside}", err=True)
-    earlier = (budget_file.configured(load(), now, where.state) | known).get(wanted.name)
-    found = budget_file.begun(wanted, now, earlier)
+    earlier = (budget_file.configured_budgets(load(), now, where.state) | known).get(wanted.name)
+    found = budget_file.begin_budget(wanted, now, earlier)
     budget_file.write(file, known | {found.name: found})
 
 
@@ -320,7 +320,7 @@ def without_daemon(where: Directories) -> list[BudgetMessage]:
 
     config = load()
     set_ones = budget_file.read(where.state / budget_file.FILE)
-    budgets = budget_file.configured(config, datetime.now(), where.state) | set_ones
+    budgets = budget_file.configured_budgets(config, datetime.now(), where.state) | set_ones
     file: Path = where.state / Usage.FILE
     usage = None
     if file.exists():
@@ -335,7 +335,7 @@ def without_daemon(where: Directories) -> list[BudgetMessage]:
         used = 0.0
         if usage is not None and not budget.battery:
             meter, tariff = budget.resource.meter, Tariff(money_per_mb(config))
-            used = meter.spent(usage, budget.networks, period.begins_s, tariff)
+            used = meter.measure_use(usage, budget.networks, period.begins_s, tariff)
         found.append(
             BudgetMessage.of(
                 budget,

@@ -87,9 +87,9 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             ctx.exit(1)
         except OSError as error:
-            from cedos.commands.console.manual import say, usual  # noqa: PLC0415
+            from cedos.commands.console.manual import as_user_error, say  # noqa: PLC0415
 
-            if (known := usual(error)) is None:
+            if (known := as_user_error(error)) is None:
                 raise
             say(self.name, known)
             ctx.exit(known.exit_code)

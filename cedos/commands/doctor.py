@@ -76,9 +76,7 @@ def _line(finding: Finding, width: int, *, coloured: bool) -> str:
     if columns is None:  # a file or another program: one fact a line
         lines = [margin + text for _, text in said]
     else:
-        lines = [
-            line for lead, text in said for line in render.wrapped(text, margin, " " * len(lead))
-        ]
+        lines = [line for lead, text in said for line in render.wrap(text, margin, " " * len(lead))]
     if beside:
         lines[0] = f"{state}  {finding.topic.ljust(width)}  {lines[0].lstrip()}"
     else:

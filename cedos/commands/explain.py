@@ -69,38 +69,38 @@ def command(flow: str | None, as_json: bool) -> None:
 def lines(decision: DecisionMessage, now_unix_s: float, asked: str | None = None) -> Iterator[str]:
     """Yield the explanation; `asked` is the flow in the user's words."""
     if decision.now is not None:
-        yield from render.wrapped(_now(decision.now, decision.choice))
+        yield from render.wrap(_describe_now(decision.now, decision.choice))
         yield ""
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(decision.made_unix_s))
-    ago = render.ago(max(0.0, now_unix_s - decision.made_unix_s))
-    yield from render.wrapped(
+    ago = render.format_ago(max(0.0, now_unix_s - decision.made_unix_s))
+    yield from render.wrap(
         f"Decision {decision.number}, {ago} ({made} local time): {render.strategy(decision.choice)}"
     )
-    yield from render.wrapped(f"Why: {render.sentence(decision.reason)}", "  ")
+    yield from render.wrap(f"Why: {render.sentence(decision.reason)}", "  ")
     yield ""
     if (began := decision.began) is not None:
-        ago = render.ago(max(0.0, now_unix_s - began.made_unix_s))
-        yield from render.wrapped(
+        ago = render.format_ago(max(0.0, now_unix_s - began.made_unix_s))
+        yield from render.wrap(
             f"It began with decision {began.number}, {ago}: {render.sentence(began.reason)}", "  "
         )
         yield ""
     transfer = decision.transfer
     named = transfer.flow or transfer.server_name or asked in (None, str(decision.number))
     if decision.gateway:
-        yield from render.wrapped(
+        yield from render.wrap(
             f"{asked} is reached through {decision.gateway}. This was decided for all"
             f" {transfer.label.bulk} data of the session with it.",
             "  ",
         )
     elif not named:
-        yield from render.wrapped(
+        yield from render.wrap(
             f"Nothing was decided about {asked} alone: it went where all new connections went.",
             "  ",
         )
     yield from _transfer(transfer)
     yield ""
     if decision.evaluations:
-        yield from _expected(decision)
+        yield from _describe_expected(decision)
         yield ""
     yield "  Known at that moment"
     rows = [
@@ -130,7 +130,7 @@ def neighbours(considered: Sequence[Strategy], networks: Sequence[NetworkMessage
             yield f"  {each.name} is {plain(each.neighbour)} now."
 
 
-def _now(now: NowMessage, choice: Strategy) -> str:
+def _describe_now(now: NowMessage, choice: Strategy) -> str:
     """Return the sentences about where a living flow is."""
     over = " and ".join(now.networks)
     if not over:
@@ -142,9 +142,9 @@ def _now(now: NowMessage, choice: Strategy) -> str:
     return render.sentence(f"{where}. {now.why}" if now.why else where)
 
 
-def _expected(decision: DecisionMessage) -> Iterator[str]:
+def _describe_expected(decision: DecisionMessage) -> Iterator[str]:
     unit = "" if decision.objective == "max-s-per-e" else ", in seconds,"
-    yield from render.wrapped(
+    yield from render.wrap(
         f"Expected. The least cost{unit} is chosen ({render.objective(decision.objective)})", "  "
     )
     header = ("  STRATEGY", "MEAN TIME", "90 % INTERVAL", "ENERGY", "METERED", "COST")
@@ -183,7 +183,7 @@ def prices(budgets: Sequence[BudgetMessage], now_unix_s: float) -> Iterator[str]
             line += f" Programs should be blocked, but cannot be: {render.sentence(one.unkept)}"
         elif one.hard and not one.over:
             line += " It is hard: once it is used up, programs are blocked on its networks."
-        yield from render.wrapped(f"{one.name}: {line}", "  ")
+        yield from render.wrap(f"{one.name}: {line}", "  ")
 
 
 def _transfer(transfer: TransferMessage) -> Iterator[str]:
@@ -191,20 +191,20 @@ def _transfer(transfer: TransferMessage) -> Iterator[str]:
     urgency, bulk = transfer.label.urgency, transfer.label.bulk
     # Programs without hints have the usual label, so it is not shown.
     label = "" if (urgency, bulk) == _USUAL else f" (label: {urgency}, {bulk})"
-    yield from render.wrapped(f"{what} of {render.estimate(transfer.size)}{label}", "  ")
+    yield from render.wrap(f"{what} of {render.estimate(transfer.size)}{label}", "  ")
     if transfer.deadline_s is not None:
         wanted = render.duration(transfer.deadline_s)
-        yield from render.wrapped(
+        yield from render.wrap(
             f"Wanted within {wanted}. A time that is surely within counts as {wanted}; one that may be"
             " late counts as the end of its interval.",
             "  ",
         )
     if transfer.server_name and transfer.server_name.startswith(PROGRAM):
-        yield from render.wrapped(f"For all connections of the {transfer.server_name}", "  ")
+        yield from render.wrap(f"For all connections of the {transfer.server_name}", "  ")
     elif transfer.server_name:
-        yield from render.wrapped(f"Server {transfer.server_name}", "  ")
+        yield from render.wrap(f"Server {transfer.server_name}", "  ")
     if transfer.flow:
-        yield from render.wrapped(f"Flow {transfer.flow}", "  ")
+        yield from render.wrap(f"Flow {transfer.flow}", "  ")
 
 
 def _row(one: EvaluationMessage, choice: Strategy) -> tuple[str, ...]:

@@ -40,16 +40,16 @@ def command(words: tuple[str, ...], as_json: bool) -> None:
     besides.
     """
     client = ControlClient(directories().socket)
-    told = client.prefer(_meant(" ".join(words))) if words else client.phone()
+    told = client.prefer(_parse_use(" ".join(words))) if words else client.phone()
     if as_json:
         render.print_json(told)
         return
     where = "as configured" if told.source == "configuration" else "as you chose"
     text = f"The phone is used {told.phone} ({where}). {_MEANING[told.phone]}"
-    render.show(render.wrapped(text))
+    render.show(render.wrap(text))
 
 
-def _meant(said: str) -> PhoneUse | None:
+def _parse_use(said: str) -> PhoneUse | None:
     """Return the use that words mean; their beginning is enough. Errors: UsageError."""
     plain = said.lower().replace("-", "").split()
     for known in (*PhoneUse, _CONFIGURED):

@@ -95,17 +95,17 @@ def _tell(told: RecordingMessage, *, as_json: bool) -> None:
 
 def lines(told: RecordingMessage) -> Iterator[str]:
     if not told.files or told.since_unix_s is None:
-        yield from render.wrapped("Nothing is recorded. `cedos record start` would begin a log.")
+        yield from render.wrap("Nothing is recorded. `cedos record start` would begin a log.")
         return
     state = "Being recorded" if told.on else "Recorded"
     names = "as they are" if told.names else "replaced"
-    yield from render.wrapped(
+    yield from render.wrap(
         f"{state} since {render.instant(told.since_unix_s)}: {told.events:,} events,"
         f" {render.size(told.size_bytes)}, names of hosts {names}."
     )
     yield from told.files
     if told.problem:
-        yield from render.wrapped(f"Nothing is recorded any more: {told.problem}.")
+        yield from render.wrap(f"Nothing is recorded any more: {told.problem}.")
 
 
 def _client() -> ControlClient:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cedos.api.lock import namespace_held, running_pid
+from cedos.api.lock import hold_namespace, running_pid
 from cedos.commands.console.manual import STATE, Manual, json_option
 from cedos.commands.console.render import echo, print_json
 from cedos.config.directories import directories
@@ -55,7 +55,7 @@ def command(dry_run: bool, as_json: bool) -> None:
         privileges.require("cedos restore")
     steering = importlib.import_module("cedos.host.steer.steering")
     # (A daemon with other folders than these lives, too.)
-    with nullcontext() if dry_run else namespace_held():
+    with nullcontext() if dry_run else hold_namespace():
         undone = steering.restore(where.state, dry_run)
         for each in _sharing(where.state, dry_run):
             undone = replace(undone, done=undone.done + each.done, left=undone.left + each.left)

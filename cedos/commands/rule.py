@@ -137,12 +137,12 @@ def remove(number: int) -> None:
 
 def lines(rules: Sequence[RuleMessage]) -> Iterator[str]:
     if not rules:
-        yield from render.wrapped(
+        yield from render.wrap(
             "No rules. `cedos rule add --host updates.example --never metered` would make one."
         )
         return
     yield from render.table(("RULE", "HOST", "PORT", "NETWORKS", "NOW"), map(_row, rules))
-    yield from render.wrapped("A connection under a rule is refused if none of its networks is up.")
+    yield from render.wrap("A connection under a rule is refused if none of its networks is up.")
 
 
 def _row(one: RuleMessage) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def _row(one: RuleMessage) -> tuple[str, ...]:
         now = "no address known yet"
     else:
         refused = [f"IPv{version} refused: {why}" for version, why in one.refused.items()]
-        now = "; ".join([one.network, *refused]) if one.network else _refused(one)
+        now = "; ".join([one.network, *refused]) if one.network else _describe_refused(one)
     others = [f"IPv{version} through the VPN {name}" for version, name in one.vpn.items()]
     others += [f"IPv{version} as the host itself" for version in one.host_defaults]
     if others:
@@ -161,7 +161,7 @@ def _row(one: RuleMessage) -> tuple[str, ...]:
     return number, rule.host, str(rule.port or "all"), rule.words, now
 
 
-def _refused(one: RuleMessage) -> str:
+def _describe_refused(one: RuleMessage) -> str:
     causes = dict.fromkeys(one.refused.values()) or ["no such network is up"]
     return f"refused: {' and '.join(causes)}"
 

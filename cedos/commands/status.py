@@ -17,7 +17,7 @@ from cedos.commands.console import render
 from cedos.commands.console.manual import SOCKET, Manual, json_option
 from cedos.config.directories import directories
 from cedos.model import NO_DEFAULT_ROUTE, NetworkLife
-from cedos.plain_text import plain, rounded
+from cedos.plain_text import plain, round_figures
 from predictors.base import Calibration
 
 _SIGNALS = ("rssi_dbm", "rsrp_dbm", "cqi")
@@ -70,7 +70,7 @@ def command(as_json: bool) -> None:
 def lines(status: StatusMessage) -> Iterator[str]:
     dry = ". Dry run: nothing is changed" if status.dry_run else ""
     made = f"{status.decisions} decision{'s' * (status.decisions != 1)}"
-    yield from render.wrapped(
+    yield from render.wrap(
         f"cedos {status.version} (process {status.pid}) has run for"
         f" {render.duration(status.uptime_s)}: {made} ({render.objective(status.objective)}){dry}"
     )
@@ -78,12 +78,10 @@ def lines(status: StatusMessage) -> Iterator[str]:
     yield from networks(status)
     for network in status.networks:
         if network.lacks == NO_DEFAULT_ROUTE:
-            yield from render.wrapped(
-                f"{network.name} has no default route, so nothing leads over it"
-            )
+            yield from render.wrap(f"{network.name} has no default route, so nothing leads over it")
         if network.leads_to is not None:
-            yield from render.wrapped(_helper(network))
-        yield from render.wrapped(_predicted_text(network.name, network.predicted))
+            yield from render.wrap(_helper(network))
+        yield from render.wrap(_predicted_text(network.name, network.predicted))
     yield ""
     yield from default_lines(status)
     if status.flows:
@@ -97,7 +95,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
         yield ""
         yield "Paths of MPTCP connections"
         for connection in connections:
-            yield from render.wrapped(f"{connection.token:#010x} {connection.flow}", "  ", "  ")
+            yield from render.wrap(f"{connection.token:#010x} {connection.flow}", "  ", "  ")
             roles = ("NETWORK", "ROLE", "RTT", "RATE", "PATH")
             yield from render.table(roles, _paths(connection), indent="    ")
     yield from _through_gateways(status)
@@ -108,7 +106,7 @@ def lines(status: StatusMessage) -> Iterator[str]:
     if status.closed:
         yield ""
         for sentence in status.closed:
-            yield from render.wrapped(render.sentence(sentence), "  ")
+            yield from render.wrap(render.sentence(sentence), "  ")
     yield from problem_lines(status, before=("",))
 
 
@@ -130,18 +128,18 @@ def default_lines(status: StatusMessage) -> Iterator[str]:
     if default.age_s is not None and default.decision is not None:
         since = f" (for {render.duration(default.age_s)}, decision {default.decision})"
     for version, vpn in default.vpn.items():
-        yield from render.wrapped(
+        yield from render.wrap(
             f"New IPv{version} connections go through the VPN {vpn}, which cedos leaves alone"
         )
     for version, host in default.host_defaults.items():
-        yield from render.wrapped(_host_default(version, host))
+        yield from render.wrap(_host_default(version, host))
     left_alone = default.vpn or default.host_defaults
     if default.network or not left_alone:
         others = f"{'Other new' if left_alone else 'New'} connections"
-        yield from render.wrapped(f"{others} go {way}{since}:")
-        yield from render.wrapped(render.sentence(default.reason), "  ")
+        yield from render.wrap(f"{others} go {way}{since}:")
+        yield from render.wrap(render.sentence(default.reason), "  ")
     for version, other in default.others.items():
-        yield from render.wrapped(_other_default(version, other))
+        yield from render.wrap(_other_default(version, other))
 
 
 def problem_lines(
@@ -152,7 +150,7 @@ def problem_lines(
         yield from before
         yield "Problems"
         for problem in status.problems:
-            yield from render.wrapped(render.sentence(problem), "  ")
+            yield from render.wrap(render.sentence(problem), "  ")
         yield from after
 
 
@@ -177,7 +175,7 @@ def _host_default(version: str, host: HostDefaultMessage) -> str:
 def _network(network: NetworkMessage) -> tuple[str, ...]:
     known = network.indicators
     rtt = known.get("rtt_s")
-    old = f" ({render.ago(rtt.age_s)})" if rtt and rtt.age_s >= _FRESH_S else ""
+    old = f" ({render.format_ago(rtt.age_s)})" if rtt and rtt.age_s >= _FRESH_S else ""
     seen = next((name for name in _RATES if name in known), None)
     signal = next((name for name in _SIGNALS if name in known), None)
     return (
@@ -219,13 +217,13 @@ def _indicators(network: NetworkMessage) -> list[str]:
     notes = [
         f"{render.indicator_name(name)} {render.indicator(name, one.value)}"
         f"{'*' if one.synthetic else ''}"
-        f" ({render.ago(one.age_s)})"
+        f" ({render.format_ago(one.age_s)})"
         for name in render.in_order(network.indicators)
         if render.worth_telling(name, (one := network.indicators[name]).value)
     ]
     if network.access_point:
         notes.insert(0, f"access point {plain(network.access_point)}")
-    return render.listed(notes, f"{network.name}: ", "  ") if notes else []
+    return render.format_list(notes, f"{network.name}: ", "  ") if notes else []
 
 
 def _flow(flow: FlowMessage) -> tuple[str, ...]:
@@ -253,7 +251,7 @@ def server(flow: FlowMessage) -> str:
 def _through_gateways(status: StatusMessage) -> Iterator[str]:
     for gateway in dict.fromkeys(each.gateway for each in status.carried):
         yield ""
-        yield from render.wrapped(f"Through {gateway}")
+        yield from render.wrap(f"Through {gateway}")
         rows = [
             (
                 server_text(each.server, each.port),
@@ -291,5 +289,5 @@ def _predicted_text(name: str, held: Calibration | None) -> str:
     times = 1.0 / held.expected_over_actual_median
     how = "right"
     if not 0.95 <= times < 1.05:
-        how = f"{rounded(max(times, 1.0 / times), 2)} times too {'slow' if times < 1.0 else 'fast'}"
+        how = f"{round_figures(max(times, 1.0 / times), 2)} times too {'slow' if times < 1.0 else 'fast'}"
     return f"Forecasts for {name} were {how} lately ({held.n} transfers)"

@@ -129,7 +129,7 @@ class FullScreen:
         """Return all lines, of which the screen shows some."""
         now = self._status
         if self._why or now is None:
-            return list(map(plain, render.wrapped(self._why)))
+            return list(map(plain, render.wrap(self._why)))
         return [plain(line) for line in self._lines(now)]
 
     def _lines(self, now: StatusMessage) -> Iterator[str]:
@@ -144,7 +144,9 @@ class FullScreen:
             return
         header = ("SERVER", "NETWORK", "DOWN", "UP", "BYTES", "AGE", "WHY")
         rows = sorted(self._rows.values(), key=self._bytes_lately, reverse=True)
-        yield from render.table(header, [(*self._cells(row), _why(row, now)) for row in rows])
+        yield from render.table(
+            header, [(*self._cells(row), _describe_verdict(row, now)) for row in rows]
+        )
         if others:
             yield f"and {others} more, which carried less"
 
@@ -162,8 +164,8 @@ class FullScreen:
             rates = [render.UNKNOWN] * 2
         known = [each for each in (row.down, row.up) if each is not None]
         return (
-            _shortened(row.server, max((render.columns() or 100) - _BESIDE_SERVER, _BESIDE_SERVER)),
-            _lately(row, before) or row.networks,
+            _shorten(row.server, max((render.columns() or 100) - _BESIDE_SERVER, _BESIDE_SERVER)),
+            _recent_networks(row, before) or row.networks,
             *rates,
             render.size(sum(known)) if known else render.UNKNOWN,
             render.duration(row.age_s),
@@ -175,21 +177,21 @@ def _pairs(row: _Row, before: _Row | None) -> Iterable[tuple[int, int]]:
     return ((row.down or 0, then.down or 0), (row.up or 0, then.up or 0))
 
 
-def _lately(row: _Row, before: _Row | None) -> str:
+def _recent_networks(row: _Row, before: _Row | None) -> str:
     """Return the networks that carried bytes since the last refresh, most first; "": none did."""
     then = before.by_network if before else {}
     more = {name: size - then.get(name, 0) for name, size in row.by_network.items()}
     return " + ".join(sorted((name for name in more if more[name] > 0), key=lambda n: -more[n]))
 
 
-def _why(row: _Row, now: StatusMessage) -> str:
+def _describe_verdict(row: _Row, now: StatusMessage) -> str:
     """Return the verdict on a flow; `cedos explain` has all."""
     if row.decision in (None, now.default.decision):
         return render.UNKNOWN
     return now.reasons.get(row.decision or 0, render.UNKNOWN).partition(". ")[0]
 
 
-def _shortened(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     """Leave out the middle of a long name: its ends tell most."""
     over = len(text) - most
     half = most // 2
@@ -197,11 +199,11 @@ def _shortened(text: str, most: int) -> str:
 
 
 def _rows(now: StatusMessage) -> Iterator[_Row]:
-    yield from map(_own, now.flows)
+    yield from map(_own_row, now.flows)
     yield from map(_through_gateway, now.carried)
 
 
-def _own(flow: FlowMessage) -> _Row:
+def _own_row(flow: FlowMessage) -> _Row:
     counted = not flow.flow.startswith("udp ")  # only at the end
     return _Row(
         flow.flow,

@@ -77,7 +77,7 @@ def _as_left(why: str, as_json: bool) -> None:
     elif kept is not None and kept.transfers:
         now = datetime.now()
         known = instant(kept.at_unix_s, now)
-        render.show(render.wrapped(f"No daemon answers. What the last one knew, {known}:"))
+        render.show(render.wrap(f"No daemon answers. What the last one knew, {known}:"))
         render.show(lines(kept.transfers, now, os.getuid(), answers=False))
 
 
@@ -86,7 +86,7 @@ def lines(
 ) -> Iterator[str]:
     """Yield the table; `answers`: whether it is the daemon's or the last daemon's."""
     if not transfers:
-        yield from render.wrapped(
+        yield from render.wrap(
             "Nothing waits for a deadline. `cedos-get --by 18:00 HOST/NAME` fetches a file that can."
         )
         return
@@ -99,7 +99,7 @@ def lines(
             each.name,
             f"to {each.server}" if each.direction is Direction.UP else each.server,
             instant(each.deadline_unix_s, now),
-            _here(each),
+            _describe_here(each),
             *((_user(each.uid),) if others else ()),
         )
         for each in transfers
@@ -108,11 +108,15 @@ def lines(
     yield from table[0]
     for each, row in zip(transfers, table[1:], strict=True):
         yield from row
-        why = _why(each, now) if answers else "no daemon plans it: its program does, if that runs"
-        yield from render.wrapped(why, "    ")
+        why = (
+            _describe_reason(each, now)
+            if answers
+            else "no daemon plans it: its program does, if that runs"
+        )
+        yield from render.wrap(why, "    ")
 
 
-def _why(each: TransferInTable, now: datetime) -> str:
+def _describe_reason(each: TransferInTable, now: datetime) -> str:
     if not each.running:
         last = f"; last tried in vain: {each.why}" if each.why else ""
         if now.timestamp() > each.deadline_unix_s:
@@ -130,7 +134,7 @@ def _why(each: TransferInTable, now: datetime) -> str:
     return text
 
 
-def _here(each: TransferInTable) -> str:
+def _describe_here(each: TransferInTable) -> str:
     whole = f" of {render.size(each.size_bytes)}" if each.size_bytes is not None else ""
     share = f" ({render.percent(each.done_bytes / each.size_bytes)})" if each.size_bytes else ""
     by = ""

@@ -58,7 +58,7 @@ def command(since: str, as_json: bool) -> None:
     datagrams and other sessions.
     """
     try:
-        since_unix_s = amounts.since(since, datetime.now()).timestamp()
+        since_unix_s = amounts.parse_past(since, datetime.now()).timestamp()
     except ValueError as error:
         raise ConfigError(f"--since {error}") from error
     where = directories()
@@ -81,14 +81,14 @@ def lines(
     began_s = used.counted_since_unix_s
     since = f"since {render.instant(used.since_unix_s)}"
     if not used.networks:
-        yield from render.wrapped(
+        yield from render.wrap(
             f"Nothing was counted {since}; `cedos up` counts what all programs use."
         )
     else:
         if began_s is not None:
             since = f"since {render.instant(began_s)}, when counting began"
-        ago = render.ago(now_unix_s - (began_s or used.since_unix_s))
-        yield from render.wrapped(f"Used {since} ({ago}), by all programs")
+        ago = render.format_ago(now_unix_s - (began_s or used.since_unix_s))
+        yield from render.wrap(f"Used {since} ({ago}), by all programs")
         yield ""
         rows = [
             (
@@ -108,7 +108,7 @@ def lines(
     if counted := [one for one in standing if not one.battery]:
         yield ""
         for one in counted:
-            yield from render.wrapped(_budget(one))
+            yield from render.wrap(_budget(one))
     if used.servers:
         yield ""
         servers = [
@@ -119,9 +119,9 @@ def lines(
         yield from render.table(("SERVER", "CARRIED", "OVER"), servers)
         oldest = used.flows_since_unix_s
         if not used.with_open:
-            yield from render.wrapped("Connections that are open now are not among them.")
+            yield from render.wrap("Connections that are open now are not among them.")
         if oldest:
-            yield from render.wrapped(
+            yield from render.wrap(
                 f"Connections that ended before {render.instant(oldest)} are not among them."
             )
 

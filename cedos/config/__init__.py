@@ -92,7 +92,7 @@ class Config(Section, frozen=True, kw_only=True):
         return overrides
 
 
-def found(path: Path | None = None) -> Path | None:
+def find_file(path: Path | None = None) -> Path | None:
     """Return the file that `load` reads; None: there is none, and the defaults hold."""
     if path is not None:
         return path
@@ -111,7 +111,7 @@ def load(path: Path | None = None) -> Config:
     `path`: the file; None: `/etc/cedos/cedos.toml` if it exists, else the defaults. ConfigError:
     one line for each problem, with file, line and what would be right.
     """
-    path = found(path)
+    path = find_file(path)
     if path is None:
         return Config()
     config = toml_file.read(path, Config)

@@ -89,7 +89,7 @@ def by(text: str, now: datetime) -> datetime:
     """
     text = " ".join(text.split())
     try:
-        found = _meant(text, now, MORNING_HOUR)
+        found = _parse_time(text, now, MORNING_HOUR)
     except (ValueError, OverflowError):
         raise ValueError(
             f'"{text}" is no time: write "18:00", "30min", "2h", "tomorrow", "friday 09:00" or'
@@ -102,7 +102,7 @@ def by(text: str, now: datetime) -> datetime:
     return found
 
 
-def _meant(text: str, now: datetime, day_hour: int) -> datetime:
+def _parse_time(text: str, now: datetime, day_hour: int) -> datetime:
     """Parse a time; `day_hour` is the hour of a day without a time. ValueError, OverflowError."""
     lower = text.lower()
     day, _, time_of_day = lower.partition(" ")
@@ -130,7 +130,7 @@ def _meant(text: str, now: datetime, day_hour: int) -> datetime:
     return datetime.fromisoformat(text)
 
 
-def since(text: str, now: datetime) -> datetime:
+def parse_past(text: str, now: datetime) -> datetime:
     """Parse a time in the past: a duration ago, or a date with or without a time. Return local time.
 
     ValueError: the message has what would be right.
@@ -156,7 +156,7 @@ def since(text: str, now: datetime) -> datetime:
     return found
 
 
-def until(text: str, now: datetime, *, kept: bool = False) -> datetime:
+def parse_end(text: str, now: datetime, *, kept: bool = False) -> datetime:
     """Parse the end of a period; return local time without a zone.
 
     The forms are those of `by`, but a day alone means its first midnight. `kept`: the text stays
@@ -167,7 +167,7 @@ def until(text: str, now: datetime, *, kept: bool = False) -> datetime:
     try:
         if kept and not _LASTING.match(text):
             raise ValueError(text)
-        found = _meant(text, now, 0)
+        found = _parse_time(text, now, 0)
     except (ValueError, OverflowError):
         others = "" if kept else '"tomorrow 18:00", "30d", '
         raise ValueError(

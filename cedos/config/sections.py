@@ -94,7 +94,7 @@ class BudgetConfig(Section, frozen=True, kw_only=True):
             name,
             resource,
             supply,
-            amounts.until(self.until, now, kept=True).isoformat(),
+            amounts.parse_end(self.until, now, kept=True).isoformat(),
             networks=tuple(self.networks),
             every=self.every,
             battery=self.battery,

@@ -57,7 +57,7 @@ def key_lines(text: str) -> dict[Key, int]:
     text = _TOKEN.sub(lambda found: found["key"] or "\n" * found[0].count("\n"), text)
     for number, line in enumerate(text.split("\n"), 1):
         if header := _HEADER.fullmatch(line):
-            key = _within(_parts(header[2]), last)
+            key = _with_indexes(_parts(header[2]), last)
             if not key:
                 continue
             if header[1] == "[[":
@@ -75,7 +75,7 @@ def key_lines(text: str) -> dict[Key, int]:
     return lines
 
 
-def _within(key: Key, last: dict[Key, int]) -> Key:
+def _with_indexes(key: Key, last: dict[Key, int]) -> Key:
     """Return the key with the index of the last element after each array of tables."""
     resolved: Key = ()
     for position, part in enumerate(key):
@@ -172,7 +172,9 @@ class _Reader:
                 except msgspec.ValidationError:
                     pass
         hint = _did_you_mean(value, _choices(kind), '"') if isinstance(value, str) else ""
-        self._wrong(key, f"{_dotted(key)} must be {_describe(kind)}, not {_show(value)}{hint}")
+        self._report(
+            key, f"{_join_dotted(key)} must be {_describe(kind)}, not {_show(value)}{hint}"
+        )
         return _WRONG
 
     def _struct(self, value: dict[str, Any], kind: type[msgspec.Struct], key: Key) -> Any:
@@ -185,7 +187,7 @@ class _Reader:
                 self._unknown((*key, name), fields, item)
         for name, field in fields.items():
             if field.required and name not in value:
-                self._wrong(key, f"{_section(key)} needs {name}: {_describe(field.type)}")
+                self._report(key, f"{_section(key)} needs {name}: {_describe(field.type)}")
                 found[field.name] = _WRONG
         if _WRONG in found.values():
             return _WRONG
@@ -194,14 +196,14 @@ class _Reader:
         except ValueError as error:  # from __post_init__: values that do not go together
             # The message begins with the field that should change. Report its line.
             first = str(error).partition(" ")[0]
-            self._wrong((*key, first), f"{_section(key)}: {error}")
+            self._report((*key, first), f"{_section(key)}: {error}")
             return _WRONG
 
     def _name_fits(self, name: str, kind: Any, key: Key) -> bool:
         try:
             msgspec.convert(name, kind)
         except msgspec.ValidationError:
-            self._wrong((*key, name), f'{_section(key)}: "{name}" must be {_describe(kind)}')
+            self._report((*key, name), f'{_section(key)}: "{name}" must be {_describe(kind)}')
             return False
         return True
 
@@ -225,9 +227,9 @@ class _Reader:
             message += f"; it belongs in {homes[0]}"
         elif known:
             message += f"; known are: {', '.join(map(shown.format, known))}"
-        self._wrong(key, message)
+        self._report(key, message)
 
-    def _wrong(self, key: Key, message: str) -> None:
+    def _report(self, key: Key, message: str) -> None:
         if self._lines is None:
             self._lines = key_lines(self._text)
         at = key
@@ -276,7 +278,7 @@ def _choices(kind: Any) -> list[str]:
     return []
 
 
-def _dotted(key: Key) -> str:
+def _join_dotted(key: Key) -> str:
     text = ""
     for part in key:
         if isinstance(part, int):
@@ -287,7 +289,7 @@ def _dotted(key: Key) -> str:
 
 
 def _section(key: Key) -> str:
-    return f"[{_dotted(key)}]" if key else "the file"
+    return f"[{_join_dotted(key)}]" if key else "the file"
 
 
 def _describe(kind: Any) -> str:

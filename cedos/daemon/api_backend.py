@@ -93,8 +93,8 @@ class ApiBackend:
         return self.driver.controller
 
     async def status(self) -> StatusMessage:
-        shown, others = await self._largest(SHOWN_FLOWS)
-        carried, other_carried = self.carried.listed(SHOWN_FLOWS, time.monotonic())
+        shown, others = await self._largest_flows(SHOWN_FLOWS)
+        carried, other_carried = self.carried.largest(SHOWN_FLOWS, time.monotonic())
         return StatusMessage(
             version=version("cedos"),
             pid=os.getpid(),
@@ -144,7 +144,7 @@ class ApiBackend:
         now_s = time.monotonic()
         return [_message(flow, now_s) for flow in await self._open_flows()]
 
-    async def _largest(self, most: int) -> tuple[list[FlowMessage], int]:
+    async def _largest_flows(self, most: int) -> tuple[list[FlowMessage], int]:
         """Return the flows that carried most, oldest first, and how many others there are."""
         flows = await self._open_flows()
         largest = {id(flow) for flow in heapq.nlargest(most, flows, key=_carried_bytes)}
@@ -203,7 +203,7 @@ class ApiBackend:
                 request.transfer,
                 request.redundant,
                 request.multipath,
-                self._sent(request),
+                self._sent_by(request),
                 None if detour is None else Detour(detour.rtt_s, detour.port),
                 request.programs,
             )
@@ -211,7 +211,7 @@ class ApiBackend:
         direct = None if answer.detour is None else answer.detour.direct
         return DecisionMessage.of(answer.decision, direct=direct)
 
-    def _sent(self, request: ChoiceRequest) -> Sent | None:
+    def _sent_by(self, request: ChoiceRequest) -> Sent | None:
         name = request.sent_over
         if name is None:
             return None
@@ -230,7 +230,7 @@ class ApiBackend:
         return await self.deadlines.report(report, uid)
 
     async def transfers(self) -> list[TransferInTable]:
-        return await self.deadlines.listed()
+        return await self.deadlines.list_all()
 
     async def report_carried(self, report: CarriedReport, uid: int) -> None:
         self.carried.on_report(report, uid, time.monotonic(), time.time())
@@ -291,10 +291,10 @@ class ApiBackend:
             decision=decision.number,
             vpn=vpn,
             host_defaults=host_defaults,
-            others=self._others(networks),
+            others=self._other_defaults(networks),
         )
 
-    def _others(self, default: Sequence[str]) -> dict[str, OtherDefaultMessage]:
+    def _other_defaults(self, default: Sequence[str]) -> dict[str, OtherDefaultMessage]:
         """Return where connections go of IP versions that the default network lacks."""
         decider = self._known.decider
         by_name = {network.name: network for network in decider.networks}

@@ -77,7 +77,7 @@ class DecisionLog:
             if any(flow_matches(flow, key, each.server_name) for key in each.paths)
         ]
         for number in [each.decision for each in meant if each.decision is not None]:
-            found = await self.numbered(number)
+            found = await self.with_number(number)
             if found is not None:
                 return found
         for decision in reversed(self._recent.values()):
@@ -87,15 +87,15 @@ class DecisionLog:
         # What was decided about an earlier flow of these ports does not explain one that lives.
         return None if meant else await asyncio.to_thread(self._from_history, flow)
 
-    async def numbered(self, number: int) -> Decision | None:
+    async def with_number(self, number: int) -> Decision | None:
         """Return the decision with this number, as far as it is remembered."""
-        return self._recent.get(number) or await asyncio.to_thread(self._numbered, number)
+        return self._recent.get(number) or await asyncio.to_thread(self._with_number, number)
 
     def recent(self, number: int) -> Decision | None:
         """Return one of the last decisions; None: it is not among them."""
         return self._recent.get(number)
 
-    def _numbered(self, number: int) -> Decision | None:
+    def _with_number(self, number: int) -> Decision | None:
         if self._history is None:
             return None
         return next(iter(self._history.decisions(1, number=number)), None)
@@ -104,7 +104,7 @@ class DecisionLog:
         history = self._history
         if history is None:
             return None
-        if flow is not None and _is_number(flow) and (numbered := self._numbered(int(flow))):
+        if flow is not None and _is_number(flow) and (numbered := self._with_number(int(flow))):
             return numbered
         for decision in history.decisions(1, flow=flow):
             return decision
@@ -169,7 +169,7 @@ class Explanations:
         message = DecisionMessage.of(decision)
         if lives is None or lives.decision != decision.number:
             return message
-        now = _now(lives.carriers, decision.choice.networks, context, networks)
+        now = _describe_now(lives.carriers, decision.choice.networks, context, networks)
         if lives.token is None and now.why:
             now = msgspec.structs.replace(now, why=f"{now.why}. {_STAYS}")
         return await self._standing(message, now, lives.first_decision)
@@ -178,7 +178,9 @@ class Explanations:
         self, message: DecisionMessage, now: NowMessage, first: int | None
     ) -> DecisionMessage:
         began = None
-        if first not in (None, message.number) and (found := await self.log.numbered(first or 0)):
+        if first not in (None, message.number) and (
+            found := await self.log.with_number(first or 0)
+        ):
             began = DecisionMessage.of(found)
         return msgspec.structs.replace(message, now=now, began=began)
 
@@ -194,7 +196,7 @@ class Explanations:
             raise NotFoundError(
                 f"{flow} is reached through {gateway}; nothing was decided yet about such data there"
             )
-        decision = await self.log.numbered(number)
+        decision = await self.log.with_number(number)
         if decision is None:
             raise NotFoundError(
                 f"{flow} is reached through {gateway}; decision {number} about such data is forgotten"
@@ -203,7 +205,7 @@ class Explanations:
         if (lives := self.carried.lives(flow)) is None:
             return message
         carriers, first_decision = lives
-        now = _now(carriers, decision.choice.networks, context, networks)
+        now = _describe_now(carriers, decision.choice.networks, context, networks)
         return await self._standing(message, now, first_decision)
 
 
@@ -214,7 +216,7 @@ def _is_meant(flow: LivingFlow, wanted: str) -> bool:
     return any(flow_matches(wanted, key, flow.server_name) for key in flow.paths)
 
 
-def _now(
+def _describe_now(
     carriers: Sequence[str],
     chosen: Iterable[str],
     context: Context,

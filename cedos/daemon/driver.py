@@ -156,9 +156,9 @@ class ControllerDriver:
         self._timer, self._timer_at_s = None, at_s
         if at_s is not None:
             delay_s = max(0.0, at_s - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(delay_s, self._fired)
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._on_timer)
 
-    def _fired(self) -> None:
+    def _on_timer(self) -> None:
         self._timer = self._timer_at_s = None
         self.post(TimerFired())
 

@@ -71,7 +71,7 @@ class PacketHandler:
     def _read(self) -> bool:
         now_s = self._read_at_s = time.monotonic()
         packets = self.capture.read(_AT_ONCE) if self.capture else []
-        for captured in self._ours(packets, now_s):
+        for captured in self._own_packets(packets, now_s):
             # A message may begin on any subflow; the profiler knows a connection by its first one.
             flow = self.driver.controller.flows.find(captured.key)
             about = captured if flow is None else captured._replace(key=flow.key)
@@ -79,7 +79,9 @@ class PacketHandler:
                 self.driver.post(event)
         return bool(packets)
 
-    def _ours(self, packets: Iterable[CapturedPacket], now_s: float) -> Iterator[CapturedPacket]:
+    def _own_packets(
+        self, packets: Iterable[CapturedPacket], now_s: float
+    ) -> Iterator[CapturedPacket]:
         """Return those of flows of this host, as far as that is known by now.
 
         Any host can send a packet that looks like an answer. It is one where this host has sent
@@ -116,9 +118,9 @@ class FlowEvents:
     async def follow_flows(self) -> None:
         async for event in self.monitor.events():
             if isinstance(event, FlowOpened):
-                await self._opened(event)
+                await self._on_opened(event)
             else:
-                self._closed(event)
+                self._on_closed(event)
 
     async def follow_connections(self) -> None:
         async for event in self.steering.events():
@@ -131,7 +133,7 @@ class FlowEvents:
                 ended = isinstance(event, ConnectionClosed)
                 self.driver.post(Steerable(event.token, ours and not ended))
 
-    async def _opened(self, event: FlowOpened) -> None:
+    async def _on_opened(self, event: FlowOpened) -> None:
         mark = await self._mark(event)
         self.driver.post(event if mark is None else replace(event, mark=mark))
         now_s = time.monotonic()
@@ -146,7 +148,7 @@ class FlowEvents:
             return None
         return await self.monitor.mark(event.key)
 
-    def _closed(self, event: FlowClosed) -> None:
+    def _on_closed(self, event: FlowClosed) -> None:
         self.packets.read_before(event.at_s)  # the flow's last message may still wait
         self.driver.post(event)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cedos import logs
-from cedos.config import Config, found, load
+from cedos.config import Config, find_file, load
 from cedos.errors import CedosError, ConfigError
 from cedos.kernel import process_limits
 from cedos.kernel.service_manager import Notifier
@@ -94,7 +94,7 @@ class Life:
             loop.add_signal_handler(number, handler)
         try:
             while not self._ending:
-                await self._once()
+                await self._run_once()
                 if self._next is None:
                     return
                 self._previous, self._config, self._next = self._config, self._next, None
@@ -103,8 +103,8 @@ class Life:
             for number in handlers:
                 loop.remove_signal_handler(number)
 
-    async def _once(self) -> None:
-        file = found(self._given_file)
+    async def _run_once(self) -> None:
+        file = find_file(self._given_file)
         self._running = asyncio.create_task(self._run(self._config, file))
         try:
             await self._running
@@ -133,7 +133,7 @@ class Life:
         if self._ending:
             return
         try:
-            config = load(found(self._given_file))
+            config = load(find_file(self._given_file))
         except CedosError as error:
             _log.error("the configuration was not reloaded; the old one stays", why=str(error))
             self._complain(error)

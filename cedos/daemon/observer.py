@@ -145,12 +145,12 @@ class Observer:
             if at_s > self.prober.heard_at_s.get(name, -inf):
                 self.prober.on_heard(name, at_s)
 
-    def named(self, name: str) -> Network | None:
+    def find_network(self, name: str) -> Network | None:
         return next((each for each in self._networks if each.name == name), None)
 
     def ping(self, name: str) -> None:
         """Ping a network now, where pings are allowed and none may still be answered."""
-        if self._probes.enabled and (network := self.named(name)) is not None:
+        if self._probes.enabled and (network := self.find_network(name)) is not None:
             self.prober.ask(network)
 
     def ask(self, question: Question) -> None:
@@ -160,7 +160,7 @@ class Observer:
         """
         key = type(question), question.network, getattr(question, "number", 0)
         if key not in self._asking:
-            asking = self._ask(question, self.named(question.network))
+            asking = self._ask(question, self.find_network(question.network))
             task = self._asking[key] = asyncio.get_running_loop().create_task(asking)
             task.add_done_callback(lambda _: self._asking.pop(key, None))
 

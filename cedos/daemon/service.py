@@ -141,7 +141,7 @@ async def run(
             privileged=privileged,
             record=record,
         )
-        stack.callback(daemon.finished)
+        stack.callback(daemon.finish)
         await daemon.networks_changed()
         await daemon.settle()
         server = await stack.enter_async_context(ControlServer(daemon.backend, where.socket))
@@ -153,7 +153,7 @@ async def run(
         await daemon.run(notifier, server)
 
 
-def _happened(event: NetworkEvent) -> str:
+def _describe_event(event: NetworkEvent) -> str:
     if event.change is Change.LOST:
         return "network gone"
     if event.before is not None and event.before.up == event.network.up:
@@ -243,7 +243,7 @@ class Daemon:
         self._lookups = (
             LookupWatch(
                 driver.post,
-                self._observer.named,
+                self._observer.find_network,
                 deliver,
                 self._answers.on_captured,
             )
@@ -284,7 +284,7 @@ class Daemon:
             log=self._log,
             observer=self._observer,
             budgets=self._budgets,
-            settle=self._settled,
+            settle=self._carry_out_commands,
             programs=PrefetchingPrograms(driver, metering, radios),
             deadlines=self._transfers,
             carried=self._carried,
@@ -303,7 +303,7 @@ class Daemon:
     def problems(self) -> list[str]:
         optional = (
             self._flow_monitor.problem,
-            conntrack.crowded(),
+            conntrack.describe_full_table(),
             self._history.problem if self._history else None,
             self._bus.problem if self._bus else None,
         )
@@ -374,7 +374,7 @@ class Daemon:
     def _look(self) -> bool:
         return self._lookups is None or self._lookups.read()
 
-    async def _settled(self) -> None:
+    async def _carry_out_commands(self) -> None:
         """Carry out what was commanded: a rule, say, also for what was looked up until now."""
         over_s = time.monotonic() + _SETTLED_S
         while not self._look() or self._controller.ruled.behind:
@@ -382,7 +382,7 @@ class Daemon:
                 break  # a program looks names up without end
             await asyncio.sleep(0.001)
         await self._executor.settle()
-        await self._rules.written()
+        await self._rules.wait_written()
 
     async def _end_with(self, privileged: PrivilegedProcess) -> None:
         await privileged.ended()
@@ -390,7 +390,7 @@ class Daemon:
             "the privileged part of the daemon has ended; `cedos restore` undoes what is left"
         )
 
-    def finished(self) -> None:
+    def finish(self) -> None:
         """Stop deciding, and keep what was learned."""
         self._driver.close()
         self._executor.close()
@@ -408,7 +408,7 @@ class Daemon:
                 await self._observer.count_last(event.network, event.counters)
                 self._budgets.keep()
             else:
-                _log.info(_happened(event), network=event.network.name)
+                _log.info(_describe_event(event), network=event.network.name)
                 await self.networks_changed()
 
     async def _keep(self, notifier: Notifier, server: ControlServer) -> None:
@@ -427,6 +427,6 @@ class Daemon:
             if history is not None and (history.waiting or history.problem):
                 await asyncio.to_thread(history.flush)
             await server.keep()
-            notifier.alive()
+            notifier.feed_watchdog()
             self._driver.check_clock()
             await aligned_sleep(min(_FLUSH_S, notifier.watchdog_interval_s or _FLUSH_S))

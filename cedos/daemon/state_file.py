@@ -34,7 +34,7 @@ def read(path: Path, what: str) -> Any:
 
 def unusable(path: Path, what: str, error: Exception) -> None:
     """Says that a file cannot be used; it is put aside, as things begin anew and would replace it."""
-    aside = own_file.aside(path)
+    aside = own_file.free_name_beside(path)
     try:
         path.rename(aside)
     except OSError as failed:
@@ -74,9 +74,9 @@ class StateFile:
                 async with asyncio.timeout(_AGAIN_S if self._failed else None):
                     await self._news.wait()
             self._news.clear()
-            await self.written()
+            await self.wait_written()
 
-    async def written(self) -> None:
+    async def wait_written(self) -> None:
         """Return when what was taken until now is written, or was tried."""
         async with self._turn:
             if self._newest is not self._written:

@@ -56,14 +56,16 @@ class _Told:
     @property
     def unwritten(self) -> CarriedConnection:
         """Return the connection with the bytes that the history does not have yet."""
-        return self.connection if self.written is None else self.connection.since(self.written)
+        return (
+            self.connection if self.written is None else self.connection.growth_since(self.written)
+        )
 
     def record(
         self, addresses: tuple[str, ...], ended_unix_s: float, names: Mapping[str, str]
     ) -> CarriedConnection:
         """Return its next record for the history; `names`: of the networks, by interface."""
         return msgspec.structs.replace(
-            self.unwritten.named(names),
+            self.unwritten.with_names(names),
             number=0,
             age_s=0.0,
             strategy=None,
@@ -126,7 +128,7 @@ class ToldConnections:
         program.on_report(report, now_s)
         self._names.update((each.egress, each.name) for each in self._networks())
         for news in report.connections:
-            self._told(key, program, news, now_s)
+            self._on_told(key, program, news, now_s)
             if news.ended_unix_s is not None:
                 self._book(key, program, news.number, now_unix_s)
         many = sum(len(each.connections) for each in self._programs.values()) - _MOST_CONNECTIONS
@@ -156,7 +158,7 @@ class ToldConnections:
         }
         return sorted(told)[:_MOST_PROBLEMS]
 
-    def listed(self, most: int, now_s: float) -> tuple[list[CarriedConnection], int]:
+    def largest(self, most: int, now_s: float) -> tuple[list[CarriedConnection], int]:
         """Return the living connections that carried most, oldest first, and the number of others."""
         living = [
             each
@@ -168,7 +170,7 @@ class ToldConnections:
         shown.sort(key=lambda each: each.began_at_s)
         messages = [
             msgspec.structs.replace(
-                each.connection.named(self._names),
+                each.connection.with_names(self._names),
                 age_s=min(max(0.0, now_s - each.began_at_s), MOST_AGE_S),
             )
             for each in shown
@@ -189,20 +191,21 @@ class ToldConnections:
 
         Of several at once the one with the latest decision.
         """
-        found = _latest(wanted, self._living())
+        found = _find_latest(wanted, self._living())
         if found is not None:
             return found.record((), now_unix_s, self._names)
-        found = _latest(wanted, self._over.values())
+        found = _find_latest(wanted, self._over.values())
         if found is not None:
             return found.record((), found.over_unix_s, self._names)
         if self._history is None:
             return None
 
-        def meant(server: str, port: int) -> bool:
+        def is_meant(server: str, port: int) -> bool:
             return server_matches(wanted, server, port)
 
         return next(
-            iter(await asyncio.to_thread(self._history.carried_connections, 1, server=meant)), None
+            iter(await asyncio.to_thread(self._history.carried_connections, 1, server=is_meant)),
+            None,
         )
 
     def lives(self, wanted: str) -> tuple[list[str], int | None] | None:
@@ -210,7 +213,7 @@ class ToldConnections:
 
         The networks are those that carried its last bytes, most first. None: there is no such connection.
         """
-        found = _latest(wanted, self._living())
+        found = _find_latest(wanted, self._living())
         if found is None:
             return None
         return [self._names.get(each, each) for each in found.carriers], found.first_decision
@@ -220,7 +223,7 @@ class ToldConnections:
             each for program in self._programs.values() for each in program.connections.values()
         ]
 
-    def _told(
+    def _on_told(
         self, key: tuple[int, str], program: _Program, news: CarriedConnection, now_s: float
     ) -> None:
         told = program.connections.get(news.number)
@@ -254,7 +257,7 @@ class ToldConnections:
         told.first_decision = told.first_decision or decision
         if told.connection.totals != before.totals:
             told.moved_at_s = now_s
-            more = told.connection.since(before).bytes_by_network
+            more = told.connection.growth_since(before).bytes_by_network
             told.carriers = tuple(sorted(more, key=lambda name: -more[name])) or told.carriers
 
     def _book(
@@ -269,7 +272,7 @@ class ToldConnections:
             del self._over[next(iter(self._over))]
 
 
-def _latest(wanted: str, connections: Iterable[_Told]) -> _Told | None:
+def _find_latest(wanted: str, connections: Iterable[_Told]) -> _Told | None:
     return max(
         (
             each

@@ -114,7 +114,7 @@ class Transfers:
             self._driver.post(TransferReported(transfer, report.said_s))  # it waits for us: it runs
         return self._turn(report.key)
 
-    async def listed(self) -> list[TransferInTable]:
+    async def list_all(self) -> list[TransferInTable]:
         """Return all transfers, the earliest deadline first."""
         now_s, table = time.monotonic(), self._known.table
         flows = {way: table.flows(way, now_s) for way in Direction}
@@ -180,12 +180,12 @@ class Transfers:
         interfaces = {each.name: each.interface for each in networks}
         turn = turn_message(self._known.table, key, time.monotonic(), time.time(), flows)
 
-        def named(names: tuple[str, ...]) -> tuple[str, ...]:
+        def names_of(names: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(interfaces.get(name, name) for name in names)
 
         return msgspec.structs.replace(
             turn,
-            networks=named(turn.networks),
-            metered=named(turn.metered),
-            spare=named(turn.spare),
+            networks=names_of(turn.networks),
+            metered=names_of(turn.metered),
+            spare=names_of(turn.spare),
         )

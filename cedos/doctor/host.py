@@ -117,7 +117,7 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
         if bus is not None:
             await bus.close()
     there = {version for version in (4, 6) if any(one.carries(version) for one in found)}
-    shown = ", ".join(_shown(one, there) for one in found)
+    shown = ", ".join(_describe_network(one, there) for one in found)
     usable = sum(one.up for one in found)
     if usable < 2:
         why = f"only {usable} usable: {shown}" if shown else "none"
@@ -133,7 +133,7 @@ async def networks(config: Config) -> tuple[list[Network], list[Finding]]:
     return found, [ok(topic, shown)]
 
 
-def _shown(network: Network, versions: set[int]) -> str:
+def _describe_network(network: Network, versions: set[int]) -> str:
     """Return a network in words; `versions`: the IP versions that some network has."""
     words = [str(network.kind)]
     words += ["metered"] if network.metered else []
@@ -144,9 +144,9 @@ def _shown(network: Network, versions: set[int]) -> str:
     return f"{network.name} ({', '.join(words)})"
 
 
-def named(config: Config, where: Directories, found: list[Network]) -> Finding | None:
+def find_unknown_names(config: Config, where: Directories, found: list[Network]) -> Finding | None:
     """List names in the configuration and in budgets that no network has; None: there are none."""
-    budgets = budget_file.configured(config, datetime.now(), where.state)
+    budgets = budget_file.configured_budgets(config, datetime.now(), where.state)
     # `cedos budget` reports a wrong file. Other users may not read the folder.
     with suppress(ConfigError, PrivilegeError):
         budgets |= budget_file.read(where.state / budget_file.FILE)
@@ -271,7 +271,7 @@ async def examine(config: Config, where: Directories) -> list[Finding]:
     found, about_networks = await networks(config)
     findings: list[Finding | None] = [
         *about_networks,
-        named(config, where, found),
+        find_unknown_names(config, where, found),
         vpn(found),
         runs_now,
         kernel.capabilities(),

@@ -65,7 +65,7 @@ _AS_ROOT: Final = "run it as root, or by the systemd unit (`cedos example unit`)
 def capabilities() -> Finding:
     """Check whether this process could be the daemon."""
     topic = "privileges"
-    held = privileges.held()
+    held = privileges.held_capabilities()
     absent = sorted(privileges.NEEDED.keys() - held)
     if not absent:
         return ok(topic, " and ".join(sorted(held)))
@@ -88,7 +88,7 @@ def connection_tracking(files: Files) -> Finding:
         )
     if events == "0":
         return limited(topic, "events are off", lost, "sysctl net.netfilter.nf_conntrack_events=1")
-    if full := conntrack.crowded(files.sysctl):
+    if full := conntrack.describe_full_table(files.sysctl):
         return limited(topic, full, "all programs: their new connections fail")
     return ok(topic, "available")
 

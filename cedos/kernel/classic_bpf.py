@@ -115,9 +115,9 @@ class Assembler:
 
         ValueError: an unknown label, or an impossible jump.
         """
-        return b"".join(self._encoded(at, line) for at, line in enumerate(self._lines))
+        return b"".join(self._encode(at, line) for at, line in enumerate(self._lines))
 
-    def _encoded(self, at: int, line: _Line) -> bytes:
+    def _encode(self, at: int, line: _Line) -> bytes:
         if_true, if_false = self._distance(at, line.if_true), self._distance(at, line.if_false)
         # An unconditional jump has its distance in k, a condition has two distances of a byte each.
         if line.code == _JMP | _JUMP:

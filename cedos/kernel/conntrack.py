@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from cedos.kernel import sysctl
 from cedos.kernel.classic_bpf import NETLINK_ATTRIBUTE, NETLINK_NESTED, Assembler
-from cedos.kernel.netlink import NLA_F_NESTED, NetlinkMessage, attribute, attributes, nested
+from cedos.kernel.netlink import NLA_F_NESTED, NetlinkMessage, attribute, attributes, build_nested
 from cedos.model import Address, FlowKey, address
 
 _TYPE_AT, _ATTRIBUTES_AT, _HEAD_BYTES = 4, 20, 4  # of nlmsghdr with nfgenmsg; of an attribute
@@ -89,7 +89,7 @@ _MOST_ENTRIES: Final = "net.netfilter.nf_conntrack_max"
 _NEARLY_FULL: Final = 0.95
 
 
-def crowded(read: Callable[[str], str | None] = sysctl.read) -> str:
+def describe_full_table(read: Callable[[str], str | None] = sysctl.read) -> str:
     """Return what a full table of connections means, in words; empty: it has room."""
     entries, most = (int(read(each) or 0) for each in (_ENTRIES, _MOST_ENTRIES))
     if entries <= _NEARLY_FULL * most:
@@ -144,7 +144,7 @@ def delete_request(key: FlowKey) -> bytes:
         + attribute(_SOURCE_PORT, _PORT.pack(key.local_port))
         + attribute(_DESTINATION_PORT, _PORT.pack(key.remote_port))
     )
-    flow = nested(_ORIGINAL, nested(_IP, addresses), nested(_PROTO, ports))
+    flow = build_nested(_ORIGINAL, build_nested(_IP, addresses), build_nested(_PROTO, ports))
     return netfilter_head(version) + flow
 
 

@@ -10,8 +10,8 @@ from cedos.kernel.netlink import (
     NetlinkMessage,
     attribute,
     attributes,
+    read_unsigned,
     text,
-    unsigned,
 )
 
 GENL_ID_CTRL: Final = 16
@@ -39,10 +39,12 @@ def family_request(name: str) -> bytes:
 
 def parse_family(message: NetlinkMessage) -> Family | None:
     found = attributes(message.payload, HEADER_BYTES)
-    number = unsigned(found.get(_FAMILY_ID))
+    number = read_unsigned(found.get(_FAMILY_ID))
     # The groups are an array: nested attributes, each with a name and a number.
     groups = map(attributes, attributes(found.get(_MCAST_GROUPS, b"")).values())
-    named = {text(group.get(_GROUP_NAME)): unsigned(group.get(_GROUP_ID)) or 0 for group in groups}
+    named = {
+        text(group.get(_GROUP_NAME)): read_unsigned(group.get(_GROUP_ID)) or 0 for group in groups
+    }
     return Family(number, named) if number else None
 
 

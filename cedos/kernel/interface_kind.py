@@ -312,7 +312,7 @@ class Identity:
     kind: NetworkKind
     user_metered: bool | None = None
 
-    def metered(self, addresses: Iterable[Address], word: MeteredWord | None = None) -> bool:
+    def is_metered(self, addresses: Iterable[Address], word: MeteredWord | None = None) -> bool:
         """Return whether bytes are metered: the user says, the system says, or it looks like a phone."""
         if self.user_metered is not None:
             return self.user_metered

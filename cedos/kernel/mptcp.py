@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Final
 
 from cedos.kernel import generic_netlink
-from cedos.kernel.netlink import attribute, attributes, messages, nested, unsigned
+from cedos.kernel.netlink import attribute, attributes, build_nested, messages, read_unsigned
 from cedos.kernel.rtnetlink import FAMILIES
 from cedos.model import Address, FlowKey, address
 
@@ -150,7 +150,7 @@ def command_request(command: PathManagerCommand) -> bytes:
         if isinstance(command, SetBackup):
             local += (attribute(_FLAGS, _U32.pack(_FLAG_BACKUP if command.backup else 0)),)
             code = _SET_FLAGS
-    body = token + nested(_ADDR, *local) + nested(_ADDR_REMOTE, *remote)
+    body = token + build_nested(_ADDR, *local) + build_nested(_ADDR_REMOTE, *remote)
     return generic_netlink.request(code, body)
 
 
@@ -171,17 +171,17 @@ def mptcp_events(data: bytes) -> Iterator[MptcpEvent]:
         if kind is None:
             continue
         found = attributes(message.payload, generic_netlink.HEADER_BYTES)
-        token = unsigned(found.get(_EVENT_TOKEN))
+        token = read_unsigned(found.get(_EVENT_TOKEN))
         if token is not None:
-            flags = unsigned(found.get(_EVENT_FLAGS)) or 0
+            flags = read_unsigned(found.get(_EVENT_FLAGS)) or 0
             yield MptcpEvent(
                 kind,
                 token,
                 _event_key(found),
-                bool(unsigned(found.get(_EVENT_BACKUP))),
-                unsigned(found.get(_EVENT_ERROR)) or 0,
+                bool(read_unsigned(found.get(_EVENT_BACKUP))),
+                read_unsigned(found.get(_EVENT_ERROR)) or 0,
                 # Newer kernels say so in the flags.
-                bool(unsigned(found.get(_EVENT_SERVER_SIDE))) or bool(flags & _SERVER_SIDE),
+                bool(read_unsigned(found.get(_EVENT_SERVER_SIDE))) or bool(flags & _SERVER_SIDE),
                 not flags & _DENY_JOIN,
             )
 

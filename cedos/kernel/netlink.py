@@ -19,7 +19,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from cedos.errors import HostError
-from cedos.kernel.privileges import EventSocket, attach_filter, enlarge, opened
+from cedos.kernel.privileges import EventSocket, attach_filter, enlarge, open_privileged
 
 
 class BatchedReader:
@@ -162,7 +162,7 @@ def attribute(kind: int, value: bytes) -> bytes:
     return _ATTRIBUTE.pack(4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
 
 
-def nested(kind: int, *inside: bytes) -> bytes:
+def build_nested(kind: int, *inside: bytes) -> bytes:
     """Return one attribute that holds others, and says so in its type."""
     return attribute(kind | NLA_F_NESTED, b"".join(inside))
 
@@ -172,7 +172,7 @@ def message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
     return _HEADER.pack(_HEADER.size + len(payload), kind, flags, sequence, 0) + payload
 
 
-def unsigned(value: bytes | None) -> int | None:
+def read_unsigned(value: bytes | None) -> int | None:
     """Return an integer attribute of any width in host order; None if it is missing or empty."""
     return int.from_bytes(value, sys.byteorder) if value else None
 
@@ -408,7 +408,7 @@ class NetlinkListener:
         # The privileged process opens the socket once the daemon has given up its capabilities.
         wanted = EventSocket(protocol, tuple(groups), receive_buffer_bytes)
         try:
-            self._socket = opened(wanted)
+            self._socket = open_privileged(wanted)
             if only:
                 attach_filter(self._socket, only)
         except OSError as error:
@@ -430,7 +430,7 @@ class NetlinkListener:
         """Handle the queued messages; return whether there was one."""
         return self._drain()[0]
 
-    def emptied(self) -> bool:
+    def empty_queue(self) -> bool:
         """Handle the queued messages; return whether these were all."""
         return self._drain()[1]
 

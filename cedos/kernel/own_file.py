@@ -28,7 +28,7 @@ _MOST_MODE: Final = 0o755
 
 def read(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
     """Return a file's content. OSError: there is none, it is not ours, or it is larger."""
-    return _content(opened(path), path, most_bytes)[0]
+    return _content(open_own(path), path, most_bytes)[0]
 
 
 def read_followed(path: Path) -> tuple[bytes, os.stat_result]:
@@ -152,10 +152,10 @@ def opened_folder(directory: Path, part: str = "") -> int:
 
 def extend(path: Path) -> int:
     """Open a file of ours to append to it. OSError: there is none, or it is not ours."""
-    return opened(path, os.O_RDWR | os.O_APPEND)
+    return open_own(path, os.O_RDWR | os.O_APPEND)
 
 
-def opened(path: Path, flags: int = os.O_RDONLY) -> int:
+def open_own(path: Path, flags: int = os.O_RDONLY) -> int:
     """Open a file of ours. OSError: there is none, or it is not ours."""
     # Never follow a link, and never wait for a fifo.
     file = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -192,7 +192,7 @@ def database(path: Path, how: str = "mode=rw") -> Iterator[sqlite3.Connection]:
             ensure(path)
             path.with_name(f"{path.name}-journal").unlink(missing_ok=True)
         else:
-            os.close(opened(path))  # SQLite would wait for a fifo
+            os.close(open_own(path))  # SQLite would wait for a fifo
         # (SQLite follows links: one that has come meanwhile makes no file elsewhere.)
         connection = sqlite3.connect(
             f"{path.absolute().as_uri()}?{how}",
@@ -308,7 +308,7 @@ def rename_new(path: Path, target: Path) -> None:
     raise OSError(why, os.strerror(why), str(target))
 
 
-def aside(path: Path) -> Path:
+def free_name_beside(path: Path) -> Path:
     """Return a free name beside the file: `NAME.aside-1` and so on."""
     number = 1
     while os.path.lexists(free := path.with_name(f"{path.name}.aside-{number}")):

@@ -67,7 +67,7 @@ def open_queue(number: int) -> socket.socket:
         ):
             content = _GENERIC.pack(socket.AF_UNSPEC, 0, number) + setting
             opened.send(message(_CONFIG, NLM_F_REQUEST | NLM_F_ACK, 1, content))
-            _acknowledged(opened)
+            _await_acknowledgement(opened)
         opened.setblocking(False)
     except OSError:
         opened.close()
@@ -75,7 +75,7 @@ def open_queue(number: int) -> socket.socket:
     return opened
 
 
-def _acknowledged(opened: socket.socket) -> None:
+def _await_acknowledgement(opened: socket.socket) -> None:
     while True:
         for answer in messages(opened.recv(_RECEIVE_BYTES)):
             if answer.type == NLMSG_ERROR:

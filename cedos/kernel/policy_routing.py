@@ -19,7 +19,7 @@ from cedos.kernel.netlink import (
     Requester,
     attribute,
     attributes,
-    unsigned,
+    read_unsigned,
 )
 from cedos.kernel.rtnetlink import (
     FAMILIES,
@@ -165,8 +165,8 @@ def parse_nexthop(message: NetlinkMessage) -> NexthopObject | None:
     gateway, group = found.get(_NHA_GATEWAY, b""), found.get(_NHA_GROUP, b"")
     whole = len(group) - len(group) % _MEMBER.size
     return NexthopObject(
-        unsigned(found.get(_NHA_ID)) or 0,
-        unsigned(found.get(_NHA_OIF)) or 0,
+        read_unsigned(found.get(_NHA_ID)) or 0,
+        read_unsigned(found.get(_NHA_OIF)) or 0,
         address(gateway) if len(gateway) in {4, 16} else None,
         tuple(number for number, *_ in _MEMBER.iter_unpack(group[:whole])),
     )
@@ -382,10 +382,10 @@ def parse_route(
     return SeenRoute(
         version,
         # The header's byte holds only numbers of tables under 256; the attribute holds any.
-        unsigned(found.get(_RTA_TABLE)) or table,
+        read_unsigned(found.get(_RTA_TABLE)) or table,
         _prefix(found.get(_RTA_DST), dst_len) or EVERYWHERE[version],
         index,
-        unsigned(found.get(_RTA_PRIORITY)) or 0,
+        read_unsigned(found.get(_RTA_PRIORITY)) or 0,
         protocol,
         gateway,
         found.get(_RTA_METRICS, b""),
@@ -404,7 +404,7 @@ def parse_default_routes(
     if found is None:
         return []
     version = VERSIONS[message.payload[0]]
-    metric = unsigned(found.get(_RTA_PRIORITY)) or 0
+    metric = read_unsigned(found.get(_RTA_PRIORITY)) or 0
     return [
         DefaultRoute(index, version, gateway, metric, _router_rank(found))
         for index, gateway in _next_hops(found, objects)
@@ -459,7 +459,7 @@ def _main_default(message: NetlinkMessage) -> dict[int, bytes] | None:
     if family not in VERSIONS or kind != RTN_UNICAST:
         return None
     found = attributes(payload, _ROUTE.size)
-    return found if (unsigned(found.get(_RTA_TABLE)) or table) == MAIN_TABLE else None
+    return found if (read_unsigned(found.get(_RTA_TABLE)) or table) == MAIN_TABLE else None
 
 
 class DefaultRoutesFilter:
@@ -480,7 +480,7 @@ class DefaultRoutesFilter:
         # Only default routes of router announcements are counted: any neighbour can make them.
         if payload[_PROTOCOL_AT] != _ANNOUNCED or payload[_DST_LEN_AT]:
             return True
-        interface = unsigned(attributes(payload, _ROUTE.size).get(_RTA_OIF)) or 0
+        interface = read_unsigned(attributes(payload, _ROUTE.size).get(_RTA_OIF)) or 0
         self._announced[interface] += 1
         return self._announced[interface] <= MOST_ROUTERS
 
@@ -496,7 +496,7 @@ class SpecificRoutesFilter:
             return True
         if not _is_specific(message.payload):
             return False
-        interface = unsigned(attributes(message.payload, _ROUTE.size).get(_RTA_OIF)) or 0
+        interface = read_unsigned(attributes(message.payload, _ROUTE.size).get(_RTA_OIF)) or 0
         self._seen[interface] += 1
         return self._seen[interface] <= _MOST_SPECIFIC
 
@@ -535,12 +535,12 @@ def _next_hops(
 ) -> Iterator[tuple[int, Address | None]]:
     """Yield the indices and gateways of a route's next hops."""
     # One next hop; else several in a multipath attribute, or a nexthop object.
-    if index := unsigned(route.get(_RTA_OIF)):
+    if index := read_unsigned(route.get(_RTA_OIF)):
         yield index, _gateway(route)
         return
     hops = route.get(_RTA_MULTIPATH, b"")
     if not hops:
-        yield from hops_of(unsigned(route.get(_RTA_NH_ID)) or 0, objects)
+        yield from hops_of(read_unsigned(route.get(_RTA_NH_ID)) or 0, objects)
     offset = 0
     while offset + _NEXT_HOP.size <= len(hops):
         length, _, _, index = _NEXT_HOP.unpack_from(hops, offset)
@@ -551,7 +551,7 @@ def _next_hops(
 
 
 def _router_rank(route: Mapping[int, bytes]) -> int:
-    return _RANKS.get(unsigned(route.get(_RTA_PREF)) or 0, 1)
+    return _RANKS.get(read_unsigned(route.get(_RTA_PREF)) or 0, 1)
 
 
 def _gateway(hop: Mapping[int, bytes]) -> Address | None:

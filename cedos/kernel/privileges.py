@@ -1,7 +1,7 @@
 """Privileges: the two capabilities that the daemon needs, and the sockets that need them.
 
 Once its privileged part is a process of its own (`PART_NAME`), the daemon gives its capabilities
-up. Sockets are then opened by that process (`delegate`). Each of them says what it is for, and so
+up. Sockets are then opened by that process (`delegate_opening`). Each of them says what it is for, and so
 what is given away.
 """
 
@@ -29,7 +29,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def held() -> frozenset[str]:
+def held_capabilities() -> frozenset[str]:
     """Return the needed capabilities that are effective in this process."""
     lines = _STATUS.read_text().splitlines()
     mask = int(next(line.split()[1] for line in lines if line.startswith("CapEff:")), 16)
@@ -38,7 +38,7 @@ def held() -> frozenset[str]:
 
 def require(what: str) -> None:
     """Raise PrivilegeError, with what is missing and how to get it, unless both are held."""
-    missing = sorted(NEEDED.keys() - held())
+    missing = sorted(NEEDED.keys() - held_capabilities())
     if missing:
         raise PrivilegeError(
             f"{what} needs {' and '.join(missing)}: run it as root, or by the systemd unit"
@@ -158,13 +158,13 @@ Open = Callable[[PrivilegedSocket], socket.socket]
 _opener: Open | None = None
 
 
-def opened(wanted: PrivilegedSocket) -> socket.socket:
-    """Open the socket, here or by the opener of `delegated`. OSError, PermissionError: not privileged."""
+def open_privileged(wanted: PrivilegedSocket) -> socket.socket:
+    """Open the socket, here or by the opener of `delegate_opening`; OSError, PermissionError."""
     return wanted.open() if _opener is None else _opener(wanted)
 
 
 @contextmanager
-def delegated(opener: Open) -> Iterator[None]:
+def delegate_opening(opener: Open) -> Iterator[None]:
     """Let `opener` open all privileged sockets within the block: this process gave up its privileges."""
     global _opener  # noqa: PLW0603
     before, _opener = _opener, opener

@@ -94,9 +94,9 @@ class MemoryRoom:
 
     def free_bytes(self) -> int | None:
         """Return the memory that the limits leave; None: there are none."""
-        return min((most - used for used, most in self._taken()), default=None)
+        return min((most - used for used, most in self._used_and_limits()), default=None)
 
-    def short(self) -> bool:
+    def is_short(self) -> bool:
         """Return whether less than a tenth of any limit is left.
 
         Free memory that this process holds does not count as used.
@@ -113,9 +113,9 @@ class MemoryRoom:
         return self._short
 
     def _is_short(self) -> bool:
-        return any(used > _SHORT_SHARE * most for used, most in self._taken())
+        return any(used > _SHORT_SHARE * most for used, most in self._used_and_limits())
 
-    def _taken(self) -> Iterator[tuple[int, int]]:
+    def _used_and_limits(self) -> Iterator[tuple[int, int]]:
         """Yield the used memory of each limit, and the limit."""
         # Address space: all pages of the process, less what the heap holds free.
         most = resource.getrlimit(resource.RLIMIT_AS)[0]

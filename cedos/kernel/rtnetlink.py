@@ -13,8 +13,8 @@ from cedos.kernel.netlink import (
     NetlinkMessage,
     attribute,
     attributes,
+    read_unsigned,
     text,
-    unsigned,
 )
 from cedos.model import Address, Interface, address
 
@@ -107,7 +107,7 @@ def parse_link(message: NetlinkMessage) -> Link | None:
     found = attributes(message.payload, _LINK.size)
     about = attributes(found.get(_IFLA_LINKINFO, b""))
     # The other end of a veth may be in another namespace, where its index means something else.
-    lower = 0 if _IFLA_LINK_NETNSID in found else unsigned(found.get(_IFLA_LINK)) or 0
+    lower = 0 if _IFLA_LINK_NETNSID in found else read_unsigned(found.get(_IFLA_LINK)) or 0
     return Link(
         index,
         text(found.get(_IFLA_IFNAME)),
@@ -116,9 +116,9 @@ def parse_link(message: NetlinkMessage) -> Link | None:
         flags,
         found.get(_IFLA_ADDRESS, b""),
         lower=lower,
-        master=unsigned(found.get(_IFLA_MASTER)) or 0,
+        master=read_unsigned(found.get(_IFLA_MASTER)) or 0,
         port_of=text(about.get(_IFLA_INFO_SLAVE_KIND)),
-        queue_packets=unsigned(found.get(_IFLA_TXQLEN)) or 0,
+        queue_packets=read_unsigned(found.get(_IFLA_TXQLEN)) or 0,
     )
 
 
@@ -178,7 +178,7 @@ def parse_address(message: NetlinkMessage) -> LinkAddress | None:
         return None
     family, length, flags, scope, index = _ADDRESS.unpack_from(message.payload)
     found = attributes(message.payload, _ADDRESS.size)
-    flags |= unsigned(found.get(_IFA_FLAGS)) or 0
+    flags |= read_unsigned(found.get(_IFA_FLAGS)) or 0
     # IFA_LOCAL is the own address on a point-to-point link, where IFA_ADDRESS is the peer's.
     own = found.get(_IFA_LOCAL) or found.get(_IFA_ADDRESS) or b""
     if family not in VERSIONS or len(own) not in {4, 16} or length > 8 * len(own):
@@ -187,7 +187,7 @@ def parse_address(message: NetlinkMessage) -> LinkAddress | None:
         return None
     protocol = found.get(_IFA_PROTO, b"\0")[0]
     preferred = not flags & _DEPRECATED
-    metric = unsigned(found.get(_IFA_RT_PRIORITY)) or 0
+    metric = read_unsigned(found.get(_IFA_RT_PRIORITY)) or 0
     wide = scope < SCOPE_LINK
     return LinkAddress(index, ip_interface((own, length)), wide, protocol, preferred, metric)
 

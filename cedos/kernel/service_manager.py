@@ -17,7 +17,7 @@ class Notifier:
         # "@" stands for the zero byte of an abstract address.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_interval_s = _interval(environment) if address else None
-        """The interval for `alive`: half of WatchdogSec; None: no watchdog."""
+        """The interval for `feed_watchdog`: half of WatchdogSec; None: no watchdog."""
 
     @property
     def enabled(self) -> bool:
@@ -37,7 +37,7 @@ class Notifier:
         now_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
         return self._send(f"RELOADING=1\nMONOTONIC_USEC={now_us}", status)
 
-    def alive(self) -> bool:
+    def feed_watchdog(self) -> bool:
         """Feed the watchdog."""
         return self._send("WATCHDOG=1")
 

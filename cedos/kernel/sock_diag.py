@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-from cedos.kernel.netlink import Keeps, NetlinkMessage, attributes, unsigned
+from cedos.kernel.netlink import Keeps, NetlinkMessage, attributes, read_unsigned
 from cedos.kernel.tcp_info import TCP_INFO_COUNTED_BYTES, rtt_min_s, tcp_info_fields, unread
 from cedos.model import Address, FlowKey, FlowSample, address
 
@@ -118,12 +118,12 @@ def udp_sockets_request(family: int) -> bytes:
 
 
 def flow_request(key: FlowKey) -> bytes:
-    return _one(key, 0, _FLOW_STATES)
+    return _build_request(key, 0, _FLOW_STATES)
 
 
 def connecting_request(key: FlowKey) -> bytes:
     """Return the request for one TCP socket, in any state."""
-    return _one(key, _WANT_TCP_INFO, _ANY_STATE)
+    return _build_request(key, _WANT_TCP_INFO, _ANY_STATE)
 
 
 def destroy_request(answer: NetlinkMessage, protocol: int = socket.IPPROTO_TCP) -> bytes:
@@ -164,7 +164,7 @@ def is_orphan(message: NetlinkMessage) -> bool:
     return _is_socket(message) and not _OWNER.unpack_from(message.payload)[2]
 
 
-def _one(key: FlowKey, extensions: int, states: int) -> bytes:
+def _build_request(key: FlowKey, extensions: int, states: int) -> bytes:
     family = socket.AF_INET if key.local.version == 4 else socket.AF_INET6
     local, remote = (each.packed.ljust(16, b"\0") for each in (key.local, key.remote))
     ends = key.local_port, key.remote_port, local, remote
@@ -192,7 +192,7 @@ def mark_of(message: NetlinkMessage) -> int | None:
     """
     if not _is_socket(message):
         return None
-    return unsigned(attributes(message.payload, _SOCKET_BYTES).get(_MARK))
+    return read_unsigned(attributes(message.payload, _SOCKET_BYTES).get(_MARK))
 
 
 def parse(message: NetlinkMessage, at_s: float) -> FlowSample | None:
@@ -216,7 +216,7 @@ def parse(message: NetlinkMessage, at_s: float) -> FlowSample | None:
         FlowKey(address(local[:octets]), local_port, address(remote[:octets]), remote_port),
         at_s,
         state,
-        unsigned(_subflow(found).get(_TOKEN_LOC)) if _ULP_INFO in found else None,
+        read_unsigned(_subflow(found).get(_TOKEN_LOC)) if _ULP_INFO in found else None,
         # Zero stands for no sample yet.
         info.rtt / 1e6 or None,
         rtt_min_s(info),
@@ -248,14 +248,14 @@ def parse_tcp_socket(message: NetlinkMessage) -> TcpSocket | None:
     if state == _LISTEN:
         return TcpSocket(key, True)
     subflow = _subflow(attributes(data, _SOCKET_BYTES))
-    flags = unsigned(subflow.get(_FLAGS)) or 0
+    flags = read_unsigned(subflow.get(_FLAGS)) or 0
     return TcpSocket(
         key,
         False,
         # Without CONNECTED the subflow's handshake is not done, and the token means nothing yet.
-        unsigned(subflow.get(_TOKEN_LOC)) if flags & _FLAG_CONNECTED else None,
+        read_unsigned(subflow.get(_TOKEN_LOC)) if flags & _FLAG_CONNECTED else None,
         bool(flags & _FLAG_BACKUP_LOC),
-        unsigned(subflow.get(_ID_LOC)) or 0,
+        read_unsigned(subflow.get(_ID_LOC)) or 0,
     )
 
 
@@ -264,7 +264,7 @@ def parse_connecting(message: NetlinkMessage) -> ConnectingSocket | None:
     data = message.payload
     if not _is_socket(message) or data[1] != SYN_SENT:
         return None
-    flags = unsigned(_subflow(attributes(data, _SOCKET_BYTES)).get(_FLAGS)) or 0
+    flags = read_unsigned(_subflow(attributes(data, _SOCKET_BYTES)).get(_FLAGS)) or 0
     _, user, _ = _OWNER.unpack_from(data)
     return ConnectingSocket(
         _EXPIRES.unpack_from(data)[0] / 1e3, data[3], bool(flags & _FLAG_JOIN_LOC), user

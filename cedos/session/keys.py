@@ -149,7 +149,7 @@ def changed_alone(path: Path) -> Iterator[None]:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(FileExistsError):
                 os.close(own_file.create(lock))
-            file = own_file.opened(lock)
+            file = own_file.open_own(lock)
             held.callback(os.close, file)
             lock_for_change(file, path)
         except OSError as error:

@@ -21,7 +21,7 @@ FILE: Final = "budgets.json"
 BEGINNINGS: Final = "beginnings.json"
 
 
-def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
+def configured_budgets(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
     """Return the budgets of the configuration.
 
     A budget that does not recur begins when a daemon first saw it (`keep_beginnings`), else now:
@@ -31,7 +31,7 @@ def configured(config: Config, now: datetime, state: Path) -> dict[str, Budget]:
     seen = _beginnings(state / BEGINNINGS)
     for name, budget in found.items():
         if budget.every is None and datetime.fromisoformat(budget.until) > now:
-            found[name] = begun(budget, now, seen.get(name))
+            found[name] = begin_budget(budget, now, seen.get(name))
     return found
 
 
@@ -67,12 +67,12 @@ def read(path: Path) -> dict[str, Budget]:
         ) from error
     except (OSError, ValueError) as error:
         raise ConfigError(
-            f"{path} cannot be used ({_why(error)}); the next `cedos budget set` keeps it"
-            f" as {own_file.aside(path).name}, and begins a new one"
+            f"{path} cannot be used ({_describe_error(error)}); the next `cedos budget set` keeps it"
+            f" as {own_file.free_name_beside(path).name}, and begins a new one"
         ) from error
 
 
-def opened(path: Path) -> tuple[dict[str, Budget], str]:
+def read_or_move_aside(path: Path) -> tuple[dict[str, Budget], str]:
     """Return the budgets of a file that is about to be written; moves a bad file aside.
 
     Errors: ConfigError, the file cannot be used, and not be renamed either.
@@ -83,19 +83,19 @@ def opened(path: Path) -> tuple[dict[str, Budget], str]:
     try:
         return _read(path), ""
     except (OSError, ValueError) as error:
-        why = _why(error)
-    aside = own_file.aside(path)
+        why = _describe_error(error)
+    aside = own_file.free_name_beside(path)
     try:
         path.rename(aside)
     except OSError as error:
         raise ConfigError(
-            f"{path} cannot be used ({why}), nor be renamed to {aside.name} ({_why(error)})"
+            f"{path} cannot be used ({why}), nor be renamed to {aside.name} ({_describe_error(error)})"
         ) from error
     return {}, f"{path} cannot be used ({why}); it is kept as {aside}, and a new one begins"
 
 
 def kept_aside(path: Path) -> list[str]:
-    """Return the warnings of files that `opened` moved aside and that are still there."""
+    """Return the warnings of files that `read_or_move_aside` moved aside and that are still there."""
     return [
         f"budgets are not in force: {aside} could not be used; set them anew with `cedos budget set`,"
         " and remove that file"
@@ -113,7 +113,7 @@ def _read(path: Path) -> dict[str, Budget]:
     return {budget.name: budget for budget in budgets}
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
@@ -132,7 +132,7 @@ def write(path: Path, budgets: dict[str, Budget]) -> None:
         raise ConfigError(f"{path}: {error.strerror or error}") from error
 
 
-def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
+def begin_budget(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
     """Return a budget with what it takes from the one it replaces: its beginning, and whether it is hard.
 
     `earlier`: the one of this name until now; what was spent of it in its period stays spent. Errors:
@@ -148,13 +148,13 @@ def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
         budget = replace(budget, hard=hard)
     if budget.every is not None:
         return budget
-    if why := ended(budget, now):
+    if why := describe_end(budget, now):
         raise ConfigError(why)
     if budget.since:
         return budget
     now_s = now.timestamp()
     since = now.isoformat(timespec="seconds")
-    if earlier is not None and _same(earlier, budget):
+    if earlier is not None and _is_same(earlier, budget):
         period = period_at(earlier, now_s)
         if period.begins_s <= now_s < period.ends_s:
             since = earlier.since
@@ -163,7 +163,7 @@ def begun(budget: Budget, now: datetime, earlier: Budget | None) -> Budget:
     return replace(budget, since=since)
 
 
-def ended(budget: Budget, now: datetime) -> str:
+def describe_end(budget: Budget, now: datetime) -> str:
     """Return in words that a budget's only period is over; "": it is not."""
     ends = datetime.fromisoformat(budget.until)
     if budget.every is not None or ends > now:
@@ -174,5 +174,5 @@ def ended(budget: Budget, now: datetime) -> str:
     )
 
 
-def _same(one: Budget, other: Budget) -> bool:
+def _is_same(one: Budget, other: Budget) -> bool:
     return (one.resource, one.battery) == (other.resource, other.battery)

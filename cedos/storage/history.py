@@ -174,15 +174,15 @@ class History:
 
         `flow`: only those about this flow (see `history_rows.matcher`).
         """
-        matches = _anything if flow is None else matcher(flow)
+        matches = _is_any if flow is None else matcher(flow)
 
-        def wanted(decision: Decision) -> bool:
+        def is_wanted(decision: Decision) -> bool:
             known = number is None or decision.number == number
             return known and matches(*decision_target(decision))
 
         with self._disk:
             rows = self._read(DECISIONS, matches, number, limit)
-            return _newest(self._decisions.all(), wanted, rows, decision_of, limit)
+            return _newest_records(self._decisions.all(), is_wanted, rows, decision_of, limit)
 
     def flows(
         self, limit: int = 20, *, flow: str | None = None, decision: int | None = None
@@ -191,15 +191,15 @@ class History:
 
         `flow`: only this one (see `history_rows.matcher`).
         """
-        matches = _anything if flow is None else matcher(flow)
+        matches = _is_any if flow is None else matcher(flow)
 
-        def wanted(record: FlowRecord) -> bool:
+        def is_wanted(record: FlowRecord) -> bool:
             known = decision is None or record.decision == decision
             return known and matches(*flow_target(record))
 
         with self._disk:
             rows = self._read(FLOWS, matches, decision, limit)
-            return _newest(self._flows.all(), wanted, rows, flow_of, limit)
+            return _newest_records(self._flows.all(), is_wanted, rows, flow_of, limit)
 
     def carried_connections(
         self, limit: int = 20, *, server: Callable[[str, int], bool] = lambda *_: True
@@ -212,12 +212,12 @@ class History:
         def matches(_remote: str | None, port: int | None, name: str | None) -> bool:
             return name is not None and port is not None and server(name, port)
 
-        def wanted(record: CarriedConnection) -> bool:
+        def is_wanted(record: CarriedConnection) -> bool:
             return server(record.server, record.port)
 
         with self._disk:
             rows = self._read(CARRIED, matches, None, limit)
-            return _newest(self._carried.all(), wanted, rows, carried_of, limit)
+            return _newest_records(self._carried.all(), is_wanted, rows, carried_of, limit)
 
     def close(self) -> None:
         self._retry_at_s = 0.0
@@ -243,7 +243,7 @@ class History:
             return otherwise
 
 
-def _newest(
+def _newest_records(
     waiting: Sequence[_Record],
     wanted: Callable[[_Record], bool],
     rows: Sequence[Row],
@@ -258,5 +258,5 @@ def _newest(
     return found
 
 
-def _anything(_remote: str | None, _port: int | None, _server_name: str | None) -> bool:
+def _is_any(_remote: str | None, _port: int | None, _server_name: str | None) -> bool:
     return True

@@ -326,7 +326,7 @@ class Store:
         Errors: HistoryError, nothing was written.
         """
         for last in (False, True):
-            connection = self._opened()
+            connection = self._open_or_replace()
             try:
                 with connection:
                     connection.execute("BEGIN IMMEDIATE")
@@ -334,7 +334,7 @@ class Store:
                         connection.executemany(table.insert, rows)
                         connection.execute(table.prune, (max_rows,))
             except sqlite3.Error as error:
-                self._failed(error, last=last)
+                self._move_aside_or_raise(error, last=last)
             else:
                 break
 
@@ -345,7 +345,7 @@ class Store:
 
         Errors: HistoryError, the file cannot be read.
         """
-        connection = self._opened()
+        connection = self._open_or_replace()
         try:
             connection.create_function("matches", 3, matches, deterministic=True)
             if number is None or table.newest_of_number is None:
@@ -354,7 +354,7 @@ class Store:
                 found = connection.execute(table.newest_of_number, (number, limit))
             return [row[1:] for row in found]
         except sqlite3.Error as error:
-            self._failed(error, last=False)
+            self._move_aside_or_raise(error, last=False)
             return []
 
     def highest_number(self) -> int:
@@ -362,11 +362,11 @@ class Store:
 
         Errors: HistoryError, the file cannot be read.
         """
-        connection = self._opened()
+        connection = self._open_or_replace()
         try:
             return int(connection.execute(_HIGHEST_NUMBER).fetchone()[0])
         except sqlite3.Error as error:
-            self._failed(error, last=False)
+            self._move_aside_or_raise(error, last=False)
             return 0
 
     def close(self) -> None:
@@ -374,7 +374,7 @@ class Store:
         if connection is not None:
             connection.close()
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open_or_replace(self) -> sqlite3.Connection:
         for last in (False, True):
             if self._connection is None:
                 try:
@@ -382,7 +382,7 @@ class Store:
                 except OSError as error:
                     raise HistoryError(str(error)) from error
                 except sqlite3.Error as error:
-                    self._failed(error, last=last)
+                    self._move_aside_or_raise(error, last=last)
         assert self._connection is not None
         return self._connection
 
@@ -397,7 +397,7 @@ class Store:
         self._move_aside(foreign)
         return self._open()
 
-    def _failed(self, error: sqlite3.Error, *, last: bool) -> None:
+    def _move_aside_or_raise(self, error: sqlite3.Error, *, last: bool) -> None:
         """Move a damaged file aside; raise any other failure, or a second one."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if last or code not in _DAMAGED:
@@ -408,7 +408,7 @@ class Store:
 
     def _move_aside(self, why: str) -> None:
         self.close()
-        aside = own_file.aside(self.path)
+        aside = own_file.free_name_beside(self.path)
         try:
             self.path.rename(aside)
             for suffix in ("-wal", "-shm"):
@@ -423,11 +423,11 @@ class Store:
 def _prepare(connection: sqlite3.Connection) -> str | None:
     """Create or check the schema; return why the database is not ours, None: it is."""
 
-    def one(sql: str) -> int:
+    def query_number(sql: str) -> int:
         return int(connection.execute(sql).fetchone()[0])
 
-    owner, version = one("PRAGMA application_id"), one("PRAGMA user_version")
-    begun = one("SELECT count(*) FROM sqlite_schema")
+    owner, version = query_number("PRAGMA application_id"), query_number("PRAGMA user_version")
+    begun = query_number("SELECT count(*) FROM sqlite_schema")
     if begun and owner != _APPLICATION_ID:
         return "is another program's database"
     if begun and version != SCHEMA_VERSION:
@@ -438,5 +438,5 @@ def _prepare(connection: sqlite3.Connection) -> str | None:
     # One fsync per checkpoint: losing power may cost the last seconds, never the file.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA journal_size_limit = 4194304")
-    one(_HIGHEST_NUMBER)
+    query_number(_HIGHEST_NUMBER)
     return None

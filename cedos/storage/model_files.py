@@ -130,7 +130,7 @@ def radios(path: Path | None = None) -> dict[str, dict[str, Radio]]:
     Args:
         path: a file of the user's, whose devices are added to the shipped ones; None: none.
     """
-    found = dict(_shipped())
+    found = dict(_shipped_radios())
     if path is not None:
         for device, known in _read(path).items():
             found[device] = found.get(device, {}) | known
@@ -138,7 +138,7 @@ def radios(path: Path | None = None) -> dict[str, dict[str, Radio]]:
 
 
 @cache
-def _shipped() -> dict[str, dict[str, Radio]]:
+def _shipped_radios() -> dict[str, dict[str, Radio]]:
     return _read(SHIPPED_FILE)
 
 
@@ -149,7 +149,7 @@ def _read(path: Path) -> dict[str, dict[str, Radio]]:
         raise ConfigError(f"{path}: {error}") from error
     # The file's sections are devices of any name: one key above them makes a struct of it.
     class_of = msgspec.defstruct("Radios", [("device", dict[str, dict[str, _Radio]])])
-    read = toml_file.parse(_below(text), class_of, name=str(path))
+    read = toml_file.parse(_nest_sections(text), class_of, name=str(path))
     devices: dict[str, dict[str, _Radio]] = msgspec.structs.asdict(read)["device"]
     return {
         device: {technology: _radio(radio) for technology, radio in known.items()}
@@ -157,7 +157,7 @@ def _read(path: Path) -> dict[str, dict[str, Radio]]:
     }
 
 
-def _below(text: str) -> str:
+def _nest_sections(text: str) -> str:
     """Return the same lines with their sections below `device`."""
     lines = text.splitlines()
     return "\n".join(f"[device.{line[1:]}" if line.startswith("[") else line for line in lines)

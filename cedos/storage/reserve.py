@@ -28,8 +28,8 @@ class ReservedFile:
         self.path = path
         if not read_only:
             own_file.ensure(path)
-        self._file = own_file.opened(path, os.O_RDONLY if read_only else os.O_RDWR)
-        self._number, self.content = max(map(self._half, range(2)))
+        self._file = own_file.open_own(path, os.O_RDONLY if read_only else os.O_RDWR)
+        self._number, self.content = max(map(self._read_half, range(2)))
         missing = 2 * _HALF_BYTES - os.fstat(self._file).st_size
         if missing > 0 and not read_only:
             with suppress(OSError):  # what it has of it is of use, too
@@ -50,7 +50,7 @@ class ReservedFile:
     def close(self) -> None:
         os.close(self._file)
 
-    def _half(self, which: int) -> tuple[int, bytes]:
+    def _read_half(self, which: int) -> tuple[int, bytes]:
         """Return the number and the content of a half; 0 of one that is not whole."""
         data = os.pread(self._file, _HALF_BYTES, which * _HALF_BYTES)
         if len(data) < _BEFORE_BYTES:

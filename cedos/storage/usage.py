@@ -91,9 +91,9 @@ class Usage:
         self._lock = threading.Lock()
         self._read_only = read_only
         self._earlier = earlier
-        self._connection = self._opened()
+        self._connection = self._open()
         # While one connection waits for the disk, the other one still reads.
-        self._reader = self._connection if path is None or read_only else self._connected()
+        self._reader = self._connection if path is None or read_only else self._connect()
         self.totals: dict[str, float] = dict(
             self._connection.execute("SELECT key, max(total) FROM reading GROUP BY key")
         )
@@ -140,7 +140,7 @@ class Usage:
         goes_round = last[:2] == now[:2] and 0 < around < 2**30 and last.value < 2**32
         return around if goes_round else now.value
 
-    def since(self, keys: Iterable[str], begin_s: float) -> float:
+    def sum_since(self, keys: Iterable[str], begin_s: float) -> float:
         """Return the use since an instant (seconds since the epoch)."""
         return sum(self.totals.get(key, 0.0) - self._at(key, begin_s) for key in keys)
 
@@ -291,10 +291,10 @@ class Usage:
         lasts = mark or key not in self._last
         self._last[key] = (0 if lasts else row, quarter, total)
 
-    def _opened(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
         for last in (False, True):
             try:
-                return self._connected()
+                return self._connect()
             except OSError as error:
                 raise HistoryError(f"{self.path}: {error}") from error
             except (sqlite3.Error, HistoryError) as error:
@@ -304,7 +304,7 @@ class Usage:
                 self._move_aside(str(error))
         raise AssertionError
 
-    def _connected(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         if self.path is None:
             if self._earlier is not None:
                 with suppress(sqlite3.Error, OSError, HistoryError):
@@ -321,7 +321,7 @@ class Usage:
 
     def _move_aside(self, why: str) -> None:
         assert self.path is not None
-        aside = own_file.aside(self.path)
+        aside = own_file.free_name_beside(self.path)
         try:
             self.path.rename(aside)
             for name in (f"{self.path.name}-wal", f"{self.path.name}-shm", self.RESERVE):
@@ -412,7 +412,7 @@ def bytes_by_server(path: Path, since_unix_s: float) -> BytesByServer:
     addresses: dict[str, set[str]] = {}
     try:
         with own_file.database(path, "mode=ro") as connection, closing(connection):
-            first = _first(connection)
+            first = _complete_since(connection)
             for server, network, carried in connection.execute(_DIRECT, (since_unix_s,)):
                 servers.setdefault((server, None), {})[network] = carried
             for server, gateway, network, carried in connection.execute(
@@ -426,7 +426,7 @@ def bytes_by_server(path: Path, since_unix_s: float) -> BytesByServer:
     return BytesByServer(first, servers, addresses)
 
 
-def _first(connection: sqlite3.Connection) -> float | None:
+def _complete_since(connection: sqlite3.Connection) -> float | None:
     """From when on nothing was forgotten, in either table; else when the oldest one ended."""
     tables: list[tuple[float | None, int | None]] = [
         connection.execute(sql).fetchone() for sql in _FIRST

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cedos.commands.console.render import echo, show, wrapped
+from cedos.commands.console.render import echo, show, wrap
 from emu.console import examples
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def command(
         _measure(claims, measure, directory)
     if update or measure is not None:
         for line in measuring.update():
-            show(wrapped(line, hanging="  "))
+            show(wrap(line, hanging="  "))
         return
     if check:
         problems = [
@@ -109,11 +109,11 @@ def _overview(chosen: "list[Claim]") -> None:
             if each.verdict != verdict:
                 verdict = each.verdict
                 echo(f"  {verdict}")
-            show(wrapped(f"{each.name}: {pages.words(each.item)}", "    ", "  "))
+            show(wrap(f"{each.name}: {pages.words(each.item)}", "    ", "  "))
             theirs = "goal" if paper == "ours" else "paper"
             for title, text in ((theirs, each.expected), ("ours", each.shown or each.why)):
                 if text:
-                    show(wrapped(f"{title:<6}{pages.words(text)}", "      ", " " * 6))
+                    show(wrap(f"{title:<6}{pages.words(text)}", "      ", " " * 6))
         echo("")
 
 
@@ -123,4 +123,4 @@ def _details(chosen: "list[Claim]", claims: "Claims") -> None:
     for each in chosen:
         echo(each.name)
         for field, text in pages.entry(each, claims):
-            show(wrapped(f"{field:<9}{text}", "  ", " " * 9))
+            show(wrap(f"{field:<9}{text}", "  ", " " * 9))

@@ -129,14 +129,14 @@ def _context_columns(name: str) -> tuple[str, ...]:
 def _show(found: Mapping[str, Any]) -> None:
     judged = "trained on the other groups" if found["model"] is None else found["model"]
     render.show(
-        render.wrapped(
+        render.wrap(
             f"{found['data']}: {found['rows']} rows, {found['places']} places, {found['groups']}"
             f" groups; model: {judged}"
         )
     )
     if found["without"]:
         left_out = (f"{name} (known in {rows} rows)" for name, rows in found["without"].items())
-        render.show(render.wrapped(f"without {', '.join(left_out)}"))
+        render.show(render.wrap(f"without {', '.join(left_out)}"))
     if found.get("trained_on"):
         echo(
             f"CAUTION: this model was trained on these rows: {', '.join(found['trained_on'])}; these"

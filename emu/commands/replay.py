@@ -164,7 +164,7 @@ def _comparison(other: "OtherPolicy", policy: str) -> Iterator[str]:
     )
     if len(most) > _SHOWN:
         yield f"({len(most) - _SHOWN} more destinations are in the file of --json)"
-    yield from render.wrapped(
+    yield from render.wrap(
         f"Seconds and joules are sums over the {total.predicted:,} flows for which both are predicted,"
         " from what was known when each began and the size that it turned out to have. What flows would"
         f" have taken under {policy} was not measured."

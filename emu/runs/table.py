@@ -101,7 +101,7 @@ def print_table(directory: Path) -> None:
     ]
     header = ("policy", *(heading for _, heading, _ in columns(run)))
     render.show([run.title, *render.table(header, rows)])
-    render.show([*render.wrapped(caption(run)), *disturbed(run), *sentences(run)])
+    render.show([*render.wrap(caption(run)), *disturbed(run), *sentences(run)])
 
 
 def disturbed(run: runs.Recorded) -> list[str]:

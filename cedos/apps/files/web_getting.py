@@ -69,7 +69,7 @@ async def fetch(
     try:
         async with _asked(url, headers, way) as (head, answer):
             size = _begin(head, partial)
-            async for block in web.decoded(head, answer, _BLOCK_BYTES):
+            async for block in web.decode_body(head, answer, _BLOCK_BYTES):
                 partial.write(block)
                 if partial.have > _LARGEST or (size is not None and partial.have > size):
                     raise TransferError("the server sent more than it had announced")
@@ -100,7 +100,7 @@ async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
         async with asyncio.timeout(_WHOLE_S), _asked(url, headers, way) as (head, answer):
             if head.status != 200:
                 raise _refusal(head)
-            async for block in web.decoded(head, answer, _BLOCK_BYTES, most_bytes):
+            async for block in web.decode_body(head, answer, _BLOCK_BYTES, most_bytes):
                 data += block
                 # What frames the body is no part of it, but comes over the network as well.
                 if len(data) > most_bytes or way.received_bytes > most_bytes + _SMALL_BYTES:

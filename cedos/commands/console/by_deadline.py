@@ -48,15 +48,15 @@ class PooledSession:
     """
 
     def __init__(self, ends: Endpoints) -> None:
-        self._dial = ends.dialling(made=self._made, may_use=self._may_use)
+        self._dial = ends.dialling(made=self._on_connection, may_use=self._may_use)
         self.link = ServerLink(self._connect)
         self._user: FileByDeadline | None = None
         self._connection: Connection | None = None
         self._had: frozenset[str] = frozenset()
         self._kept: frozenset[str] = frozenset()
         self._lingering: asyncio.TimerHandle | None = None
-        self._earlier: dict[Direction, dict[str, int]] = _nothing()
-        self._before: dict[Direction, dict[str, int]] = _nothing()
+        self._earlier: dict[Direction, dict[str, int]] = _no_bytes()
+        self._before: dict[Direction, dict[str, int]] = _no_bytes()
 
     def give_to(self, user: "FileByDeadline | None") -> None:
         """Give the session to this user."""
@@ -69,8 +69,8 @@ class PooledSession:
             self._lingering = asyncio.get_running_loop().call_later(_LINGER_S, self._leave)
         self._kept = self._had if user is None else frozenset()
         # Count the bytes of this user from here on.
-        self._user, self._earlier = user, _nothing()
-        self._before = {way: self._counted(way) for way in Direction}
+        self._user, self._earlier = user, _no_bytes()
+        self._before = {way: self._count(way) for way in Direction}
         self.networks_changed()
 
     @property
@@ -111,11 +111,11 @@ class PooledSession:
     def carried_bytes(self, way: Direction) -> dict[str, int]:
         """Return the bytes by network since the user got the session."""
         found, before = dict(self._earlier[way]), self._before[way]
-        for name, count in self._counted(way).items():
+        for name, count in self._count(way).items():
             found[name] = found.get(name, 0) + max(count - before.get(name, 0), 0)
         return found
 
-    def _counted(self, way: Direction) -> dict[str, int]:
+    def _count(self, way: Direction) -> dict[str, int]:
         if self._connection is None:
             return {}
         if way is Direction.UP:
@@ -127,16 +127,16 @@ class PooledSession:
             await self._user.mine()
         return await self._dial()
 
-    def _made(self, connection: Connection) -> None:
+    def _on_connection(self, connection: Connection) -> None:
         # Add the bytes of the ended connection, and count those of the new one from zero.
         self._earlier = {way: self.carried_bytes(way) for way in Direction}
-        self._connection, self._before = connection, _nothing()
+        self._connection, self._before = connection, _no_bytes()
 
     def _may_use(self, interface: str) -> bool:
         return interface in self._kept if self._user is None else self._user.may_use(interface)
 
 
-def _nothing() -> dict[Direction, dict[str, int]]:
+def _no_bytes() -> dict[Direction, dict[str, int]]:
     return {way: {} for way in Direction}
 
 
@@ -191,7 +191,7 @@ class FileByDeadline:
         self._session: PooledSession | None = None
         self._asked = False
         self.following = FollowedTransfer(
-            directories().socket, self._report, self._networks, self._changed
+            directories().socket, self._report, self._networks, self._on_change
         )
         move = file.move(self, pool.ends.deadline_s)
         self._moving, self.close = move.moving, move.close
@@ -231,7 +231,7 @@ class FileByDeadline:
             try:
                 await session.link.until_done(over, progress, patience_s)
             finally:
-                self._used, self._session = self._carried(), None
+                self._used, self._session = self._carried_bytes(), None
 
     def may_use(self, interface: str) -> bool:
         return self.following.may_use(interface)
@@ -276,7 +276,7 @@ class FileByDeadline:
                 progress.sessions - 1, 0
             ),  # without the one that was asked for its size
             "seconds": round(self.seconds, 3),
-            carried: dict(self._carried()),
+            carried: dict(self._carried_bytes()),
             "by_unix_s": self._by_unix_s,
             "in_time": late_s == 0.0,
             "late_s": round(late_s, 3),
@@ -290,14 +290,14 @@ class FileByDeadline:
             if not (only := self.pool.ends.networks) or name in only
         }
 
-    def _carried(self) -> dict[str, int]:
+    def _carried_bytes(self) -> dict[str, int]:
         found = dict(self._used)
         if self._session is not None:
             for name, count in self._session.carried_bytes(self.file.direction).items():
                 found[name] = found.get(name, 0) + count
         return found
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         if self._session is not None:
             self._session.networks_changed()
 
@@ -311,7 +311,7 @@ class FileByDeadline:
             size_bytes=progress.size_bytes,
             done_bytes=progress.have_bytes,
             deadline_unix_s=self._by_unix_s,
-            used_bytes=self._carried(),
+            used_bytes=self._carried_bytes(),
         )
 
 
@@ -374,10 +374,10 @@ class FilesByDeadline:
             except CedosError as error:
                 unreached = None if pool.reached else error  # do not wait again for the other files
                 self._given_up(each, error, line)
-        await asyncio.gather(*(self._one(each, line) for each in known))
+        await asyncio.gather(*(self._carry_file(each, line) for each in known))
         await pool.close()
 
-    async def _one(self, each: FileByDeadline, line: "_Line") -> None:
+    async def _carry_file(self, each: FileByDeadline, line: "_Line") -> None:
         try:
             await each.run()
         except CedosError as error:
@@ -417,7 +417,7 @@ class _Line:
     async def run(self) -> None:
         while True:
             if self._waiting:
-                served = [each for each in self._waiting if _carried(each)] or self._waiting
+                served = [each for each in self._waiting if _is_carried(each)] or self._waiting
                 line = self._lines[id(served[0])]
                 others = len(self._waiting) - 1
                 more = f"; {others} more file{'s' * (others != 1)}" if others else ""
@@ -430,7 +430,7 @@ class _Line:
     def _say_late(self, each: FileByDeadline) -> None:
         """Say once that a file will be late, but not in the first seconds, which mislead."""
         late, progress = each.lateness, each.progress
-        if _carried(each) and progress.have_bytes <= progress.began_bytes:
+        if _is_carried(each) and progress.have_bytes <= progress.began_bytes:
             late = ""  # there are no measurements yet
         looks = self._late_looks.get(id(each), 0) + 1 if late else 0
         if self._late_looks.get(id(each), 0) >= _LATE_LOOKS:
@@ -445,6 +445,6 @@ class _Line:
             line.clear()
 
 
-def _carried(each: FileByDeadline) -> bool:
+def _is_carried(each: FileByDeadline) -> bool:
     turn = each.following.turn
     return turn is not None and bool(turn.networks)

@@ -105,7 +105,7 @@ _USUAL: Final = frozenset(
 )
 
 
-def usual(error: OSError) -> CedosError | None:
+def as_user_error(error: OSError) -> CedosError | None:
     """Return the message for an error that a user can fix, such as a full disk; None for others."""
     if error.errno not in _USUAL:
         return None
@@ -133,7 +133,7 @@ class Program(Manual):
         except BrokenPipeError:
             ctx.exit(1)  # the reader of standard output has closed it
         except OSError as error:
-            if (known := usual(error)) is None:
+            if (known := as_user_error(error)) is None:
                 raise
             say(self.name, known)
             ctx.exit(known.exit_code)

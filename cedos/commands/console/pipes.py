@@ -19,11 +19,11 @@ class Output:
 
     async def write(self, data: bytes | memoryview) -> None:
         """Write all data in the background. OSError: a previous write failed."""
-        await self.drained()
+        await self.drain()
         self._before = future = self._loop.create_future()
         threading.Thread(target=self._write, args=(data, future), daemon=True).start()
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until everything is written. OSError: a write failed."""
         if self._before is not None:
             before, self._before = self._before, None

@@ -13,7 +13,7 @@ import click
 
 from cedos.budget_kinds import Resource
 from cedos.model import SizeEstimate, Strategy, StrategyKind
-from cedos.plain_text import plain, plain_json, rounded
+from cedos.plain_text import plain, plain_json, round_figures
 
 UNKNOWN = "-"
 
@@ -92,7 +92,7 @@ def age(seconds: float) -> str:
     return duration(seconds) if seconds >= 9.95 else f"{seconds:.0f} s"
 
 
-def ago(seconds: float) -> str:
+def format_ago(seconds: float) -> str:
     """Format a time in the past: `just now`, `5 s ago`."""
     return "just now" if seconds < 0.95 else f"{age(seconds)} ago"
 
@@ -124,7 +124,7 @@ def percent(share: float) -> str:
     return f"{share * 100:.0f} %"
 
 
-def _scaled(value: float, units: Sequence[str]) -> str:
+def _scale(value: float, units: Sequence[str]) -> str:
     for unit in units[:-1]:
         if abs(value) < 999.5:
             return f"{value:.3g} {unit}"
@@ -134,7 +134,7 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 def size(number: float | None) -> str:
     """Format bytes in powers of 1000: `3.0 kB`."""
-    return UNKNOWN if number is None else _scaled(number, ("B", "kB", "MB", "GB", "TB"))
+    return UNKNOWN if number is None else _scale(number, ("B", "kB", "MB", "GB", "TB"))
 
 
 def networks(sizes: Mapping[str, int]) -> str:
@@ -145,27 +145,27 @@ def networks(sizes: Mapping[str, int]) -> str:
 
 def energy(joules: float | None) -> str:
     """Format joules in powers of 1000: `20 kJ`."""
-    return UNKNOWN if joules is None else _scaled(joules, ("J", "kJ", "MJ"))
+    return UNKNOWN if joules is None else _scale(joules, ("J", "kJ", "MJ"))
 
 
 def amount(value: float, resource: str) -> str:
     """Format an amount of a budget of `data`, `energy` or `money`."""
     symbols = Resource(resource).unit.symbols
-    return _scaled(value, symbols) if symbols else number(value)
+    return _scale(value, symbols) if symbols else number(value)
 
 
 def rate(bits_per_s: float | None) -> str:
     """Format a bit rate: `23.4 Mbit/s`."""
     if bits_per_s is None:
         return UNKNOWN
-    return _scaled(bits_per_s, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"))
+    return _scale(bits_per_s, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s"))
 
 
 def number(value: float | None, unit: str = "") -> str:
     """Format a number with three significant digits, and all digits before its point."""
     if value is None:
         return UNKNOWN
-    text = f"{value:.3g}" if abs(value) > 1e15 else rounded(value, 3)
+    text = f"{value:.3g}" if abs(value) > 1e15 else round_figures(value, 3)
     return f"{text} {unit}".rstrip()
 
 
@@ -304,7 +304,7 @@ def columns() -> int | None:
     return max(width, _LEAST) if width else None
 
 
-def wrapped(text: str, indent: str = "", hanging: str = "") -> list[str]:
+def wrap(text: str, indent: str = "", hanging: str = "") -> list[str]:
     """Return sentences as lines that fit the terminal; no word is broken.
 
     `hanging`: further indentation of all lines but the first.
@@ -319,11 +319,11 @@ def wrapped(text: str, indent: str = "", hanging: str = "") -> list[str]:
     )
 
 
-def listed(words: Iterable[str], lead: str = "", indent: str = "") -> list[str]:
+def format_list(words: Iterable[str], lead: str = "", indent: str = "") -> list[str]:
     """Return `lead` and words with semicolons as lines that fit; each of the words is on one line."""
     room = min(columns() or _WIDTH, _WIDTH) - len(indent) - 3
     text = "; ".join(each.replace(" ", _NO_BREAK) if len(each) < room else each for each in words)
-    return [line.replace(_NO_BREAK, " ") for line in wrapped(lead + text, indent, "  ")]
+    return [line.replace(_NO_BREAK, " ") for line in wrap(lead + text, indent, "  ")]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
@@ -350,9 +350,9 @@ def rows_of_table(
     shown = []
     for number, line in enumerate(lines):
         side_by_side = "  ".join(map(str.ljust, line[:fits], widths)).rstrip()
-        shown.append(wrapped(side_by_side, indent, "  ") if fits == 1 else [indent + side_by_side])
+        shown.append(wrap(side_by_side, indent, "  ") if fits == 1 else [indent + side_by_side])
         if number:
             rest = zip(header[fits:], line[fits:], strict=True)
             told = [f"{title} {value}" for title, value in rest if value not in ("", UNKNOWN)]
-            shown[-1] += listed(told, indent=f"{indent}    ")
+            shown[-1] += format_list(told, indent=f"{indent}    ")
     return shown

@@ -69,7 +69,7 @@ def host_and_port(text: str) -> tuple[str, int | None] | None:
     return (host, int(port_text)) if good else None
 
 
-def known(name: str, port: int | None, given: bytes | None) -> KnownServer:
+def find_server(name: str, port: int | None, given: bytes | None) -> KnownServer:
     """Return the server with the key that is given now or was remembered.
 
     ConfigError: no key is known for it, or another one.

@@ -179,7 +179,7 @@ def partial_of(target: Path, source: str, below: OpenFolder | None) -> Partial:
 
 
 @asynccontextmanager
-async def drawn(name: str, progress: Progress, *, quiet: bool) -> AsyncIterator[None]:
+async def draw_progress(name: str, progress: Progress, *, quiet: bool) -> AsyncIterator[None]:
     """Draw the line of a file during the block."""
     line = ProgressLine(name, progress, quiet=quiet)
 

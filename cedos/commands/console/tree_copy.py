@@ -47,7 +47,7 @@ class TreeCopy:
         except OSError as error:
             raise _error(here, error) from error
         with above:
-            self.top = _made(above, here)
+            self.top = _make_folder(above, here)
 
     async def files(self) -> AsyncIterator[tuple[str, Path, int]]:
         """Yield the server's path, the path here and the size of each file.
@@ -87,7 +87,7 @@ class TreeCopy:
                 left_out += 1
             else:
                 try:
-                    with _made(self.top, self._here / path):
+                    with _make_folder(self.top, self._here / path):
                         folders.append(f"{path}/")
                 except TransferError as error:
                     self._missing(path, str(error))
@@ -128,7 +128,7 @@ class TreeCopy:
         self._report(self._path + below, self._here / below, TransferError(why))
 
 
-def _made(above: OpenFolder, folder: Path) -> OpenFolder:
+def _make_folder(above: OpenFolder, folder: Path) -> OpenFolder:
     """Open a folder, made if it is not there, by no link of another user. Errors: TransferError."""
     try:
         return OpenFolder(folder, above.below(folder / "file", make=True, links=True))

@@ -110,9 +110,9 @@ class RuledHosts(RuleBook):
         looking = self._look_up(host, port, user, look_up)
         if looking is not None:
             await asyncio.wait({looking}, timeout=_PATIENCE_S)
-        if not self._covered(host, port, user) and any(each.prefix is None for each in about):
+        if not self._is_covered(host, port, user) and any(each.prefix is None for each in about):
             await asyncio.wait({self._told.fresh()}, timeout=_PATIENCE_S)
-        return self._covered(host, port, user)
+        return self._is_covered(host, port, user)
 
     def names(self, name: str) -> bool:
         """Return whether a rule is for this name, or for a parent domain."""
@@ -143,7 +143,7 @@ class RuledHosts(RuleBook):
     def _means(self, host: str) -> str:
         return self._meant.get(host) or host
 
-    def _covered(self, host: str, port: int, user: int) -> bool:
+    def _is_covered(self, host: str, port: int, user: int) -> bool:
         known, _ = self._names.get((user, host)) or ((), 0.0)
         every = map(_plain, (host, *spellings(self._means(host)), *known))
         # (No rule could have any other name.)
@@ -329,14 +329,14 @@ class RuledNetworks:
         rules_before, networks_before = self.rules, self._networks
         self._number, self.rules, self._networks = told
         self._told = True
-        others = _numbered(rules_before) != _numbered(self.rules)
+        others = _number_rules(rules_before) != _number_rules(self.rules)
         if others:
             self.index = index(self.rules)
         if others or behind or networks_before != self._networks:
             asyncio.get_running_loop().call_soon(self._changed)
 
 
-def _numbered(rules: Iterable[RuleMessage]) -> list[tuple[int, RuleRequest]]:
+def _number_rules(rules: Iterable[RuleMessage]) -> list[tuple[int, RuleRequest]]:
     return [(each.number, each.rule) for each in rules]
 
 

@@ -26,7 +26,7 @@ from cedos.commands.console.servers import KNOWN_HOSTS, OWN_KEY, SOURCE, Source
 from cedos.commands.console.transfers import (
     Endpoints,
     deadline_option,
-    drawn,
+    draw_progress,
     gateway,
     interruptible,
     networks_option,
@@ -222,7 +222,7 @@ def command(
                         who, server = await asyncio.to_thread(gateway)
                     else:
                         who = me
-                        server = servers.known(source.host, source.port, given_key)
+                        server = servers.find_server(source.host, source.port, given_key)
                         servers.check_save(alias, given_key, server)
                     ends = Endpoints(who, server, given_key, alias, networks, timeout, deadline)
                     if bitrate is not None:
@@ -231,8 +231,8 @@ def command(
                     link = links.setdefault(server, ends.link())
                     await run.source(source, output, link, ends)
                 except CedosError as error:
-                    run.failed(source.name, output, error)
-            await run.together()
+                    run.report_failure(source.name, output, error)
+            await run.fetch_together()
         finally:
             for link in links.values():
                 await link.close()
@@ -266,7 +266,9 @@ class _Run:
         self._opened = ExitStack()
         self._later: FilesByDeadline | None = None
         if by_unix_s is not None:
-            self._later = FilesByDeadline(by_unix_s, self._quiet, self._done, self.failed)
+            self._later = FilesByDeadline(
+                by_unix_s, self._quiet, self._report_done, self.report_failure
+            )
         self._json = render.JsonFiles() if as_json else None
         self._failures = self.status = 0
 
@@ -282,7 +284,7 @@ class _Run:
         if self._json is not None:
             self._json.end(left_out)
 
-    def failed(self, name: str, target: Path, error: CedosError) -> None:
+    def report_failure(self, name: str, target: Path, error: CedosError) -> None:
         self.status = self.status or error.exit_code
         self._failures += 1
         if self._failures > _MOST_FAILURES:
@@ -290,12 +292,12 @@ class _Run:
         say("cedos-get", error)
         self._note({"path": str(target), "from": name, "error": str(error)})
 
-    def _done(self, fact: dict[str, Any]) -> None:
+    def _report_done(self, fact: dict[str, Any]) -> None:
         self._note(fact)
         if not self._quiet:
             echo(summary(fact, fact["path"]) + too_late(fact))
 
-    async def together(self) -> None:
+    async def fetch_together(self) -> None:
         """Fetch the files with a deadline, planned together."""
         with self._opened:
             if self._later is not None:
@@ -319,7 +321,9 @@ class _Run:
         """Fetch a folder with all that is in it. CedosError: it cannot begin, or not go on."""
 
         def missing(path: str, target: Path, error: TransferError) -> None:
-            self.failed(f"{source.server}/{path}", target, TransferError(f"{target}: {error}"))
+            self.report_failure(
+                f"{source.server}/{path}", target, TransferError(f"{target}: {error}")
+            )
 
         copy = TreeCopy(
             link, source.path, here, ends.deadline_s, dot_files=self._dot_files, missing=missing
@@ -335,7 +339,7 @@ class _Run:
             except OSError as error:
                 missing(path, target, TransferError(disk_words(error)))
             except TransferError as error:
-                self.failed(f"{source.server}/{path}", target, error)
+                self.report_failure(f"{source.server}/{path}", target, error)
         if known and not self._quiet:
             echo(f"{here}: {known} files are here already")
 
@@ -381,14 +385,14 @@ class _Run:
         if target == _STDOUT:
             output = Output(sys.stdout.fileno())
             await Getting(source.path, PipeTarget(output.write), link, ends.deadline_s).run()
-            await output.drained()
+            await output.drain()
             return
         # The key identifies the server, at any address.
         partial = partial_of(target, f"{keys.to_text(ends.server.key)}/{source.path}", below)
         whole = False
         try:
             getting = Getting(source.path, partial, link, ends.deadline_s)
-            async with drawn(target.name, getting.progress, quiet=self._quiet):
+            async with draw_progress(target.name, getting.progress, quiet=self._quiet):
                 await getting.run()
             whole = True
         finally:
@@ -408,7 +412,7 @@ class _Run:
             "seconds": round(time.monotonic() - began_s, 3),
             "error": None,
         }
-        self._done(fact)
+        self._report_done(fact)
 
 
 def _size_here(target: Path, top: OpenFolder) -> int | None:
@@ -458,7 +462,7 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
         await getting.run()
         await link.close()
         await target.drained()
-        await output.drained()
+        await output.drain()
     finally:
         searching.cancel()
         await asyncio.gather(searching, return_exceptions=True)

@@ -21,7 +21,7 @@ from cedos.commands.console.servers import KNOWN_HOSTS, OWN_KEY, SOURCE, Source
 from cedos.commands.console.transfers import (
     Endpoints,
     deadline_option,
-    drawn,
+    draw_progress,
     interruptible,
     networks_option,
     say_if_closed,
@@ -119,7 +119,7 @@ def command(
     if not quiet:
         say_if_closed("cedos-put")
     me = keys.own(own_key or keys.own_key_path())
-    server = servers.known(to.host, to.port, given_key)
+    server = servers.find_server(to.host, to.port, given_key)
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)
     run = _Run(to.server, ends, quiet, as_json)
@@ -128,7 +128,7 @@ def command(
         try:
             for source, path, below in _files(files, to.path, run.left_out, opened):
                 run.add(source, path, below)
-            interruptible(run.now() if by is None else run.later(by))
+            interruptible(run.send_now() if by is None else run.send_by(by))
         finally:  # also after Ctrl-C: what is there is there
             run.end()
     click.get_current_context().exit(run.status)
@@ -163,9 +163,9 @@ class _Run:
 
     def left_out(self, source: Path, why: str) -> None:
         """Report what is not sent."""
-        self._failed("", source, TransferError(why))
+        self._report_failure("", source, TransferError(why))
 
-    async def now(self) -> None:
+    async def send_now(self) -> None:
         """Send the files one after the other over one session."""
         link = self._ends.link()
         try:
@@ -174,9 +174,9 @@ class _Run:
                 try:
                     fact = await self._put(source, below, path, link)
                 except CedosError as error:
-                    self._failed(where, source, error)
+                    self._report_failure(where, source, error)
                 else:
-                    self._done({"path": str(source), "to": where, **fact})
+                    self._report_done({"path": str(source), "to": where, **fact})
         finally:
             await link.close()
 
@@ -187,7 +187,7 @@ class _Run:
         began_s = time.monotonic()
         putting = Putting(UploadBody(source, below), path, link, self._ends.deadline_s)
         try:
-            async with drawn(source.name, putting.progress, quiet=self._quiet):
+            async with draw_progress(source.name, putting.progress, quiet=self._quiet):
                 await putting.run()
         finally:
             putting.close()
@@ -200,14 +200,14 @@ class _Run:
             "error": None,
         }
 
-    async def later(self, by_unix_s: float) -> None:
+    async def send_by(self, by_unix_s: float) -> None:
         """Send the files by a deadline, planned together."""
-        waiting = FilesByDeadline(by_unix_s, self._quiet, self._done, self._failed)
+        waiting = FilesByDeadline(by_unix_s, self._quiet, self._report_done, self._report_failure)
         for source, below, path, where in self._sent:
             try:
                 waiting.add(upload(source, below, path, where, self._ends), self._ends)
             except CedosError as error:
-                self._failed(where, source, error)
+                self._report_failure(where, source, error)
         await waiting.run()
         link = self._ends.link()
         try:
@@ -220,9 +220,9 @@ class _Run:
             try:
                 await put_folder(link, path, self._ends.deadline_s)
             except CedosError as error:
-                self._failed(where, source, error)
+                self._report_failure(where, source, error)
 
-    def _done(self, fact: dict[str, Any]) -> None:
+    def _report_done(self, fact: dict[str, Any]) -> None:
         self._note(fact)
         if self._quiet:
             return
@@ -231,7 +231,7 @@ class _Run:
             line = f"{plain(fact['to'])}: {size(fact['bytes'])}, was there already"
         echo(line + too_late(fact))
 
-    def _failed(self, where: str, source: Path, error: CedosError) -> None:
+    def _report_failure(self, where: str, source: Path, error: CedosError) -> None:
         say("cedos-put", type(error)(f"{source}: {error}"))
         self.status = self.status or error.exit_code
         self._note({"path": str(source), "to": where, "error": str(error)})

@@ -112,7 +112,7 @@ def register(name: str | None) -> None:
     # The sides read the key and the certificate of the user that they run as, and that is root.
     privileges.require("cedos share register")
     logs.configure("error", "console")
-    joined = _joined()
+    joined = _join_gateway()
     expires_s = asyncio.run(_register(joined, name or own_identity.own_name()))
     days = (expires_s - time.time()) / 86_400
     echo(f"Registered at {joined} for {days:.0f} days.")
@@ -197,7 +197,7 @@ def help_(
     link: str | None,
 ) -> None:  # fmt: skip
     """Let neighbours use this host's network until Ctrl-C, to reach the gateway and nothing else."""
-    joined = _joined()
+    joined = _join_gateway()
     # What is asked of the uplink may block, beside what is forwarded.
     with _side(SharingRole.HELP) as (kernel, journal), closing(SharingKernel()) as asked:
         shared = link or _only_link(kernel)
@@ -217,7 +217,7 @@ def help_(
 COMMANDS: Final = (register, request, help_)
 
 
-def _joined() -> JoinedGateway:
+def _join_gateway() -> JoinedGateway:
     return joined_gateway.read(joined_gateway.path())[0]
 
 
@@ -262,7 +262,7 @@ async def _until_signal(
     """Run a driver until SIGINT or SIGTERM."""
     loop = asyncio.get_running_loop()
     store = SharingStore(directories().state / "sharing.sqlite")
-    link = GatewayLink(_joined(), patience_s=_PATIENCE_S)
+    link = GatewayLink(_join_gateway(), patience_s=_PATIENCE_S)
     running = asyncio.ensure_future(
         run(link, store, directories().runtime / STATUS_FILES[role.name.lower()])
     )

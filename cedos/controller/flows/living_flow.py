@@ -91,7 +91,7 @@ class FlowPath:
     def on_sample(self, sample: FlowSample) -> bool:
         """Take a look at its socket; return whether it moved bytes since the last one."""
         before, last = self.bytes_down + self.bytes_up, self.sample
-        self.unread = sample.unread and not sample.grew(last)
+        self.unread = sample.unread and not sample.has_grown(last)
         self.sample = sample
         return self.bytes_down + self.bytes_up > before
 

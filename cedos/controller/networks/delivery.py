@@ -174,7 +174,7 @@ class DeliveryWatch:
             # What a program reads slowly comes as fast as it reads.
             if not isinstance(new, FlowSample):
                 steady = steady and not (old and old.unread)
-            elif not new.grew(old):
+            elif not new.has_grown(old):
                 steady = steady and not (new.unread or (old and old.unread))
             end_s, stood = new.at_s - new.idle_down_s, self._stood_down.get(new.key, 0)
             empty: bool | None = self._shows_no_queue(network, new, new.bytes_down - before) or None

@@ -86,7 +86,7 @@ class HostBudgets:
         self._periods: dict[str, Period] = {}
         self._phone, self._turn = StateFile(state / _PHONE_FILE, _PHONE), asyncio.Lock()
         self._stamped = False
-        self._configured = budget_file.configured(config, wall(clock()), state)
+        self._configured = budget_file.configured_budgets(config, wall(clock()), state)
         self._keep_beginnings()
         self._set: dict[str, Budget] = {}
         try:
@@ -112,7 +112,7 @@ class HostBudgets:
     @property
     def problems(self) -> list[str]:
         now_s = self._clock()
-        ended = (budget_file.ended(each, wall(now_s)) for each in self.in_force.values())
+        ended = (budget_file.describe_end(each, wall(now_s)) for each in self.in_force.values())
         return [
             *budget_file.kept_aside(self._file),
             *([f"{self._file} cannot be used; see the daemon's log"] if self._unread else []),
@@ -134,11 +134,13 @@ class HostBudgets:
         self._phone.take(use)
         self._post(PhoneUseChanged(use))
         self.tick()
-        await self._phone.written()
+        await self._phone.wait_written()
 
     async def set(self, budget: Budget) -> None:
         """Set a budget, or change one. ConfigError: it would be over already."""
-        budget = budget_file.begun(budget, wall(self._clock()), self.in_force.get(budget.name))
+        budget = budget_file.begin_budget(
+            budget, wall(self._clock()), self.in_force.get(budget.name)
+        )
         if budget.battery and self._battery is None:
             raise ConfigError(
                 "nothing says how full the battery is: UPower tells that over the system bus (D-Bus),"
@@ -161,7 +163,7 @@ class HostBudgets:
         _log.info("a budget was set", name=budget.name, supply=shown, until=budget.until)
 
     def _open_file(self) -> None:
-        self._set, aside = budget_file.opened(self._file)
+        self._set, aside = budget_file.read_or_move_aside(self._file)
         self._unread = False
         if aside:
             _log.warning("budgets are not in force", why=aside)
@@ -243,7 +245,7 @@ class HostBudgets:
             period = period_at(budget, now_s)
             self._begun = self._begun or period != self._periods[name]
             self._periods[name] = period
-            spent = 0.0 if budget.battery else self._metering.spent(budget, period.begins_s)
+            spent = 0.0 if budget.battery else self._metering.measure_use(budget, period.begins_s)
             uses.append(BudgetUse(name, spent, period, f"{wall(period.ends_s):%Y-%m-%d %H:%M}"))
         self._post(BudgetsCounted(now_s, tuple(uses)))
 

@@ -125,7 +125,7 @@ class Metering:
         known = self._watches.get(network)
         return known[1].idle_s(now_s) if known else None
 
-    def spent(self, budget: Budget, begin_s: float) -> float:
+    def measure_use(self, budget: Budget, begin_s: float) -> float:
         """Return the units of a budget that were used since an instant; not for a battery's."""
         meter = budget.resource.meter
-        return meter.spent(self._usage, budget.networks, begin_s, self._tariff)
+        return meter.measure_use(self._usage, budget.networks, begin_s, self._tariff)

@@ -17,8 +17,8 @@ _MOST_SERVERS = 10
 def by_network(usage: Usage, since_unix_s: float) -> UsageMessage:
     """Return the usage by the odometers alone. The caller counts them first."""
 
-    def used(key: str) -> float:
-        return usage.since([key], since_unix_s)
+    def use_of(key: str) -> float:
+        return usage.sum_since([key], since_unix_s)
 
     names = {
         key.removeprefix(kind)
@@ -29,9 +29,9 @@ def by_network(usage: Usage, since_unix_s: float) -> UsageMessage:
     networks = [
         NetworkUsage(
             network=name,
-            metered_bytes=used(f"{METERED}{name}") + used(f"{HELPED}{name}"),
-            free_bytes=used(f"{FREE}{name}"),
-            radio_j=used(f"{RADIO}{name}"),
+            metered_bytes=use_of(f"{METERED}{name}") + use_of(f"{HELPED}{name}"),
+            free_bytes=use_of(f"{FREE}{name}"),
+            radio_j=use_of(f"{RADIO}{name}"),
         )
         for name in names
     ]
@@ -39,7 +39,7 @@ def by_network(usage: Usage, since_unix_s: float) -> UsageMessage:
     return UsageMessage(
         since_unix_s=since_unix_s,
         counted_since_unix_s=begins_s if begins_s and begins_s > since_unix_s else None,
-        radio_j=used(RADIOS),
+        radio_j=use_of(RADIOS),
         networks=tuple(sorted(networks, key=lambda each: (-each.metered_bytes, -each.free_bytes))),
     )
 

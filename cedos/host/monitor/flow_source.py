@@ -131,7 +131,7 @@ class KernelFlows:
             overflow,
             interval_s=_TOGETHER_S,
             # Both sockets may be readable: an opening must never come after its own end.
-            before=self._openings.emptied if self._openings is not None else None,
+            before=self._openings.empty_queue if self._openings is not None else None,
         )
 
     async def sockets(self) -> list[FlowSample]:

@@ -232,7 +232,7 @@ def assemble(
             interface=link.name,
             index=link.index,
             kind=identity.kind,
-            metered=identity.metered(
+            metered=identity.is_metered(
                 (each.ip for each in addresses), (metered or {}).get(link.name)
             ),
             addresses=addresses,

@@ -36,7 +36,7 @@ from cedos.host.steer.kernel.linux_rescue import LinuxRescue
 from cedos.host.steer.kernel.rescue import RescueKernel, operations
 from cedos.kernel import privileges
 from cedos.kernel.mptcp import PathManagerCommand
-from cedos.kernel.privileges import EventSocket, PacketSocket, PrivilegedSocket, delegated
+from cedos.kernel.privileges import EventSocket, PacketSocket, PrivilegedSocket, delegate_opening
 from cedos.logs import get_logger
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -116,7 +116,7 @@ def privileged_process(state: Path) -> Iterator[PrivilegedProcess]:
     try:
         process.call("routing_port")
         privileges.give_up()
-        with delegated(process.opened):
+        with delegate_opening(process.opened):
             yield process
     finally:
         process.close()
@@ -128,7 +128,7 @@ def _child(parent: int, state: Path, quick: socket.socket, slow: socket.socket) 
     try:
         _be_a_process_of_its_own(parent, keep=(quick.fileno(), slow.fileno()))
         try:
-            with lock.namespace_held():
+            with lock.hold_namespace():
                 part = PrivilegedPart(state)
                 waiting = threading.Thread(
                     target=_serve, args=(part, PartChannel(slow)), daemon=True

@@ -19,7 +19,7 @@ from cedos.errors import HostError, PrivilegeError
 from cedos.host.profiler.frame import CapturedPacket, parse_frame
 from cedos.host.profiler.handshakes import VERSION_1, VERSION_2
 from cedos.kernel.classic_bpf import PACKET_TYPE, PROTOCOL, VLAN_TAG_PRESENT, Assembler
-from cedos.kernel.privileges import PacketSocket, opened
+from cedos.kernel.privileges import PacketSocket, open_privileged
 
 # The captured bytes of a packet: an HTTP head with cookies, or a post-quantum ClientHello.
 #
@@ -231,7 +231,7 @@ def open_capture(interface: str | None = None, code: bytes | None = None) -> Cap
     PrivilegeError: CAP_NET_RAW is missing. HostError: no such interface, or no packet sockets.
     """
     try:
-        return Capture(opened(PacketSocket(code or program(), interface)))
+        return Capture(open_privileged(PacketSocket(code or program(), interface)))
     except PermissionError as error:
         raise PrivilegeError(
             "capturing first packets needs CAP_NET_RAW: run as root, or give the service "

@@ -77,7 +77,7 @@ class Journal:
             except OSError as error:
                 if error.errno != errno.EROFS:
                     raise
-                self._lock = own_file.opened(lock)  # what is there can still be undone
+                self._lock = own_file.open_own(lock)  # what is there can still be undone
         except OSError as error:
             os.close(self._directory)
             raise _refused(self.path.with_name(LOCK_NAME), error) from error
@@ -143,7 +143,7 @@ class Journal:
     def put_aside(self) -> Path | None:
         """Keep what could not be undone, and begin anew; return where it is kept, None: nowhere."""
         self._close_file()
-        aside = own_file.aside(self._itself)
+        aside = own_file.free_name_beside(self._itself)
         try:
             self._itself.rename(aside)
             os.fsync(self._directory)

@@ -90,7 +90,7 @@ class Steering:
         open_journal: Callable[[], JournalKeeper] | None = None,
         goes_on: Callable[[], bool] = lambda: False,
     ) -> None:
-        if kernel is None and not dry_run and "CAP_NET_ADMIN" not in privileges.held():
+        if kernel is None and not dry_run and "CAP_NET_ADMIN" not in privileges.held_capabilities():
             raise PrivilegeError(
                 "steering needs CAP_NET_ADMIN: run it as root, or by the systemd unit"
             )

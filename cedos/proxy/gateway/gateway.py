@@ -320,7 +320,7 @@ class Gateway:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "http_request_denied", "this client is no longer invited"
             )
-        if self._memory.short():
+        if self._memory.is_short():
             raise RefusedError(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 "connection_limit_reached",

@@ -18,7 +18,7 @@ from itertools import chain, zip_longest
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from cedos.global_unicast import IPNetwork, is_global, meanings, within
+from cedos.global_unicast import IPNetwork, is_global, is_within, meanings
 from cedos.kernel.policy_routing import DELIVERED_HERE, RTN_BROADCAST, route_type
 from cedos.model import Address
 from cedos.proxy.http import RefusedError
@@ -89,32 +89,32 @@ class DestinationRules:
     def _check(self, address: Address, port: int) -> None:
         if address.is_multicast or address == IPv4Address("255.255.255.255"):
             raise _denied(f"{address} is not one host's address")
-        if within(address, self._denied):
+        if is_within(address, self._denied):
             raise _denied(f"this gateway does not connect to {address}")
         kind = route_type(address)
         if kind == RTN_BROADCAST:
             raise _denied(f"{address} is not one host's address")
-        here = within(address, _LOCAL) or kind in DELIVERED_HERE
+        here = is_within(address, _LOCAL) or kind in DELIVERED_HERE
         if here and port in self._own_ports:
             raise _denied(f"{address} port {port} leads back here", "proxy_loop_detected")
         if here and self._local:
             return
         if here:
             raise _denied(f"{address} is an address of the gateway's own host")
-        if within(address, HIDDEN) and not within(address, self._opened):
+        if is_within(address, HIDDEN) and not is_within(address, self._opened):
             what = (
                 "on the gateway's own link"
-                if within(address, _LINK)
+                if is_within(address, _LINK)
                 else "a cloud's, for its hosts"
             )
             raise _denied(f"{address} is {what}")
-        if not is_global(address) and not within(address, self._inside):
+        if not is_global(address) and not is_within(address, self._inside):
             raise _denied(f"{address} is no public address, and this gateway keeps to those")
 
 
 def _is_part(network: IPNetwork, of: Iterable[IPNetwork]) -> bool:
     return any(
-        network.prefixlen >= each.prefixlen and within(network.network_address, [each])
+        network.prefixlen >= each.prefixlen and is_within(network.network_address, [each])
         for each in of
     )
 

@@ -93,7 +93,7 @@ class Bars:
                 budget = account.budget
                 # An absent network keeps its bar, and finds it when it comes back.
                 kept = self._gone.keys() & self.barred_by(budget.name)
-                for name in budget.resource.meter.barred(budget.networks, tariff, kept):
+                for name in budget.resource.meter.list_barred(budget.networks, tariff, kept):
                     found[name] = (*found.get(name, ()), account)
         changed = found.keys() != self.networks.keys()
         self.networks = found

@@ -7,7 +7,7 @@ from typing import Final
 
 from cedos.budget_kinds import Resource
 from cedos.model import Budget, Network
-from cedos.plain_text import rounded
+from cedos.plain_text import round_figures
 from cedos.selector.budgets.controller import PROHIBITIVE, Quote
 from cedos.selector.budgets.keeper import Standing
 
@@ -121,10 +121,10 @@ def worth_s(seconds: float) -> str:
     if seconds < 0.001:
         return "less than 1 ms"
     if seconds < 0.1:
-        return f"{rounded(seconds * 1000)} ms"
+        return f"{round_figures(seconds * 1000)} ms"
     for limit, divisor, unit in ((99.5, 1, "s"), (5970, 60, "minutes"), (172_000, 3600, "hours")):
         if seconds < limit:
-            return f"{rounded(seconds / divisor)} {unit}"
+            return f"{round_figures(seconds / divisor)} {unit}"
     return f"{seconds / 86_400:.0f} days"
 
 
@@ -132,7 +132,7 @@ def amount(value: float, resource: Resource) -> str:
     """Return an amount with three digits that matter."""
     symbols = resource.unit.symbols
     if not symbols:
-        return rounded(value, 4)
+        return round_figures(value, 4)
     for symbol in symbols[:-1]:
         if abs(value) < 999.5:
             return f"{value:.3g} {symbol}"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, Transfer
-from cedos.plain_text import lasting, rounded
+from cedos.plain_text import lasting, round_figures
 from cedos.selector.decision.case import Case, assign
 from cedos.selector.decision.features import indicator_of
 from cedos.selector.decision.liveness import ago, silences, silent_s, waits
@@ -161,7 +161,7 @@ def paced(pace_bps: float | None) -> tuple[str, ...]:
     if pace_bps < _PAUSED_BPS:
         return ("The program itself does not read on at the moment",)
     return (
-        f"The program itself reads {rounded(pace_bps / 1e6)} Mbit/s, however fast the networks are",
+        f"The program itself reads {round_figures(pace_bps / 1e6)} Mbit/s, however fast the networks are",
     )
 
 
@@ -197,7 +197,7 @@ def amount(count: float) -> str:
         if count < 999.5:
             return f"{count:.3g} {unit}"
         count /= 1000
-    return f"{rounded(count, 3)} TB"
+    return f"{round_figures(count, 3)} TB"
 
 
 def _verdict(
@@ -270,7 +270,7 @@ def _hedging(choice: Evaluation, evaluations: Sequence[Evaluation]) -> str:
     saved_s = alone.time_s - both.time_s
     if both.time_s * _ALIKE > alone.time_s:
         return ""
-    more = [f"{rounded(max(both.energy_j - alone.energy_j, 0.0))} J"]
+    more = [f"{round_figures(max(both.energy_j - alone.energy_j, 0.0))} J"]
     if both.metered_bytes > alone.metered_bytes:
         more.append(f"{amount(both.metered_bytes - alone.metered_bytes)} of metered data")
     price = " and ".join(more)
@@ -321,7 +321,7 @@ def _better(
         return f"but usually faster (median {median} against {other})"
     if savings := _savings(choice, faster):
         return f"but cheaper: {savings}"
-    cost, other = rounded(choice.cost, 4), rounded(faster.cost, 4)
+    cost, other = round_figures(choice.cost, 4), round_figures(faster.cost, 4)
     if cost == other:
         return "which costs as much"
     return f"but cheaper: a cost of {cost} instead of {other}"
@@ -334,7 +334,7 @@ def _savings(choice: Evaluation, fastest: Evaluation) -> str:
     most = amount(fastest.metered_bytes)
     if choice.metered_bytes < fastest.metered_bytes and less != f"{most} of":
         parts.append(f"{less} metered data instead of {most}")
-    joules, more = rounded(choice.energy_j), rounded(fastest.energy_j)
+    joules, more = round_figures(choice.energy_j), round_figures(fastest.energy_j)
     if choice.energy_j < fastest.energy_j and joules != more:
         parts.append(f"{joules} J instead of {more} J")
     return " and ".join(parts)
@@ -360,7 +360,9 @@ def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
     past = indicator_of(indicators, "past5_bps", transfer.direction)
     rtt = indicators.get("rtt_s")
     if past is not None and transfer.size.median_bytes >= _LARGE_BYTES:
-        carried = f"{name} carried {rounded(past.value / 1e6, 3)} Mbit/s {_ago(past, context)}"
+        carried = (
+            f"{name} carried {round_figures(past.value / 1e6, 3)} Mbit/s {_ago(past, context)}"
+        )
         old = context.at_s - past.measured_at_s > _OLD_S
         return f"{carried}, too long ago to rely on" if old else carried
     if rtt is None:

@@ -86,7 +86,7 @@ class Foreground:
     def _open(self, where: Path) -> None:
         where.mkdir(mode=0o755, parents=True, exist_ok=True)
         own_file.ensure(where / "foreground")
-        file = own_file.opened(where / "foreground", os.O_RDWR)
+        file = own_file.open_own(where / "foreground", os.O_RDWR)
         try:
             if os.fstat(file).st_size < _BYTES:
                 os.ftruncate(file, _BYTES)

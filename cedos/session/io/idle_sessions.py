@@ -74,7 +74,7 @@ class IdleFile:
         self._stride = _SLOT.size + record_bytes
         with suppress(FileExistsError):
             os.close(own_file.create(path))
-        self._descriptor = own_file.opened(path, os.O_RDWR)
+        self._descriptor = own_file.open_own(path, os.O_RDWR)
         self._claim()
         size = os.fstat(self._descriptor).st_size
         if size == 0:

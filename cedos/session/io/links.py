@@ -226,7 +226,7 @@ class EgressReader:
             announced = announced_metered(link.name, link.index)
         except OSError:  # no descriptor is left to find it out
             announced, self.certain = True, False
-        metered = identity.metered(
+        metered = identity.is_metered(
             map(ip_address, addresses), MeteredWord.GUESSED_YES if announced else None
         )
         return Egress(link.name, link.index, frozenset(addresses), identity.kind, metered)

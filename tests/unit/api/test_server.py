@@ -271,7 +271,7 @@ async def test_no_user_s_requests_are_answered_all_at_once(monkeypatch, users, m
     asked = []
     for _ in range(len(users)):
         request = make_mocked_request("GET", "/v1/status", payload=EMPTY_PAYLOAD)
-        asked.append(asyncio.create_task(limits.during(request, handle)))
+        asked.append(asyncio.create_task(limits.count_during(request, handle)))
     while not all(each.done() for each in asked):
         answered.append(0)
         await asyncio.sleep(0)

@@ -60,13 +60,13 @@ def test_a_number_without_a_unit_is_no_size_unless_it_is_plainly_of_bytes(text):
     ],
 )
 def test_ends(text, expected):
-    assert amounts.until(text, NOW) == expected
+    assert amounts.parse_end(text, NOW) == expected
 
 
 @given(st.text(max_size=12))
 def test_any_other_end_is_refused_in_words(text):
     try:
-        shown = str(amounts.until(text, NOW))
+        shown = str(amounts.parse_end(text, NOW))
     except ValueError as error:
         shown = str(error)
     assert (
@@ -275,7 +275,7 @@ def test_the_configuration_has_them_too(tmp_path):
         "hard = true\n"
         '[budgets.day]\nbattery = true\nuntil = "18:00"\nevery = "day"\n'
     )
-    found = budget_file.configured(load(file), NOW, file.parent)
+    found = budget_file.configured_budgets(load(file), NOW, file.parent)
     assert found["phone"].every is Every.MONTH
     assert found["phone"].hard
     assert found["phone"].networks == ("lte0",)
@@ -407,6 +407,6 @@ def test_what_is_spent_says_what_it_bars(budget_shown):
 @pytest.mark.parametrize("text", ["tomorrow", "30d", "friday 18:00", "today 18:00"])
 def test_an_end_in_a_file_does_not_move_with_the_day_it_is_read(text):
     with pytest.raises(ValueError, match="is no time"):
-        amounts.until(text, NOW, kept=True)
-    assert amounts.until("18:00", NOW, kept=True) == datetime(2026, 11, 21, 18)
-    assert amounts.until("2026-12-01", NOW, kept=True) == datetime(2026, 12, 1)
+        amounts.parse_end(text, NOW, kept=True)
+    assert amounts.parse_end("18:00", NOW, kept=True) == datetime(2026, 11, 21, 18)
+    assert amounts.parse_end("2026-12-01", NOW, kept=True) == datetime(2026, 12, 1)

@@ -334,7 +334,7 @@ def test_status_names_a_network_without_a_default_route():
     ],
 )
 def test_ages_are_told_as_exactly_as_anybody_wants(seconds, age, ago):
-    assert (render.age(seconds), render.ago(seconds)) == (age, ago)
+    assert (render.age(seconds), render.format_ago(seconds)) == (age, ago)
 
 
 def test_explain_a_prohibitive_cost(make_decision):

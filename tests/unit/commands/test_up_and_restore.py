@@ -212,7 +212,7 @@ def some_steering(monkeypatch, undone, left=()):
     module.restore = undo
     monkeypatch.setitem(sys.modules, "cedos.host.steer.steering", module)
     monkeypatch.setattr(restore.privileges, "require", lambda what: None)
-    monkeypatch.setattr(restore, "namespace_held", nullcontext)  # others test here, too
+    monkeypatch.setattr(restore, "hold_namespace", nullcontext)  # others test here, too
     return calls
 
 

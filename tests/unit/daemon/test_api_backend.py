@@ -185,7 +185,7 @@ async def test_the_status_shows_the_largest_flows_and_counts_the_rest(monkeypatc
         for path in flow.paths.values():
             path.on_close(on.FlowClosed(path.key, 2.0, bytes_down=port, bytes_up=0))
     backend = backend_of(script, OpenSockets(None, None))
-    shown, others = await backend._largest(api_backend.SHOWN_FLOWS)
+    shown, others = await backend._largest_flows(api_backend.SHOWN_FLOWS)
     assert [each.bytes_down for each in shown] == [2007, 2008, 2009]
     assert others == 7
     assert len(await backend.flows()) == 10

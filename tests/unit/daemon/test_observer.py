@@ -233,4 +233,4 @@ async def test_helpers_are_counted_and_neither_asked_nor_named(monkeypatch):
     observer._count_helpers()
     # Once as it is there, and once when it goes.
     assert counted == [("helper-1", Counters(0, 0))] * 2
-    assert observer.named("helper-1") is None
+    assert observer.find_network("helper-1") is None

@@ -48,7 +48,7 @@ async def test_what_the_disk_did_not_take_is_written_later(tmp_path, rules, full
     """A rule that was added while the disk was full was gone after the next start."""
     monkeypatch.setattr(state_file, "_AGAIN_S", 0.05)
     rules.take({"1": RULE})
-    await rules.written()
+    await rules.wait_written()
     assert rules.problems == [f"{tmp_path / 'rules.json'} {UNKEPT}"]
     full.set()
     await until(lambda: not rules.problems)
@@ -57,7 +57,7 @@ async def test_what_the_disk_did_not_take_is_written_later(tmp_path, rules, full
 
 async def test_what_the_disk_did_not_take_is_written_at_the_end(tmp_path, rules, full):
     rules.take({"1": RULE})
-    await rules.written()
+    await rules.wait_written()
     full.set()
     rules.write()
     assert kept(tmp_path) == {"1": RULE}
@@ -78,7 +78,7 @@ async def test_nothing_waits_for_the_disk(tmp_path, rules, monkeypatch):
         await asyncio.sleep(0.01)
     assert not written
     may.set()
-    await rules.written()
+    await rules.wait_written()
     assert kept(tmp_path) == {"8": RULE}
     assert written == [{"synced": True}] * 2, "what came meanwhile is written once"
 

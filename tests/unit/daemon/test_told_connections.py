@@ -58,7 +58,7 @@ class Told:
         self.connections.check(now_s, EPOCH + now_s)
 
     def servers(self, now_s):
-        return [each.server for each in self.connections.listed(100, now_s)[0]]
+        return [each.server for each in self.connections.largest(100, now_s)[0]]
 
     @property
     def written(self):
@@ -74,7 +74,7 @@ def told(tmp_path):
 def test_the_newest_word_is_shown(told):
     told.say(10.0, news(1, 100, bytes_up=7, age_s=3.0, decision=5), news(2, server="b.example"))
     told.say(11.0, news(1, 300, bytes_by_network={"usb0": 120, "wlan0": 180, "odd": 0}))
-    shown, others = told.connections.listed(100, 12.0)
+    shown, others = told.connections.largest(100, 12.0)
     assert others == 0
     assert [each.server for each in shown] == ["github.com", "b.example"], "the oldest first"
     first = shown[0]
@@ -128,7 +128,7 @@ def test_numbers_are_each_programs_own(told):
     told.say(0.0, news(1, 10))
     told.say(0.0, news(1, 20, server="b.example"), program=2, gateway="other.example")
     told.connections.on_report(report(news(1, 30, server="c.example")), USER + 1, 0.0, EPOCH)
-    shown = told.connections.listed(9, 0.0)[0]
+    shown = told.connections.largest(9, 0.0)[0]
     assert {(each.server, each.gateway, each.bytes_down) for each in shown} == {
         ("github.com", "gw.example", 10),
         ("b.example", "other.example", 20),
@@ -180,19 +180,19 @@ def test_connections_are_bounded_and_the_quietest_go_to_the_history(told, monkey
     told.say(1.0, news(1, 10), news(3, 30))
     told.say(2.0, news(4, 4), news(2, 2))
     assert [each.bytes_down for each in told.written] == [2]
-    assert sorted(each.bytes_down for each in told.connections.listed(9, 2.0)[0]) == [4, 10, 30]
+    assert sorted(each.bytes_down for each in told.connections.largest(9, 2.0)[0]) == [4, 10, 30]
     told.say(3.0, news(2, 2))
     assert [each.bytes_down for each in told.written] == [2], "it was the quietest again"
     told.say(4.0, news(2, 9))
     assert [each.bytes_down for each in told.written] == [2, 10]
-    assert sorted(each.bytes_down for each in told.connections.listed(9, 4.0)[0]) == [4, 9, 30]
+    assert sorted(each.bytes_down for each in told.connections.largest(9, 4.0)[0]) == [4, 9, 30]
 
 
 def test_interfaces_of_a_connection_are_bounded(told):
     for each in range(100):
         told.say(0.0, news(1, 1, bytes_by_network={f"x{each}": 1}))
     told.say(0.0, news(1, 1, bytes_by_network={"x0": 7}))
-    by = told.connections.listed(1, 0.0)[0][0].bytes_by_network
+    by = told.connections.largest(1, 0.0)[0][0].bytes_by_network
     assert len(by) == 16
     assert by["x0"] == 7
 
@@ -201,7 +201,7 @@ def test_the_largest_report_that_is_accepted_can_be_read_again(told):
     """A member of the group reported it, and no user could read the status any more, root neither."""
     most = {"usb0": 10**15, "phone": 10**15}
     told.say(0.0, news(1, 10**15, age_s=1e9, bytes_by_network=most))
-    shown, _ = told.connections.listed(1, 5.0)
+    shown, _ = told.connections.largest(1, 5.0)
     read = msgspec.json.decode(msgspec.json.encode(shown), type=list[CarriedConnection])
     assert read == shown
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cedos.kernel import conntrack
-from cedos.kernel.netlink import attribute, message, messages, nested
+from cedos.kernel.netlink import attribute, build_nested, message, messages
 
 OWN, OTHER_OWN = IPv4Address("10.0.0.2"), IPv4Address("10.1.0.2")
 FAR, FARTHER = IPv4Address("198.51.100.1"), IPv4Address("203.0.113.9")
@@ -23,7 +23,7 @@ def direction(kind, source, target, protocol):
     first = 1 if source.version == 4 else 3
     addresses = attribute(first, source.packed), attribute(first + 1, target.packed)
     ports = attribute(1, bytes([protocol])) + attribute(2, b"\x10\x00") + attribute(3, b"\x00\x50")
-    return nested(kind, nested(1, *addresses), nested(2, ports))
+    return build_nested(kind, build_nested(1, *addresses), build_nested(2, ports))
 
 
 def event(kind, *ends, protocol=socket.IPPROTO_TCP):

@@ -184,7 +184,7 @@ CELLULAR, WIFI = NetworkKind.CELLULAR, NetworkKind.WIFI
     ],
 )
 def test_whose_word_on_its_bytes_counts(kind, user, word, address, metered):
-    assert Identity("x", kind, user).metered([address], word) is metered
+    assert Identity("x", kind, user).is_metered([address], word) is metered
 
 
 def test_wrong_words_are_refused_with_what_would_be_right():

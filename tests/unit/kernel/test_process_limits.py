@@ -105,7 +105,7 @@ def test_a_unit_that_nears_its_limit_is_short_until_it_does_not(host):
     room = host.room()
     for used, file, short in ((80, 0, False), (95, 0, True), (95, 30, False), (91, 0, True)):
         host.says(host.unit, 100 * MB, used * MB, file * MB)
-        assert room.short() is short, (used, file)
+        assert room.is_short() is short, (used, file)
     assert room.free_bytes() == 9 * MB
 
 
@@ -114,7 +114,7 @@ def test_it_gives_back_what_is_free_before_it_says_so(host, monkeypatch):
     monkeypatch.setattr(
         process_limits, "give_back", lambda: host.says(host.unit, 100 * MB, 60 * MB)
     )
-    assert not host.room().short()
+    assert not host.room().is_short()
 
 
 FILL = """
@@ -125,12 +125,12 @@ resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + 100_000
 bytearray(4 << 20)  # from here on, blocks of this size are of the heap
 seconds = iter(range(1_000))
 room = MemoryRoom(clock_s=lambda: next(seconds))
-print(room.short())
+print(room.is_short())
 held = [bytes(1_000_000) for _ in range(90)]
 held.append(b"")
-print(room.short())
+print(room.is_short())
 del held[:90]
-print(room.short())
+print(room.is_short())
 """
 
 

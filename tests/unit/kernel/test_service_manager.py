@@ -30,7 +30,7 @@ def test_messages(manager):
         (notifier.ready("2 networks"), b"READY=1\nSTATUS=2 networks"),
         (notifier.ready(), b"READY=1"),
         (notifier.status("default: wlan0\nWATCHDOG=1"), b"STATUS=default: wlan0 WATCHDOG=1"),
-        (notifier.alive(), b"WATCHDOG=1"),
+        (notifier.feed_watchdog(), b"WATCHDOG=1"),
         (notifier.stopping("undoing"), b"STOPPING=1\nSTATUS=undoing"),
     ]
     for sent, expected in messages:
@@ -47,11 +47,11 @@ def test_no_manager():
 
 def test_a_manager_that_is_gone_or_deaf_is_no_error(tmp_path):
     path = tmp_path / "notify"
-    assert not Notifier({"NOTIFY_SOCKET": str(path)}).alive()
+    assert not Notifier({"NOTIFY_SOCKET": str(path)}).feed_watchdog()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as deaf:
         deaf.bind(str(path))
         notifier = Notifier({"NOTIFY_SOCKET": str(path)})
-        answers = [notifier.alive() for _ in range(100_000 // 10)]
+        answers = [notifier.feed_watchdog() for _ in range(100_000 // 10)]
     assert answers[0]
     assert not answers[-1]  # its queue is full; we did not wait
 

@@ -400,14 +400,14 @@ async def test_short_of_memory_it_refuses_in_words_and_serves_those_that_live(en
     port = await ends.origin(echo)
     living, to_living = await ends.ask(http_connect(port))
     assert (await asyncio.wait_for(living.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
-    monkeypatch.setattr(MemoryRoom, "short", lambda _self: True)
+    monkeypatch.setattr(MemoryRoom, "is_short", lambda _self: True)
     told = await ends.why(http_connect(port))
     assert told.startswith(b"HTTP/1.1 503")
     assert b"no memory left" in told
     to_living.write(b"still there")
     assert await asyncio.wait_for(living.readexactly(11), 5) == b"still there"
     to_living.close()
-    monkeypatch.setattr(MemoryRoom, "short", lambda _self: False)
+    monkeypatch.setattr(MemoryRoom, "is_short", lambda _self: False)
     reader, writer = await ends.ask(http_connect(port))
     assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 5)).startswith(b"HTTP/1.1 200")
     writer.close()

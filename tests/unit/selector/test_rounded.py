@@ -1,6 +1,6 @@
 import pytest
 
-from cedos.plain_text import rounded
+from cedos.plain_text import round_figures
 
 
 @pytest.mark.parametrize(
@@ -13,5 +13,5 @@ from cedos.plain_text import rounded
     ],
 )  # fmt: skip
 def test_no_number_has_an_exponent(value, two, three):
-    assert rounded(value) == two
-    assert rounded(value, 3) == three
+    assert round_figures(value) == two
+    assert round_figures(value, 3) == three

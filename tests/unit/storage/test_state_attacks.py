@@ -134,9 +134,9 @@ def test_what_does_not_read_is_put_aside(state, content):
     assert state_file.read(path, "the rules") is None
     assert not path.exists()
     (state / "budgets.json").write_bytes(content)
-    assert budget_file.opened(state / "budgets.json")[0] == {}
+    assert budget_file.read_or_move_aside(state / "budgets.json")[0] == {}
     (state / budget_file.BEGINNINGS).write_bytes(content)
-    assert budget_file.configured(Config(), datetime(2026, 11, 29), state) == {}
+    assert budget_file.configured_budgets(Config(), datetime(2026, 11, 29), state) == {}
 
 
 @pytest.mark.parametrize("content", ["[]", '{"version": 1, "hosts": [], "resources": []}'])

@@ -48,7 +48,7 @@ def test_it_survives_restarts_and_reboots(tmp_path):
     assert again.totals == {"metered/lte0": 700.0}
     assert again.counters == SEEN
     again.add("metered/lte0", 300.0)
-    assert again.since(["metered/lte0", "metered/other"], NOW_S - 1.0) == 1000.0
+    assert again.sum_since(["metered/lte0", "metered/other"], NOW_S - 1.0) == 1000.0
 
 
 def test_a_period_takes_what_came_after_its_beginning(tmp_path):
@@ -56,11 +56,11 @@ def test_a_period_takes_what_came_after_its_beginning(tmp_path):
     for quarter in range(10):
         usage.add("k", 100.0)
         usage.write(NOW_S + quarter * QUARTER_S)
-    assert usage.since(["k"], NOW_S - 1.0) == 1000.0
-    assert usage.since(["k"], NOW_S + 4 * QUARTER_S) == 500.0
+    assert usage.sum_since(["k"], NOW_S - 1.0) == 1000.0
+    assert usage.sum_since(["k"], NOW_S + 4 * QUARTER_S) == 500.0
     # Between two readings it is taken to have risen evenly.
-    assert usage.since(["k"], NOW_S + 4.5 * QUARTER_S) == pytest.approx(450.0)
-    assert usage.since(["k"], NOW_S + 1e6) == 0.0
+    assert usage.sum_since(["k"], NOW_S + 4.5 * QUARTER_S) == pytest.approx(450.0)
+    assert usage.sum_since(["k"], NOW_S + 1e6) == 0.0
 
 
 def test_counting_began_when_it_did_however_often_it_is_asked(tmp_path):
@@ -85,10 +85,10 @@ def test_a_clock_set_right_stamps_anew_what_was_counted_since_the_start(tmp_path
     usage = Usage(tmp_path / "u.sqlite", "boot-2")
     usage.add("k", 50.0)
     usage.write(1000.0)  # a clock without battery says 1970
-    assert usage.since(["k"], NOW_S - 3600.0) == 0.0
+    assert usage.sum_since(["k"], NOW_S - 3600.0) == 0.0
     usage.on_clock_jump(NOW_S - 1000.0)
-    assert usage.since(["k"], NOW_S - 3600.0) == pytest.approx(50.0, rel=0.01)
-    assert usage.since(["k"], NOW_S - 2e6) == 150.0
+    assert usage.sum_since(["k"], NOW_S - 3600.0) == pytest.approx(50.0, rel=0.01)
+    assert usage.sum_since(["k"], NOW_S - 2e6) == 150.0
 
 
 def test_a_jump_ahead_and_back_loses_nothing(tmp_path):
@@ -101,8 +101,8 @@ def test_a_jump_ahead_and_back_loses_nothing(tmp_path):
     usage.on_clock_jump(-1e8)
     usage.add("k", 1.0)
     usage.write(NOW_S + 60.0)
-    assert usage.since(["k"], NOW_S - 10.0) == 111.0
-    assert usage.since(["k"], NOW_S + 70.0) == 0.0
+    assert usage.sum_since(["k"], NOW_S - 10.0) == 111.0
+    assert usage.sum_since(["k"], NOW_S + 70.0) == 0.0
 
 
 def test_a_damaged_file_is_moved_aside(tmp_path):
@@ -195,7 +195,7 @@ def test_what_is_counted_on_a_full_disk_outlasts_it(tmp_path, monkeypatch):
     assert usage.problem is None
     usage = Usage(path, "boot-2")
     assert usage.totals == {"metered/lte0": 900.0}
-    assert usage.since(["metered/lte0"], NOW_S) == 200.0
+    assert usage.sum_since(["metered/lte0"], NOW_S) == 200.0
 
 
 def test_what_is_kept_nowhere_is_said(tmp_path):

@@ -30,7 +30,7 @@ from cedos.apps.files.objects.stored_object import LONGEST_URL, StoredObject
 from cedos.errors import TransferError
 from cedos.logs import BoundLogger, get_logger
 from cedos.session.io.driver import current
-from cedos.web import AGENT, LEAST_BYTES, AnswerHead, decoded, strong_validator
+from cedos.web import AGENT, LEAST_BYTES, AnswerHead, decode_body, strong_validator
 
 _BLOCK: Final = 1 << 17
 _MOST_REDIRECTS: Final = 10
@@ -343,7 +343,7 @@ class ObjectFetcher:
         least_bytes: Callable[[], int],
     ) -> None:
         head = AnswerHead.of(url, answer)
-        async for block in decoded(head, answer, _BLOCK, least_bytes=least_bytes):
+        async for block in decode_body(head, answer, _BLOCK, least_bytes=least_bytes):
             if head.encoding:  # a small part of the body may be much of the file
                 await current().turns.turn(client)
             if found.failed:

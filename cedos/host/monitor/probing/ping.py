@@ -12,7 +12,7 @@ from ipaddress import ip_address
 
 from cedos.errors import PrivilegeError
 from cedos.kernel.interface_socket import TIMESTAMP_SPACE, arrival_ns, interface_socket
-from cedos.kernel.privileges import EchoSocket, opened
+from cedos.kernel.privileges import EchoSocket, open_privileged
 from cedos.model import Address
 
 _ECHO = struct.Struct("!BBHHH")  # type, code, checksum, identifier, sequence
@@ -139,7 +139,7 @@ def _open(interface: str, version: int) -> tuple[socket.socket, bool]:
         echoing = interface_socket(interface, version, socket.SOCK_DGRAM, protocol, timestamps=True)
         return echoing, False
     try:
-        return opened(EchoSocket(interface, version)), True
+        return open_privileged(EchoSocket(interface, version)), True
     except PermissionError as error:
         raise PrivilegeError(
             "pings need CAP_NET_RAW, or this group in net.ipv4.ping_group_range"

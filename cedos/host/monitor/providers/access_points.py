@@ -11,7 +11,7 @@ from typing import Final
 
 from cedos.host.monitor.providers.provider import AccessPoint
 from cedos.kernel import generic_netlink
-from cedos.kernel.netlink import attribute, attributes, unsigned
+from cedos.kernel.netlink import attribute, attributes, read_unsigned
 
 _SSID: Final = 0
 _INTERWORKING: Final = 107
@@ -106,8 +106,8 @@ def parse(payload: bytes) -> ScannedPoint | None:
     announced = [found[each] for each in (_ELEMENTS, _BEACON) if found.get(each)]
     return ScannedPoint(
         AccessPoint(bssid.hex(":"), ssid(announced[0]) if announced else ""),
-        unsigned(found.get(_STATUS)) == _ASSOCIATED,
-        (unsigned(found.get(_SEEN_MS_AGO)) or 0) / 1000.0,
+        read_unsigned(found.get(_STATUS)) == _ASSOCIATED,
+        (read_unsigned(found.get(_SEEN_MS_AGO)) or 0) / 1000.0,
         _MBM.unpack(level)[0] / 100.0 if len(level) == _MBM.size else None,
         any(map(says_metered, announced)),
     )

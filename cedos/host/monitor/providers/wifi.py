@@ -8,7 +8,7 @@ from cedos.errors import HostError
 from cedos.host.monitor.providers import access_points
 from cedos.host.monitor.providers.provider import AccessPoint
 from cedos.kernel import generic_netlink
-from cedos.kernel.netlink import attribute, attributes, unsigned
+from cedos.kernel.netlink import attribute, attributes, read_unsigned
 from cedos.model import Indicator, Network, NetworkKind
 
 # linux/nl80211.h
@@ -65,7 +65,7 @@ def parse_bssid(answers: Iterable[bytes]) -> str | None:
 def _rate(info: bytes | None) -> float:
     found = attributes(info or b"")
     return _RATE_UNIT_BPS * (
-        unsigned(found.get(_RATE_BITRATE32)) or unsigned(found.get(_RATE_BITRATE)) or 0
+        read_unsigned(found.get(_RATE_BITRATE32)) or read_unsigned(found.get(_RATE_BITRATE)) or 0
     )
 
 
@@ -73,7 +73,10 @@ def parse_survey(answers: Iterable[bytes]) -> Survey | None:
     """Return the survey of the channel in use, None where the driver keeps none."""
     for answer in answers:
         info = attributes(attributes(answer).get(_ATTR_SURVEY_INFO, b""))
-        observed, busy = unsigned(info.get(_SURVEY_TIME)), unsigned(info.get(_SURVEY_TIME_BUSY))
+        observed, busy = (
+            read_unsigned(info.get(_SURVEY_TIME)),
+            read_unsigned(info.get(_SURVEY_TIME_BUSY)),
+        )
         if _SURVEY_IN_USE in info and observed is not None and busy is not None:
             return Survey(observed, busy)
     return None

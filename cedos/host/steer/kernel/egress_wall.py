@@ -41,7 +41,7 @@ from cedos.kernel.netlink import (
     Requester,
     attribute,
     attributes,
-    nested,
+    build_nested,
     text,
 )
 from cedos.kernel.rtnetlink import Link
@@ -121,7 +121,7 @@ def filter_request(index: int, priority: int, handle: int, code: bytes) -> bytes
 
 def _filter_request(index: int, priority: int, handle: int, *program: bytes) -> bytes:
     direct = attribute(_BPF_FLAGS, struct.pack("=I", _DIRECT_ACTION))
-    return _filter(index, priority, handle) + nested(_OPTIONS, direct, *program)
+    return _filter(index, priority, handle) + build_nested(_OPTIONS, direct, *program)
 
 
 def named_filter_request(index: int, priority: int, handle: int) -> bytes:

@@ -16,7 +16,7 @@ from cedos.kernel.netlink import (
     NLM_F_CREATE,
     Requester,
     attribute,
-    nested,
+    build_nested,
 )
 from cedos.kernel.rtnetlink import FAMILIES
 from cedos.model import Address, FlowKey
@@ -41,7 +41,7 @@ def create(requester: Requester, version: int) -> None:
         + attribute(_TYPENAME, _TYPE)
         + attribute(_REVISION, bytes([_TYPE_REVISION]))
         + attribute(_FAMILY, bytes([FAMILIES[version]]))
-        + nested(_DATA)
+        + build_nested(_DATA)
     )
     requester.ask(_SUBSYSTEM | _CREATE, payload, NLM_F_ACK | NLM_F_CREATE)
 
@@ -105,12 +105,12 @@ def _named(version: int) -> bytes:
 
 def _element(key: FlowKey) -> bytes:
     inside = (
-        nested(_IP, _address(key.local))
+        build_nested(_IP, _address(key.local))
         + attribute(_PORT | NLA_F_NET_BYTEORDER, struct.pack("!H", key.local_port))
         + attribute(_PROTO, bytes([socket.IPPROTO_TCP]))
-        + nested(_IP2, _address(key.remote))
+        + build_nested(_IP2, _address(key.remote))
     )
-    return _named(key.local.version) + nested(_DATA, inside)
+    return _named(key.local.version) + build_nested(_DATA, inside)
 
 
 def _address(address: Address) -> bytes:

@@ -341,7 +341,7 @@ class Walk:
         spent = [
             budget
             for budget in self.budgets.in_force.values()
-            if self.metering.spent(budget, self.budgets._periods[budget.name].begins_s)
+            if self.metering.measure_use(budget, self.budgets._periods[budget.name].begins_s)
             >= budget.supply
         ]
         should = {

@@ -206,7 +206,7 @@ async def test_a_second_signal_waits_for_the_kernel_s_part(tmp_path, monkeypatch
             await asyncio.sleep(0.1)
             ends.append("closed")
 
-    monkeypatch.setattr(sides, "_joined", lambda: None)
+    monkeypatch.setattr(sides, "_join_gateway", lambda: None)
     monkeypatch.setattr(sides, "GatewayLink", lambda *_, **__: None)
     places = SimpleNamespace(state=tmp_path, runtime=tmp_path)
     monkeypatch.setattr(sides, "directories", lambda: places)

@@ -176,7 +176,7 @@ def test_what_cannot_come_is_told_a_thousand_times_and_kept_nowhere(tmp_path, mo
     run = get._Run(False, True, False, True, as_json, None)
     tracemalloc.start()
     for number in range(3_000):
-        run.failed("s/" + "d/" * 2_000 + f"{number}", Path("d"), TransferError("is a link"))
+        run.report_failure("s/" + "d/" * 2_000 + f"{number}", Path("d"), TransferError("is a link"))
     assert tracemalloc.get_traced_memory()[0] < 500_000
     tracemalloc.stop()
     run.end()

@@ -126,9 +126,9 @@ async def test_reports_in_a_large_table_wait_for_its_plan(host, monkeypatch):
     urgent = report(200, deadline_unix_s=time.time() + 60.0)
     await host.transfers.report(urgent, 1000)
     await host.pass_s(1.1)
-    assert (await host.transfers.listed())[0].turn.networks == ("wlan0",)
+    assert (await host.transfers.list_all())[0].turn.networks == ("wlan0",)
     host.begin()
-    assert len(await host.transfers.listed()) == 201, "the next beat has the table kept"
+    assert len(await host.transfers.list_all()) == 201, "the next beat has the table kept"
 
 
 async def test_a_large_table_leaves_the_daemon_time_for_its_other_work(host, monkeypatch):
@@ -152,7 +152,7 @@ async def test_a_large_table_leaves_the_daemon_time_for_its_other_work(host, mon
     count = 4 * AT_ONCE
     told = [await transfers.report(report(number), 0) for number in range(count)]
     monkeypatch.setattr(Transfers, "_turn", turn)
-    listed = asyncio.ensure_future(transfers.listed())
+    listed = asyncio.ensure_future(transfers.list_all())
     work.clear()
     await turns_of_the_loop(10)
     assert len(await listed) == sum(work) == count
@@ -177,11 +177,11 @@ async def test_a_large_table_leaves_the_daemon_time_for_its_other_work(host, mon
 async def test_the_table_survives_the_daemon(host):
     await host.transfers.report(report(), 1000)  # and is killed
     host.begin()
-    (kept,) = await host.transfers.listed()
+    (kept,) = await host.transfers.list_all()
     assert (kept.name, kept.uid, kept.running) == ("song", 1000, False)
     (host.folder / FILE).write_text('{"rows": [[1, 2], "x"], "networks": []}')
     host.begin()
-    assert await host.transfers.listed() == []
+    assert await host.transfers.list_all() == []
 
 
 async def test_what_carried_it_before_a_kill_of_both_came_earlier(host):
@@ -193,7 +193,7 @@ async def test_what_carried_it_before_a_kill_of_both_came_earlier(host):
     after = host.transfers
     again = {"done_bytes": 10_000, "used_bytes": {"lte0": 400}}
     await after.report(report(**again), 1000)
-    (listed,) = await after.listed()
+    (listed,) = await after.list_all()
     assert (listed.bytes_by_network, listed.earlier_bytes) == ({"phone": 400}, 9600)
 
 
@@ -211,11 +211,11 @@ async def test_only_its_user_ends_a_transfer(host):
     transfers = host.transfers
     await transfers.report(report(), 1000)
     await transfers.report(report(ended=True), 0)
-    assert len(await transfers.listed()) == 1
+    assert len(await transfers.list_all()) == 1
     with pytest.raises(ConfigError, match="another user"):
         await transfers.report(report(), 0)
     await transfers.report(report(ended=True), 1000)
-    assert await transfers.listed() == []
+    assert await transfers.list_all() == []
 
 
 async def test_what_was_said_before_the_end_comes_too_late(host):
@@ -228,12 +228,12 @@ async def test_what_was_said_before_the_end_comes_too_late(host):
     await asyncio.sleep(0.05)
     await transfers.report(report(said_s=4.0, ended=True), 1000)
     await transfers.report(report(said_s=3.0), 1000)
-    assert await transfers.listed() == []
+    assert await transfers.list_all() == []
     async with asyncio.timeout(5.0):
         await waiting
-    assert await transfers.listed() == []
+    assert await transfers.list_all() == []
     await transfers.report(report(said_s=5.0), 1000)  # wanted again
-    assert len(await transfers.listed()) == 1
+    assert len(await transfers.list_all()) == 1
 
 
 async def test_the_host_stays_awake_only_while_a_transfer_can_move(host):
@@ -254,5 +254,5 @@ async def test_keeping_the_table_waits_for_no_disk(tmp_path):
     (tmp_path / FILE).unlink(missing_ok=True)
     transfers.keep()
     assert not (tmp_path / FILE).exists()
-    await transfers.file.written()
+    await transfers.file.wait_written()
     assert (tmp_path / FILE).exists()

@@ -196,6 +196,6 @@ def test_what_is_missing_is_named(monkeypatch, error, expected, says):
     def refuse(wanted):
         raise error
 
-    monkeypatch.setattr(capture, "opened", refuse)
+    monkeypatch.setattr(capture, "open_privileged", refuse)
     with pytest.raises(expected, match=says):
         open_capture()

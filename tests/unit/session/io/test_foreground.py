@@ -130,7 +130,7 @@ def sysfs(root, driver):
 @pytest.mark.parametrize("driver", ["cdc_ether", "rndis_host", "ipheth", "cdc_ncm"])
 def test_a_tethered_phone_is_no_ethernet_whatever_its_name(tmp_path, driver):
     found = NetworkIdentifier({}, sysfs(tmp_path, driver)).identify(PHONE, {})
-    assert (found.kind, found.metered([])) == (NetworkKind.CELLULAR, True)
+    assert (found.kind, found.is_metered([])) == (NetworkKind.CELLULAR, True)
 
 
 def test_a_kind_that_could_not_be_read_is_asked_for_again(monkeypatch, tmp_path):
@@ -151,7 +151,7 @@ def test_the_users_word_counts_for_sessions_too(tmp_path, monkeypatch):
     assert user_overrides() == {}
     file.write_text(f"[networks.{PHONE.name}]\nmetered = false\n")
     found = NetworkIdentifier(user_overrides(), sysfs(tmp_path, "cdc_ether")).identify(PHONE, {})
-    assert (found.kind, found.metered([])) == (NetworkKind.CELLULAR, False)
+    assert (found.kind, found.is_metered([])) == (NetworkKind.CELLULAR, False)
     file.write_text("[networks\n")
     assert user_overrides() == {}
 
@@ -159,9 +159,9 @@ def test_the_users_word_counts_for_sessions_too(tmp_path, monkeypatch):
 def test_what_the_daemon_leaves_alone_may_carry_a_session(tmp_path):
     vpn = Link(7, "wg0", "wireguard", 65534, 0x10041)
     found = NetworkIdentifier({}, Sysfs(tmp_path)).identify(vpn, {})
-    assert (found.kind, found.metered([])) == (NetworkKind.ETHERNET, False)
+    assert (found.kind, found.is_metered([])) == (NetworkKind.ETHERNET, False)
     ignored = NetworkIdentifier({PHONE.name: {"ignore": True}}, sysfs(tmp_path, "ipheth"))
-    assert ignored.identify(PHONE, {}).metered([])
+    assert ignored.identify(PHONE, {}).is_metered([])
 
 
 def egress(kind, *, metered):
