@@ -1,4 +1,9 @@
-"""Fetches objects from their origins, each whole and at once, whether its client is there or not."""
+"""Fetches objects from their origins, each whole and at once, whether its client is there or not.
+
+One transfer at a time asks an origin about a URL of a client, and others that want the same wait. What is
+on its way by then, or fresh, is theirs, too; so is a failure. If the answer is the first one's only, they
+ask all at once; else (a redirect, say, or the first one left) the next one asks, and the others wait.
+"""
 
 import asyncio
 import hashlib
@@ -92,16 +97,13 @@ class Slots:
         return slot
 
 
-class _Question(asyncio.Lock):
-    """The questions to an origin about one URL of a client, one after the other.
+class _Question:
+    """A question to an origin on its way."""
 
-    Attributes:
-        ended: how many have ended.
-        failure: why the last one failed; "": it did not.
-        for_one: the answer to the last one is its own transfer's only.
-    """
-
-    ended, failure, for_one = 0, "", False
+    def __init__(self) -> None:
+        self.over = asyncio.Event()
+        self.failure = ""  # why it failed
+        self.for_one = False  # the answer is only the transfer's that asked
 
 
 class ObjectFetcher:
@@ -114,8 +116,7 @@ class ObjectFetcher:
         look_up: LookUp | None = None,
     ) -> None:
         self.store, self._origins = store, OriginClient(refused, look_up)
-        # Who asks for the same URL of a client waits for the first one's answer.
-        self._asking: WeakValueDictionary[tuple[str, URL], _Question] = WeakValueDictionary()
+        self._asking: dict[tuple[str, URL], _Question] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = defaultdict[str, Slots](lambda: Slots(AT_ONCE, AT_ONCE_OF_ORIGIN))
 
@@ -146,34 +147,41 @@ class ObjectFetcher:
         self.store.close()
 
     async def _ask(self, client: str, url: URL) -> _Ways:
-        """Ask the origin, if what is here, or on its way, is no answer."""
-        question = self._asking.setdefault((client, url), _Question())
-        before = question.ended
-        async with question:
-            waited = question.ended > before
-            if waited and question.failure:
+        """Return what is here, or on its way, or else what the origin answers."""
+        while (found := self._here(client, url)) is None:
+            if (question := self._asking.get((client, url))) is None:
+                return await self._ask_for_all(client, url)
+            await question.over.wait()
+            if question.failure:
                 raise TransferError(question.failure)
-            for each in self.store.of_url(client, str(url)):
-                if each.record.reusable and not (each.whole or each.failed):
-                    return each
-            kept = self._kept(client, url)
-            if kept is not None and is_fresh(kept.record, time.time()):
-                return kept
-            if not (waited and question.for_one):
-                question.failure, question.for_one = "", False
-                try:
-                    way = await self._asked(client, url, kept)
-                    question.for_one = isinstance(way, StoredObject) and not way.record.reusable
-                except TransferError as error:
-                    question.failure = str(error)
-                    raise
-                finally:
-                    question.ended += 1
-                return way
-        # The origin answers each transfer with what is its own: none waits for the others' answers.
-        return await self._asked(client, url, kept)
+            if question.for_one:
+                return await self._asked(client, url)
+        return found
 
-    async def _asked(self, client: str, url: URL, kept: StoredObject | None) -> _Ways:
+    def _here(self, client: str, url: URL) -> StoredObject | None:
+        """Return what answers without a question: it is on its way, or fresh."""
+        for each in self.store.of_url(client, str(url)):
+            if each.record.reusable and not (each.whole or each.failed):
+                return each
+        kept = self._kept(client, url)
+        return kept if kept is not None and is_fresh(kept.record, time.time()) else None
+
+    async def _ask_for_all(self, client: str, url: URL) -> _Ways:
+        """Ask the origin while others who want the same wait."""
+        question = self._asking[client, url] = _Question()
+        try:
+            way = await self._asked(client, url)
+            question.for_one = isinstance(way, StoredObject) and not way.record.reusable
+            return way
+        except TransferError as error:
+            question.failure = str(error)
+            raise
+        finally:
+            del self._asking[client, url]
+            question.over.set()
+
+    async def _asked(self, client: str, url: URL) -> _Ways:
+        kept = self._kept(client, url)
         with ExitStack() as taken:
             if kept is not None:  # it stays while the origin is asked about it
                 kept.users += 1
@@ -194,7 +202,11 @@ class ObjectFetcher:
                 if kept is not None:
                     kept.users -= 1
             if isinstance(way, StoredObject) and not way.whole:
-                self._bring_later(client, url, way, answer, taken.pop_all())  # it keeps the slot
+                slot = taken.pop_all()  # until all has come
+                task = asyncio.create_task(self._bring(client, url, way, answer, slot))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                task.add_done_callback(lambda _done: slot.close())
             else:
                 answer.release()
             return way
@@ -203,20 +215,6 @@ class ObjectFetcher:
         """Return the newest whole object that may answer requests for a URL."""
         kept = [each for each in self.store.of_url(client, str(url)) if each.whole]
         return next((each for each in reversed(kept) if each.record.reusable), None)
-
-    def _bring_later(
-        self,
-        client: str,
-        url: URL,
-        found: StoredObject,
-        answer: aiohttp.ClientResponse,
-        slot: ExitStack,
-    ) -> None:
-        bringing = self._bring(client, url, found, answer, slot)
-        task = asyncio.get_running_loop().create_task(bringing)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _done: slot.close())
 
     async def _request(
         self, client: str, url: URL, kept: StoredObject | None

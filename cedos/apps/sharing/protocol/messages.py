@@ -1,6 +1,6 @@
 """The messages on the local link, and the one form of their datagrams. Pure.
 
-    magic "CSHR" | version 3 | length of the certificate, 16 bits | certificate | body | signature
+    magic "CSHR" | version | length of the certificate, 16 bits | certificate | body | signature
 
 The body is a MessagePack array whose first item is the kind. The signature covers all before it, as it
 came: no receiver encodes a message again to verify it. Numbers are integers, addresses IPv4's 4 bytes.
