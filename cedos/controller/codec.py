@@ -37,7 +37,7 @@ KEPT = frozenset({"Network", "Attached", "Attachment", "Budget"})
 _PAGE = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s]*[^\s.,;:)]")
 _NAME = re.compile(r"[\w-]+(?:\.[\w-]+)*\.[^\W\d_][\w-]+")
 # The version of the event log's format: of events, of the header and of the state (`snapshot.py`).
-LOG_FORMAT: Final = 46
+LOG_FORMAT: Final = 47
 # The largest record in bytes: a state with some ten thousand flows.
 LARGEST_BYTES: Final = 8_000_000
 _ADDRESSES: Final = frozenset({IPv4Address, IPv6Address})
@@ -66,10 +66,10 @@ class Hider:
         """Return a text without the names of hosts in it."""
         if "." not in text and "://" not in text:
             return text
-        text = _PAGE.sub(lambda found: self.whole(found[0]), text)
+        text = _PAGE.sub(lambda found: self.hide_whole(found[0]), text)
         return _NAME.sub(lambda found: self._name(found[0]), text)
 
-    def whole(self, text: str) -> str:
+    def hide_whole(self, text: str) -> str:
         """Return what stands for a text as a whole, of which nothing may be told."""
         return "h" + blake2b(text.encode(), key=self._key, digest_size=5).hexdigest()
 
@@ -79,7 +79,7 @@ class Hider:
         hosts = is_host_name(name) or not name.isascii()
         if word in self._kept or is_address(word) or not hosts:
             return word
-        return ".".join(map(self.whole, name.split(".")))
+        return ".".join(map(self.hide_whole, name.split(".")))
 
 
 def without_names(
@@ -94,7 +94,7 @@ def without_names(
                 hide.keep(each)
         return fields, None
     if isinstance(value, TableTransfer):  # a file has a name, too
-        fields |= {"name": hide.whole(value.name), "server": hide.whole(value.server)}
+        fields |= {"name": hide.hide_whole(value.name), "server": hide.hide_whole(value.server)}
     return fields, hide
 
 
@@ -181,7 +181,7 @@ def _decode(plain: Any, hint: Any) -> Any:
             return _address(plain)
         if set(rest) <= _INTERFACES:
             return ip_interface(plain)
-        return _decode(plain, rest[0]) if len(rest) == 1 else _tagged(plain)
+        return _decode(plain, rest[0]) if len(rest) == 1 else _tag(plain)
     record = _record_of(hint)
     if record is not None:
         listed = _fields(record)
@@ -204,7 +204,7 @@ def _decode(plain: Any, hint: Any) -> Any:
     return plain
 
 
-def _tagged(plain: Any) -> Any:
+def _tag(plain: Any) -> Any:
     cls = _classes()[plain[0]]
     return _decode(plain[1:], cls)
 

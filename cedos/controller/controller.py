@@ -108,7 +108,7 @@ class Controller:
         self.decider = decider = Decider(config.choices, flows, outbox, config.first_number)
         self.default = DefaultNetwork(outbox, decider)
         self.ruled = RuledDestinations(outbox, decider, UserRules(outbox, rules))
-        trials = DestinationTrials(decider, flows.connected, outbox)
+        trials = DestinationTrials(decider, flows.is_connected, outbox)
         self.destinations = SteeredDestinations(
             outbox, decider, self.default, self.ruled.covers, trials
         )
@@ -205,7 +205,7 @@ class Controller:
             case on.SubflowJoined(token, key, steerable):
                 self.moves.steerable(token, steerable)
                 self.rescuer.on_answer(key)  # MPTCP tells of established subflows alone
-                flow = self.flows.joined(token, key, now_s)
+                flow = self.flows.join(token, key, now_s)
                 self._lead(flow, now_s)
                 if steerable and flow.transfer is not None:
                     self.moves.reconsider(flow, self.networks.recent_context(now_s))
@@ -254,7 +254,7 @@ class Controller:
             case on.ProvidersRead():
                 self._outbox.wake()
             case on.HostSlept(slept_s):
-                self.networks.keeper.slept(slept_s)
+                self.networks.keeper.on_sleep(slept_s)
                 self.portals.recheck(now_s)
             case on.DecisionMade():
                 self._record(event, now_s)
@@ -491,7 +491,7 @@ class Controller:
             self._sent_at_look = self.networks.sent_bytes
         if event.looked and full:
             self._full_at_s = now_s
-        here, elsewhere = self.flows.apart(event.samples)
+        here, elsewhere = self.flows.split(event.samples)
         used = self.networks.on_samples(here, now_s, full=event.looked and full)
         if used:
             self._outbox.give(give.NoteUse(used))
@@ -560,7 +560,7 @@ class Controller:
                 )
             # Own checks go where they have to: they say nothing of how well choices are founded.
             if flow.context is not None and not flow.own:
-                record = self._judged(record, finished, flow.context, now_s)
+                record = self._judge(record, finished, flow.context, now_s)
         if record.token is not None:
             self.moves.steerable(record.token, False)
         chosen = not flow.incoming and (event.key.protocol != "tcp" or flow.decision is not None)
@@ -568,7 +568,7 @@ class Controller:
         if chosen:
             self._opportunities.on_finished(record, lambda: self._context(now_s))
 
-    def _judged(
+    def _judge(
         self, record: FlowRecord, finished: FinishedTransfer, context: Context, now_s: float
     ) -> FlowRecord:
         """Return the record with its prediction."""
@@ -576,7 +576,7 @@ class Controller:
             self._small_judged = TokenBucket(JUDGED_PER_S, JUDGED_AT_ONCE, now_s)
         model = self.decider.choices.model
         if not finished.small or self._small_judged.take(now_s):
-            record = replace(record, prediction=finished.expected(context, model))
+            record = replace(record, prediction=finished.predict(context, model))
             self.reliability.add(record)
         return record
 
@@ -585,7 +585,7 @@ class Controller:
     def _on_witness(self, event: on.Witnessed, now_s: float) -> None:
         liveness = self.networks.keeper.liveness(event.network)
         if not event.heard:
-            liveness.missed(event.witness, event.at_s, event.asked_s)
+            liveness.on_missed(event.witness, event.at_s, event.asked_s)
             self._outbox.wake()
         else:
             liveness.on_heard(event.witness, event.at_s)

@@ -160,7 +160,7 @@ class DeadlineTransfers:
     def plan(self, context: Context) -> None:
         """Plan anew, and tell of the transfers whose turn is another one."""
         now_s = self._planned_at_s = context.at_s
-        changed = self.table.plan(self._seen(context), self._decider.unix_s(now_s), now_s)
+        changed = self.table.plan(self._seen_networks(context), self._decider.unix_s(now_s), now_s)
         listed = self.table.rows(now_s)
         taking_part = [each.key for each, _, runs in listed if runs and each.again_unix_s is None]
         if len(self._told) > len(listed):  # the table has forgotten some
@@ -190,7 +190,7 @@ class DeadlineTransfers:
         self._kept_at_s = now_s
         self._outbox.give(KeepTransfers())
 
-    def _seen(self, context: Context) -> Sequence[SeenNetwork]:
+    def _seen_networks(self, context: Context) -> Sequence[SeenNetwork]:
         barred, objective = self._decider.barred, self._decider.objective
         found = []
         for network in self._decider.networks:

@@ -135,7 +135,7 @@ class HeldAnswers:
     def learn(self, event: AnswersRead | NameLookedUp, now_s: float) -> bool:
         """Take what resolvers of this host have told; return whether it is about a rule's name."""
         if isinstance(event, AnswersRead):
-            replies, user = (*event.believed, *self._told(event.relayed)), event.user
+            replies, user = (*event.believed, *self._select_trusted(event.relayed)), event.user
         else:
             known = self._confirmations.get(event.name)
             replies, user = tuple(event.told.values()), _NAMED if known is None else known.user
@@ -161,10 +161,10 @@ class HeldAnswers:
         user = min(user, SUBORDINATE)
         return _of_user(self._shares, user, CHANGES_PER_S, CHANGES_AT_ONCE, now_s)
 
-    def _told(self, relayed: Iterable[DnsReply]) -> list[DnsReply]:
+    def _select_trusted(self, relayed: Iterable[DnsReply]) -> list[DnsReply]:
         """Return what counts of these: any server may call a ruled name an alias of its own one."""
         bare = [(reply, replace(reply, aliases=(), owners=())) for reply in relayed]
-        return [whole if self._ruled.rules.about(each) else each for whole, each in bare]
+        return [whole if self._ruled.rules.rules_about(each) else each for whole, each in bare]
 
     def on_read(self, event: AnswersRead, now_s: float) -> None:
         """Decide on an answer that waits: the rules know what is believed of it."""
@@ -173,7 +173,7 @@ class HeldAnswers:
         if any(map(self._ruled.rules.concerned_by, event.mistaken)):
             self._outbox.give(ReleaseAnswer(event.number, passes=False))
             return
-        replies = (*event.believed, *event.claimed, *self._told(event.relayed))
+        replies = (*event.believed, *event.claimed, *self._select_trusted(event.relayed))
         claims = [reply for reply in event.claimed if not self._ruled.rules.covers(reply)]
         answer = _HeldAnswer(now_s + LONGEST_S, replies, event.user)
         if not claims and (passes := self._passes(answer, now_s)) is not None:
@@ -195,7 +195,7 @@ class HeldAnswers:
 
     def on_named(self, name: str, address: Address, now_s: float) -> None:
         """Take the server that a connection names: a look-up of ours shows whether it is true."""
-        number = self._ruled.rules.named(name)
+        number = self._ruled.rules.find_by_name(name)
         if number is None or number in self._ruled.rules.at(address) or self._config.dry_run:
             return
         self._confirmation(name, _NAMED, now_s)

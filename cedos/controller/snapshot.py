@@ -118,9 +118,9 @@ class _Writer:
         if (number := self._numbers.get(id(value))) is not None:
             return ["number", number]
         self._numbers[id(value)] = len(self._numbers)
-        return self._numbered(value)
+        return self._write_numbered(value)
 
-    def _numbered(self, value: object) -> Any:
+    def _write_numbered(self, value: object) -> Any:
         kind = type(value)
         if kind in (list, set):
             return [kind.__name__, *map(self.plain, cast(Iterable[object], value))]
@@ -178,9 +178,9 @@ class _Reader:
                 return _ADDRESSES[kind](rest[0])
         number = len(self._numbered)
         self._numbered.append(None)
-        return self._filled(kind, rest, number)
+        return self._fill(kind, rest, number)
 
-    def _filled(self, kind: str, rest: list[Any], number: int) -> Any:
+    def _fill(self, kind: str, rest: list[Any], number: int) -> Any:
         """Return a numbered value; it has its number before its parts, which may lead back to it."""
         if kind == "object":
             cls, names = self._kinds[rest[0]]

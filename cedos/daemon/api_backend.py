@@ -161,7 +161,9 @@ class ApiBackend:
         ]
 
     async def explain(self, flow: str | None) -> DecisionMessage:
-        known = Explanations(self.log, self._known.flows, self.carried, self._known.ruled.about)
+        known = Explanations(
+            self.log, self._known.flows, self.carried, self._known.ruled.decision_about
+        )
         networks = (*self._known.decider.networks, *self._known.decider.helpers)
         return await known.of(flow, time.time(), self.driver.context(), networks)
 
@@ -328,7 +330,7 @@ def budget_messages(
     """
     budgets, hard, found = controller.budgets, controller.hard, []
     for standing in budgets.standings(unix_s):
-        budget, suspended = standing.budget, budgets.suspended(standing.budget)
+        budget, suspended = standing.budget, budgets.why_suspended(standing.budget)
         expected = standing.forecast
         spent_up = not standing.over and standing.rate >= PROHIBITIVE and not suspended
         priced = not (spent_up or standing.over or suspended)

@@ -95,7 +95,7 @@ class PacketHandler:
             if (
                 captured.outgoing
                 or self.driver.controller.flows.find(captured.key) is not None
-                or self.profiler.knows(captured.key)
+                or self.profiler.has_seen(captured.key)
             ):
                 yield captured
             elif now_s - at_s <= _HELD_S:
@@ -187,7 +187,7 @@ class FlowEvents:
         known = [found for each in samples if (found := flows.find(each.key)) is not None]
         for flow in dict.fromkeys(found for found in known if not found.still):
             carried = flow.carried_bytes(Direction.DOWN), flow.carried_bytes(Direction.UP)
-            for learned in self.profiler.progressed(flow.key, *carried):
+            for learned in self.profiler.on_progress(flow.key, *carried):
                 self.driver.post(replace(learned, progressed=True))
 
     def keep(self, record: FlowRecord) -> None:

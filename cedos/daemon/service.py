@@ -340,7 +340,7 @@ class Daemon:
         await self._observer.count_all()
         self._budgets.tick()
         await self._executor.settle()
-        await self._steering.barring.settled()
+        await self._steering.barring.take_down_unneeded()
 
     async def run(self, notifier: Notifier, server: ControlServer) -> None:
         async with AsyncExitStack() as stack:
@@ -385,7 +385,7 @@ class Daemon:
         await self._rules.wait_written()
 
     async def _end_with(self, privileged: PrivilegedProcess) -> None:
-        await privileged.ended()
+        await privileged.wait_ended()
         raise HostError(
             "the privileged part of the daemon has ended; `cedos restore` undoes what is left"
         )

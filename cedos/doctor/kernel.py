@@ -124,7 +124,7 @@ def rescue() -> Finding:
     try:
         requester = Requester(NETLINK_NETFILTER)
         try:
-            there = ipset.supported(requester)
+            there = ipset.is_supported(requester)
         finally:
             requester.close()
     except PermissionError:

@@ -31,7 +31,7 @@ class CostlyReads:
         return max(self._not_before_s - self._clock(), 0.0)
 
     @contextmanager
-    def measured(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         """Measure a read, whether or not it succeeds."""
         began_s = self._processor()
         try:

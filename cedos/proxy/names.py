@@ -14,7 +14,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
-from cedos.host.monitor.dns_message import answered, asked
+from cedos.host.monitor.dns_message import read_question, read_response
 from cedos.host.monitor.resolvers import RESOLV_CONF, resolv_conf
 from cedos.kernel.interface_socket import receive
 
@@ -46,7 +46,7 @@ class AskedName:
 
 def read(message: bytes) -> AskedName | None:
     """Return the question in a message; None: there is none, or none that a stub answers."""
-    found = asked(message)
+    found = read_question(message)
     if found is None or len(message) > LARGEST_BYTES or found[1] in _TRANSFERS:
         return None
     number, flags, _, answers, authorities, extra = _HEADER.unpack_from(message)
@@ -66,7 +66,7 @@ def answers(message: bytes, question: AskedName, number: int) -> bool:
 
     Its records are not read: those of one answer may be thousands, and the asker reads them.
     """
-    reply = answered(message)
+    reply = read_response(message)
     return reply is not None and (reply.number, reply.name, reply.kind) == (
         number,
         question.name,

@@ -73,7 +73,7 @@ class AccessTrace:
     def _rtt(self) -> tuple[float, str]:
         if self.given_rtt_s is not None:
             return self.given_rtt_s, "given"
-        if measured := self.series.known("rtt_ms"):
+        if measured := self.series.known_values("rtt_ms"):
             return statistics.median(measured) / 1e3, "measured"
         return drawn_rtt_s(self.place, self.kind), "drawn"
 

@@ -16,7 +16,7 @@ async def steering_of(
     """Steer the networks of the fixture `host`."""
     async with Steering(host.directory, **options) as steering:
         await steering.networks_changed(host.networks())
-        await steering.barring.settled()
+        await steering.barring.take_down_unneeded()
         if default is not None:
             steering.set_default(default)
         yield steering

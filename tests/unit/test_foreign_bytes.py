@@ -185,7 +185,7 @@ def commanded(data):
     said = msgspec.msgpack.decode(data)
     for kind in (tuple[Rule, ...], FlowKey, PathManagerCommand, FilterPlan, EventSocket):
         with contextlib.suppress(ValueError):
-            privileged_wire.typed(kind, said)
+            privileged_wire.from_plain(kind, said)
 
 
 def asked_name(data):
@@ -260,7 +260,7 @@ PARSERS = {
         profiled, (packet(6, HTTP), packet(6, ANSWER), packet(6, HELLO), packet(17, b"\xc0" + bytes(60)))
     ),
     "DNS replies": Parser(dns.parse, (DNS,)),
-    "DNS questions": Parser(dns.asked, (dns.question(7, "a.test"),)),
+    "DNS questions": Parser(dns.read_question, (dns.question(7, "a.test"),)),
     "commands to the privileged part": Parser(
         commanded,
         (

@@ -158,7 +158,9 @@ class HelpDriver(SideDriver[HelperMachine]):
                 return
             source = IPv4Address(started.source)
             with suppress(OSError):
-                counted = (await self._calls.call(self._forwarding.carried)).get(source, NOTHING)
+                counted = (await self._calls.call(self._forwarding.read_carried)).get(
+                    source, NOTHING
+                )
                 self._keep_if_worth(started, counted.bytes)
                 self._machine.on_stopped(counted.bytes - command.carried_bytes)
                 self._counts.on_carried(
@@ -190,7 +192,7 @@ class HelpDriver(SideDriver[HelperMachine]):
         if not self._started:
             return
         try:
-            counted = await self._calls.call(self._forwarding.carried)
+            counted = await self._calls.call(self._forwarding.read_carried)
         except OSError as error:
             _log.warning("the kernel's counters cannot be read", why=str(error))
             return

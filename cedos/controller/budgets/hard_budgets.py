@@ -153,7 +153,7 @@ class HardBudgets:
                 self._outbox.give(Tell("blocked", {"networks": barred or "none any more"}))
         next_s = min(
             (
-                self._courses[_counted(account.budget)].pace.next_check_s(account.left, now_s)
+                self._courses[_begin_count(account.budget)].pace.next_check_s(account.left, now_s)
                 for account in self._accounts
                 if not account.over and account.stage is not Stage.SPENT
             ),
@@ -165,7 +165,7 @@ class HardBudgets:
 
     def _account(self, use: BudgetUse, before: Mapping[_Counted, _Course], now_s: float) -> Account:
         budget = self._budgets[use.name]
-        counted = _counted(budget)
+        counted = _begin_count(budget)
         tariff = Tariff(self._money_per_mb)
         usual = budget.resource.meter.usual_per_s(_USUAL_BPS / 8.0, tariff)
         course = self._courses[counted] = before.get(counted) or _Course(Pace(usual))
@@ -220,5 +220,5 @@ class HardBudgets:
             self._stages[name] = (account.ends_s, stage)
 
 
-def _counted(budget: Budget) -> _Counted:
+def _begin_count(budget: Budget) -> _Counted:
     return budget.name, budget.resource, budget.networks

@@ -76,15 +76,15 @@ class BudgetKeepers:
     def standings(self, unix_s: float) -> list[Standing]:
         return [keeper.standing(unix_s) for keeper in self.keepers.values()]
 
-    def quoted(self, unix_s: float) -> list[tuple[Keeper, Quote]]:
+    def quotes(self, unix_s: float) -> list[tuple[Keeper, Quote]]:
         """Return the keepers of budgets that have a price now, with their quotes."""
         return [
             (keeper, keeper.quote(unix_s))
             for keeper in self.keepers.values()
-            if not keeper.has_ended(unix_s) and not self.suspended(keeper.budget)
+            if not keeper.has_ended(unix_s) and not self.why_suspended(keeper.budget)
         ]
 
-    def suspended(self, budget: Budget) -> str:
+    def why_suspended(self, budget: Budget) -> str:
         """Return why a budget has no price now, in words; "": it has one."""
         if why := budget.resource.meter.blind(self._tariff()):
             return why
@@ -174,7 +174,7 @@ class BudgetKeepers:
         if self.keepers:
             self._price(now_s + self._ahead_s)
 
-    def offered(
+    def on_choice(
         self, options: Sequence[tuple[str, float, float, int]], chosen: int, now_s: float
     ) -> None:
         """Take a choice that came up: per way its network, seconds, joules and bytes."""
@@ -216,10 +216,10 @@ class BudgetKeepers:
         return 0.0
 
     def _price(self, unix_s: float) -> None:
-        quoted = [(keeper.budget, quote) for keeper, quote in self.quoted(unix_s)]
+        quoted = [(keeper.budget, quote) for keeper, quote in self.quotes(unix_s)]
         self.prices = prices(
             [(budget.resource, budget.networks, quote) for budget, quote in quoted],
-            self._metered(),
+            self._metered_networks(),
         )
         rates = tuple(quote.rate for _, quote in quoted)
         urgent = len(rates) != len(self._rates) or any(
@@ -243,13 +243,13 @@ class BudgetKeepers:
         standings = [
             each
             for each in self.standings(unix_s)
-            if not self.suspended(each.budget)  # those have no part in any price
+            if not self.why_suspended(each.budget)  # those have no part in any price
         ]
         text = note(self.prices, standings, self._decider.networks, unix_s)
         if not isinstance(base, WeightedCost):
             return WeightedCost(name="budgets", note=text, prices=self.prices)
         # A supply is no wish to use the phone beside Wi-Fi.
-        priced = self.prices.data.keys() >= set(self._metered())
+        priced = self.prices.data.keys() >= set(self._metered_networks())
         priced = priced and self.phone is not PhoneUse.WITHOUT_WIFI
         return replace(
             base,
@@ -264,7 +264,7 @@ class BudgetKeepers:
 
     def _tariff(self) -> Tariff:
         helpers = {each.name: each.money_per_mb for each in self._decider.helpers}
-        return Tariff({**self._decider.choices.price_per_mb, **helpers}, self._metered())
+        return Tariff({**self._decider.choices.price_per_mb, **helpers}, self._metered_networks())
 
-    def _metered(self) -> tuple[str, ...]:
+    def _metered_networks(self) -> tuple[str, ...]:
         return tuple(network.name for network in self._decider.networks if network.metered)

@@ -51,7 +51,7 @@ class Opportunities:
         self._last_s = context.at_s
         way = Direction.DOWN if down >= up else Direction.UP
         transfer = Transfer(SizeEstimate(size, size, size, "progress"), way)
-        evaluations = self._decider.weighed(transfer, context)
+        evaluations = self._decider.weigh(transfer, context)
         used = [each.strategy.networks[0] for each in evaluations]
         if most.network not in used:
             return
@@ -63,4 +63,4 @@ class Opportunities:
             (name, each.time_s * times, each.energy_j * times, total)
             for name, each in zip(used, evaluations, strict=True)
         ]
-        self._budgets.offered(options, used.index(most.network), context.at_s)
+        self._budgets.on_choice(options, used.index(most.network), context.at_s)

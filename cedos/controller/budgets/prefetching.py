@@ -76,12 +76,12 @@ class Prefetching:
         for name, received in zip(report.networks, report.used_bytes, strict=False):
             if name in networks:
                 self._received[name] = self._received.get(name, 0.0) + received
-        begun = list(_within(report.started, lambda each: each.ways, self._share(1)))
+        begun = list(_first_items(report.started, lambda each: each.ways, self._share(1)))
         for keeper in self._budgets.keepers.values():
             for started in begun:
                 options = [self._option(keeper.budget, report, way) for way in started.ways]
                 keeper.credited(options, options[started.chosen])
-            keeper.controller.foreseen(self._used(keeper.budget, report))
+            keeper.controller.foreseen(self._measure_use(keeper.budget, report))
 
     def update(self, now_s: float) -> None:
         """Forget programs that have ended, and tell the budgets what is still open."""
@@ -97,7 +97,7 @@ class Prefetching:
             open_ones: list[list[Option]] = []
             free = _MOST_CLAIMED * max(keeper.budget.supply - keeper.spent, 0.0)
             for each in self._programs.values():
-                for ways in _within(each.report.waiting, lambda ways: ways, most):
+                for ways in _first_items(each.report.waiting, lambda ways: ways, most):
                     options = [self._option(keeper.budget, each.report, way) for way in ways]
                     least = min((option.amount for option in options), default=free)
                     if least < free:
@@ -123,13 +123,13 @@ class Prefetching:
         carried = zip(report.networks, way.sent, strict=True)
         return Option(seconds, self._budgets.amount(budget, way.energy_j, carried))
 
-    def _used(self, budget: Budget, report: PrefetchReport) -> float:
+    def _measure_use(self, budget: Budget, report: PrefetchReport) -> float:
         sent = [_WITH_HEADERS * each for each in report.used_bytes]
         carried = zip(report.networks if sent else [], sent, strict=True)
         return self._budgets.amount(budget, report.used_j, carried)
 
 
-def _within(
+def _first_items(
     items: Iterable[_Item], ways: Callable[[_Item], Sequence[object]], most: int
 ) -> Iterator[_Item]:
     """Yield the first items, which have `most` ways together; an item counts as one more."""

@@ -113,7 +113,7 @@ class Decider:
         guess = self.choices.default_size_bytes
         return Transfer(SizeEstimate(guess, guess, guess, "default"))
 
-    def renewed(
+    def renew(
         self,
         transfer: Transfer,
         context: Context,
@@ -127,13 +127,13 @@ class Decider:
         (by `MARGIN`) worse than the best. Then what is seen now does not say why.
         """
         if before is not None:
-            seen = self.considered(transfer, context, before, version=version, worded=False)
+            seen = self.consider(transfer, context, before, version=version, worded=False)
             if seen.choice == before.choice:
                 return before, seen
-        seen = self.considered(transfer, context, before, version=version)
+        seen = self.consider(transfer, context, before, version=version)
         return self.record(seen), seen
 
-    def considered(
+    def consider(
         self,
         transfer: Transfer,
         context: Context,
@@ -196,11 +196,11 @@ class Decider:
             self.networks, choices.objective, choices.power, self._flows.idle_s(now_s)
         )
 
-    def weighed(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
+    def weigh(self, transfer: Transfer, context: Context) -> tuple[Evaluation, ...]:
         """Return what each network would take for a transfer; nothing is decided."""
         return self._decide(transfer, context, worded=False).evaluations
 
-    def again(
+    def decide_again(
         self,
         flow: LivingFlow,
         strategy: Strategy,

@@ -50,7 +50,7 @@ class DefaultNetwork:
             self.decision, self.reason = None, "The host's own default stays"
             self.others, self._led = {}, (None, {})
             return
-        decision = self._decider.considered(self._decider.unknown(), context, self.decision)
+        decision = self._decider.consider(self._decider.unknown(), context, self.decision)
         self.reason = decision.reason
         if self.decision is None or decision.choice != self.decision.choice:
             self.decision = self._decider.record(decision)
@@ -81,7 +81,7 @@ class DefaultNetwork:
                 continue
             before = self.others.get(version)
             transfer = self._decider.unknown()
-            found[version], _ = self._decider.renewed(transfer, context, before, version=version)
+            found[version], _ = self._decider.renew(transfer, context, before, version=version)
         return found
 
     def decision_of(self, version: int) -> Decision | None:
@@ -131,7 +131,7 @@ class Visits:
     decision: Decision | None = None
     begun_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_COUNTED))
 
-    def since(self, at_s: float) -> int:
+    def count_since(self, at_s: float) -> int:
         """Return how many began since an instant that is later each time."""
         while self.begun_at_s and self.begun_at_s[0] < at_s:
             self.begun_at_s.popleft()
@@ -203,9 +203,11 @@ class DestinationTrials:
         self._running = None
         since_s = now_s - OF_LATE_S
         recurring = (
-            Recurring(place, visits.decision, begun, partial(self._barred, visits, place[1], now_s))
+            Recurring(
+                place, visits.decision, begun, partial(self._is_barred, visits, place[1], now_s)
+            )
             for place, visits in places
-            if visits.decision is not None and (begun := visits.since(since_s))
+            if visits.decision is not None and (begun := visits.count_since(since_s))
         )
         decider = self._decider
         found = self._trials.due(recurring, context, decider.usable, decider.objective)
@@ -215,7 +217,7 @@ class DestinationTrials:
         if not found.answered:
             self._outbox.give(AskNetwork(name))
             return
-        usual = decider.considered(
+        usual = decider.consider(
             *(tried.decision.transfer, context, tried.decision),
             version=ip_network(tried.destination[0]).version,
         )
@@ -226,7 +228,7 @@ class DestinationTrials:
         )
         self._running = _RunningTrial(tried.destination, name, decision, now_s + _TRIED_S)
 
-    def _barred(self, visits: Visits, port: int | None, now_s: float, network: Network) -> bool:
+    def _is_barred(self, visits: Visits, port: int | None, now_s: float, network: Network) -> bool:
         """Return whether connections cannot go there, are kept, or are too new to tell."""
         before_s = now_s - _KEPT_S
         return (
@@ -305,7 +307,7 @@ class SteeredDestinations:
         if key.remote_port > LAST_RULED_PORT:
             return self._default.decision_of(key.remote.version)
         place = place_of(key.remote, key.remote_port)
-        known = self._last(place)
+        known = self._make_last(place)
         known.until_s = max(known.until_s, now_s + _REMEMBERED_S)
         if known.visits is None:
             known.visits = Visits(str(key.remote))
@@ -377,7 +379,7 @@ class SteeredDestinations:
         # A hint may end, and its destination with it, before the turn.
         if known is None or transfer is None or self._ruled(known.address, place[1]):
             return
-        known.decision, seen = self._decider.renewed(
+        known.decision, seen = self._decider.renew(
             transfer, context, known.decision, version=known.address.version
         )
         known.decided_at_s = context.at_s
@@ -387,7 +389,7 @@ class SteeredDestinations:
 
     def on_hint(self, place: Place, transfer: Transfer, until_s: float, context: Context) -> None:
         """Take what a program will transfer with a destination, in place of what history says."""
-        known = self._last(place)
+        known = self._make_last(place)
         known.hinted, known.until_s = transfer, until_s
         if self._default.decision is not None:
             self._decide(place, context)
@@ -415,7 +417,7 @@ class SteeredDestinations:
         if place in self._known:
             self._sizes[place] = sizes
 
-    def _last(self, place: Place) -> _SteeredDestination:
+    def _make_last(self, place: Place) -> _SteeredDestination:
         """Return the destination, moved to the end of the line; made where it is new."""
         known = self._known.pop(place, None)
         if known is None:

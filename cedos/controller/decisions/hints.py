@@ -62,7 +62,7 @@ class Programs:
         """Decide on a program again, or withdraw the rule of one that has ended."""
         wanted = None
         if (known := self._known.get(mark)) is not None:
-            known.decision, _ = self._decider.renewed(known.transfer, context, known.decision)
+            known.decision, _ = self._decider.renew(known.transfer, context, known.decision)
             wanted = next(iter(known.decision.choice.networks), None)
         self._lead(mark, wanted)
 

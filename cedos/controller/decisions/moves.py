@@ -56,8 +56,8 @@ class Moves:
             return False
         self._give_up(flow, flow.token, context)
         small = (flow.remaining_bytes or 0) <= self._decider.choices.default_size_bytes
-        stuck = flow.rate_bps == 0.0 or flow.late(context.at_s)
-        alive = not stuck and not self._lost(strategy, context)
+        stuck = flow.rate_bps == 0.0 or flow.is_late(context.at_s)
+        alive = not stuck and not self._is_lost(strategy, context)
         if alive and flow.pace.sets(context.at_s) and flow.paced_bps(context.at_s) is None:
             return False  # its program sets the pace, and which is not known yet
         if small and alive:
@@ -65,13 +65,17 @@ class Moves:
             flow.expects(self._default.small_s(strategy), context.at_s)
             return False
         margin = self._margin(flow, context.at_s)
-        decision = self._decider.again(flow, strategy, transfer, context, margin)
+        decision = self._decider.decide_again(flow, strategy, transfer, context, margin)
         rest_s = next((e.time_s for e in decision.evaluations if e.strategy == strategy), math.inf)
         flow.expects(rest_s, context.at_s)
         if decision.choice == strategy:
             return False
         often = flow.switched_since(context.at_s - _OFTEN_S) >= _MOST_OFTEN
-        if often and not self._lost(strategy, context) and not _flees(strategy, decision, context):
+        if (
+            often
+            and not self._is_lost(strategy, context)
+            and not _flees(strategy, decision, context)
+        ):
             return False
         self._outbox.give(MoveConnection(flow.token, decision.choice))
         flow.on_decision(decision)
@@ -104,7 +108,7 @@ class Moves:
         moves = flow.switched_since(now_s - _MOVES_S)
         return min(MARGIN * 3.0**moves, _MOST_MARGIN)
 
-    def _lost(self, strategy: Strategy, context: Context) -> bool:
+    def _is_lost(self, strategy: Strategy, context: Context) -> bool:
         networks = self._decider.usable
         up = {network.name for network in networks if network.up}
         dead = dead_networks(context, networks)

@@ -37,7 +37,7 @@ class NamedAddresses:
             _put(self._addresses, each.name, tuple(map(str, each.addresses)), _MOST_NAMES)
             _put(self._leads_to, each.name, each.aliases, _MOST_LED)
 
-    def led(self, names: Iterable[str], most: int) -> list[str]:
+    def names_led_to(self, names: Iterable[str], most: int) -> list[str]:
         """Return names, and about `most` that they lead to, as earlier answers said.
 
         A resolver may ask for any part of a chain by itself, as long as it remembers the others.
@@ -61,7 +61,7 @@ class NamedAddresses:
         yield from self._addresses.get(name, ())
         yield from map(str, self._hosts.get(name, ()))
 
-    def below(self, host: str) -> list[str]:
+    def names_below(self, host: str) -> list[str]:
         """Return a host and all names below it, those that were told last at the end."""
         known = (*self._hosts, *self._leads_to, *self._addresses)
         youngest_first = dict.fromkeys(each for each in reversed(known) if is_below(each, host))

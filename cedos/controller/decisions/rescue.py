@@ -245,7 +245,7 @@ class Rescuer:
             return
         if not self._may_rescue(key, seen.user):
             return
-        other = self._other(key, watched.network, context, any_of_them=seen.resent > 0)
+        other = self._best_other(key, watched.network, context, any_of_them=seen.resent > 0)
         if other is not None:
             self._rescued[key] = seen.user
             watched.pending = other, now_s, seen.resent + 1
@@ -300,7 +300,7 @@ class Rescuer:
         if self._dry_run:
             self._forget(key)
 
-    def _other(
+    def _best_other(
         self, key: FlowKey, current: str, context: Context, *, any_of_them: bool
     ) -> str | None:
         """Return the best other network that lives: one that answered of late, unmetered, quick.

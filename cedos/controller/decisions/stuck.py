@@ -105,7 +105,7 @@ class StuckConnections:
 
     def check(self, context: Context, asked_at_s: Mapping[str, float]) -> None:
         """Have closed what is stuck at the context's instant; `asked_at_s`: of pings without a reply."""
-        self._pending = list(self.stuck(context, asked_at_s))
+        self._pending = list(self.find_stuck(context, asked_at_s))
         for closing in self._pending:
             self._outbox.give(CloseConnection(closing.flow.key, closing.reason))
 
@@ -118,7 +118,7 @@ class StuckConnections:
                 return closing
         return None
 
-    def stuck(self, context: Context, asked_at_s: Mapping[str, float]) -> Iterator[Closing]:
+    def find_stuck(self, context: Context, asked_at_s: Mapping[str, float]) -> Iterator[Closing]:
         """Find the connections to close at the context's instant."""
         now_s = context.at_s
         up = {network.name for network in self._decider.networks if network.up}

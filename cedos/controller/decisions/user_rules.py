@@ -133,17 +133,17 @@ class UserRules:
         before = self._rules[number].addresses if number in self._rules else ()
         self._rules[number] = rule
         if rule.prefix is None:
-            own = self._names.below(rule.host)
+            own = self._names.names_below(rule.host)
             led = [address for name in own for address in self._lead(number, (name,))]
             known = (*led, *chain.from_iterable(map(self._names.of, own)))
             self._learn(number, (*known, *before, *rule.addresses))
-        self._changed()
+        self._on_change()
 
     def remove(self, number: int) -> None:
         self._aliases.pop(number, None)
         self._led.pop(number, None)
         if self._rules.pop(number, None) is not None:
-            self._changed()
+            self._on_change()
 
     def portals(self, hosts: Iterable[tuple[str, Sequence[Address]]]) -> bool:
         """Lead hosts on the way to log-in pages over their networks; return whether they are others.
@@ -171,7 +171,7 @@ class UserRules:
         self._names.on_answer(reply)
         before, learnt = self._led.copy(), []
         for each in reply.names:
-            for number in list(self._about((each.name,))):
+            for number in list(self._rules_for((each.name,))):
                 known = self._lead(number, (each.name, *each.aliases))
                 learnt.append(self._learn(number, map(str, each.addresses), known))
         if any(learnt) or self._led != before:
@@ -179,13 +179,13 @@ class UserRules:
             self._index()
         return bool(learnt)
 
-    def about(self, reply: DnsReply) -> frozenset[int]:
+    def rules_about(self, reply: DnsReply) -> frozenset[int]:
         """Return the rules whose names an answer is about; it is not believed by that."""
-        return frozenset(self._about([each.name for each in reply.names]))
+        return frozenset(self._rules_for([each.name for each in reply.names]))
 
     def concerned_by(self, reply: DnsReply) -> bool:
         """Return whether an answer is about a rule's name, or a DNAME above one of these."""
-        return bool(self.about(reply)) or (
+        return bool(self.rules_about(reply)) or (
             reply.kind == DNAME
             and any(
                 not reply.name or is_below(name, reply.name)
@@ -204,10 +204,10 @@ class UserRules:
             all(self._leads(name, number) for name in each.aliases)
             and all(number in self.at(address) for address in each.addresses)
             for each in reply.names
-            for number in self._about((each.name,))
+            for number in self._rules_for((each.name,))
         )
 
-    def _about(self, names: Collection[str]) -> Iterator[int]:
+    def _rules_for(self, names: Collection[str]) -> Iterator[int]:
         """Yield the rules for names that one of these is, or is known to belong to."""
         for number, rule in self._rules.items():
             if rule.prefix is None and any(self._leads(name, number) for name in names):
@@ -223,7 +223,7 @@ class UserRules:
         Return the addresses of those that are new.
         """
         first, before = names[0], self._led.get(number, frozenset())
-        news = self._names.led(names, MOST_OF_A_NAME)
+        news = self._names.names_led_to(names, MOST_OF_A_NAME)
         sources = [first]
         if not is_below(first, self._rules[number].host):
             known = self._aliases.get(number, OrderedDict())
@@ -251,7 +251,7 @@ class UserRules:
         learnt = [
             self._learn(number, map(str, addresses))
             for name, addresses in hosts.items()
-            for number in list(self._about((name,)))
+            for number in list(self._rules_for((name,)))
         ]
         if any(learnt):
             self._learnt = True
@@ -271,7 +271,9 @@ class UserRules:
         self._rules[number] = now = msgspec.structs.replace(rule, addresses=known)
         return set(now.addresses) != set(rule.addresses)
 
-    def named(self, name: str, port: int | None = None, *, any_port: bool = True) -> int | None:
+    def find_by_name(
+        self, name: str, port: int | None = None, *, any_port: bool = True
+    ) -> int | None:
         """Return the number of the closest rule for a name; with `any_port` ports do not matter."""
         return max(
             (
@@ -336,7 +338,7 @@ class UserRules:
         but for those that a related name's rule replaces (`_rank`): one for a port, or a closer name.
         """
         found = {each for each in self.at(address) if self._rules[each].port in (None, port)}
-        if name is not None and (own := self.named(name, port, any_port=False)) is not None:
+        if name is not None and (own := self.find_by_name(name, port, any_port=False)) is not None:
             found.add(own)
         of_prefix = self.of(address, port, named=False)
         first = max(filter(None, (of_prefix, *found)), key=self._rank, default=None)
@@ -358,10 +360,10 @@ class UserRules:
         with suppress(ValueError):
             return self.of(ip_address(host), port)
         found = {self.of(ip_address(each), port) for each in self._names.of(host)}
-        found.add(self.named(host, port, any_port=False))
+        found.add(self.find_by_name(host, port, any_port=False))
         return max(filter(None, found), key=self._rank, default=None)
 
-    def around(self, subnet: IPv4Network | IPv6Network) -> Collection[int]:
+    def rules_around(self, subnet: IPv4Network | IPv6Network) -> Collection[int]:
         """Return the rules for prefixes that contain a longer one: for each port the closest."""
         found = {}
         for prefix, number in sorted(self._prefixes, key=lambda each: each[0].prefixlen):
@@ -401,7 +403,7 @@ class UserRules:
             self._learnt = False
             self._outbox.give(KeepRules(self.state()))
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self._index()
         self._learnt = True
         self.keep()
@@ -433,7 +435,7 @@ def _host_and_port(asked: str) -> tuple[str, int | None]:
     return asked.rstrip("."), None
 
 
-def _same(one: RuleRequest, other: RuleRequest) -> bool:
+def _is_same(one: RuleRequest, other: RuleRequest) -> bool:
     """Return whether two rules say the same of the same host; its addresses may differ."""
     return one == msgspec.structs.replace(other, addresses=one.addresses)
 
@@ -495,7 +497,7 @@ class RuledDestinations:
         of_address = self.rules.holding(key.remote, key.remote_port)
         return of_address or self.rules.holding(key.remote, key.remote_port, named)
 
-    def about(self, asked: str) -> Decision | None:
+    def decision_about(self, asked: str) -> Decision | None:
         """Return the decision of the rule for a host, by its name or address, perhaps with a port."""
         host, port = _host_and_port(asked.strip().lower())
         if (number := self.rules.applies(host, port)) is None:
@@ -572,7 +574,7 @@ class RuledDestinations:
             self._follow()
             return
         unknown = self._decider.unknown()
-        usual = {v: self._decider.considered(unknown, context, None, version=v) for v in (4, 6)}
+        usual = {v: self._decider.consider(unknown, context, None, version=v) for v in (4, 6)}
         places = self.rules.by_place()
         # Of a name whose addresses are not known yet IPv4 is told.
         alone = {numbers for numbers, _ in places.values()}
@@ -586,7 +588,7 @@ class RuledDestinations:
             known = before.get((numbers, version))
             if (
                 known is not None
-                and all(map(_same, known.rules, rules))
+                and all(map(_is_same, known.rules, rules))
                 and known.decision.choice == decision.choice
                 and known.refused == refused
             ):
@@ -662,7 +664,7 @@ class RuledDestinations:
                 others = tuple(n.name for n in networks if n.name not in names)
                 forbidden[place_of(resolver, _DNS)] = others
         for place, led in subnets.items():
-            around = (rules[number] for number in self.rules.around(ip_network(place[0])))
+            around = (rules[number] for number in self.rules.rules_around(ip_network(place[0])))
             these = [rule for rule in around if rule.port == place[1]]
             ways_out = {n.name for n in networks if all(allows(rule, n) for rule in these)} | {led}
             forbidden.setdefault(place, tuple(n.name for n in networks if n.name not in ways_out))
@@ -721,7 +723,7 @@ class RuledDestinations:
                 continue
             if any(one != subnet and one.overlaps(subnet) for one in there):
                 continue
-            for number in self.rules.around(subnet):
+            for number in self.rules.rules_around(subnet):
                 rule = self.rules.rules[number]
                 if wanted.get((str(rule.prefix), rule.port)) in holders:
                     continue

@@ -44,7 +44,7 @@ class FinishedTransfer:
         size = self.carried_bytes
         return Transfer(SizeEstimate(size, size, size, "progress"), self.direction)
 
-    def expected(self, context: Context, model: CompletionModel) -> Prediction | None:
+    def predict(self, context: Context, model: CompletionModel) -> Prediction | None:
         """Return the prediction from what was known when the transfer began; None without one."""
         roles, asked = self.roles, self.asked
         known = features(context, asked, roles, model.features)
@@ -90,7 +90,7 @@ def finished_transfer(
         return None  # it says how fast a program is
     if flow.paths[flow.key].near:
         return None  # it says nothing of what is behind the router
-    named = _named(flow, record, networks, transfer.direction)
+    named = _name_strategy(flow, record, networks, transfer.direction)
     network = flow.paths[flow.key].network
     down = transfer.direction is Direction.DOWN
     carried = sum(path.bytes_down if down else path.bytes_up for path in record.subflows)
@@ -113,7 +113,7 @@ def _in_short(time: Distribution) -> tuple[float, float, float, float]:
     return low_s, time.quantile(0.5), high_s, time.mean
 
 
-def _named(
+def _name_strategy(
     flow: LivingFlow, record: FlowRecord, networks: Sequence[Network], direction: Direction
 ) -> tuple[str, Roles] | None:
     """Return the predictors' name of a flow's strategy, and the roles in its decision."""

@@ -303,7 +303,7 @@ class LivingFlow:
             return 0.0
         return max(now_s - self._watched[0], 0.0)
 
-    def late(self, now_s: float) -> bool:
+    def is_late(self, now_s: float) -> bool:
         """Return whether nothing has arrived for much longer than expected."""
         return self.waited_s(now_s) > 0.0 and self._watch is not None and self._watch.late(now_s)
 
@@ -434,7 +434,7 @@ class LivingFlow:
 
     def paced_bps(self, now_s: float) -> float | None:
         """Return how fast the program reads if that sets the pace, else None; 0: it reads nothing."""
-        if self.rate_bps == 0.0 or self.late(now_s):
+        if self.rate_bps == 0.0 or self.is_late(now_s):
             return None  # it waits
         return self.pace.rate_bps(now_s)
 

@@ -99,7 +99,7 @@ class LivingFlows:
         self._owners = {ip: network.name for ip, (network, _) in found.items()}
         self._prefixes = {ip: address.network for ip, (_, address) in found.items()}
 
-    def connected(self, address: str, port: int | None, before_s: float) -> bool:
+    def is_connected(self, address: str, port: int | None, before_s: float) -> bool:
         """Return whether a TCP flow with this other end lives that began before an instant."""
         return any(
             flow.started_at_s < before_s
@@ -130,7 +130,7 @@ class LivingFlows:
         """Return whether another network carries a path than its local address says."""
         return key in self._rescued
 
-    def apart(
+    def split(
         self, samples: Sequence[FlowSample]
     ) -> tuple[Sequence[FlowSample], Sequence[FlowSample]]:
         """Return the samples of paths that their own network carries, and those of rescued ones."""
@@ -145,10 +145,10 @@ class LivingFlows:
         if flow is None:
             flow = LivingFlow(event.key, event.at_s, event.at_unix_s, event.incoming, own=event.own)
             self._add_path(flow, event.key)
-        self._used(flow.paths[event.key], event.at_s)
+        self._on_use(flow.paths[event.key], event.at_s)
         return flow
 
-    def joined(self, token: int, key: FlowKey, now_s: float) -> LivingFlow:
+    def join(self, token: int, key: FlowKey, now_s: float) -> LivingFlow:
         """Return the subflow `key` belongs to the MPTCP connection `token`, which may be new."""
         flow = self._by_token.get(token)
         found = self._by_key.get(key)
@@ -165,7 +165,7 @@ class LivingFlows:
         seen: dict[int, LivingFlow] = {}
         for sample in samples:
             if sample.token is not None:
-                flow = self.joined(sample.token, sample.key, now_s)
+                flow = self.join(sample.token, sample.key, now_s)
             else:
                 known = self._by_key.get(sample.key)
                 if known is None:  # older than the daemon
@@ -174,11 +174,11 @@ class LivingFlows:
                 flow = known
             path = flow.paths[sample.key]
             if path.on_sample(sample):
-                self._used(path, now_s)
+                self._on_use(path, now_s)
                 flow.still = False
             heard_s = path.heard_s
             if sample.state != SYN_SENT:
-                self._heard(path, sample.at_s - heard_s)
+                self._on_answer(path, sample.at_s - heard_s)
             if not flow.still or sample.unacknowledged or sample.unread or heard_s < RESTS_S:
                 seen[id(flow)] = flow
         for flow in seen.values():
@@ -212,9 +212,9 @@ class LivingFlows:
         path.on_close(event)
         flow.catch_up(self._looks_at_s)
         flow.count_transfers()
-        self._used(path, event.at_s)
+        self._on_use(path, event.at_s)
         if event.idle_down_s is not None and event.idle_ack_s is not None:
-            self._heard(path, event.at_s - min(event.idle_down_s, event.idle_ack_s))
+            self._on_answer(path, event.at_s - min(event.idle_down_s, event.idle_ack_s))
         if any(each.closed is None for each in flow.paths.values()):
             return None
         for key in flow.paths:
@@ -224,11 +224,11 @@ class LivingFlows:
             self._by_token.pop(flow.token, None)
         return flow.record()
 
-    def _used(self, path: FlowPath, at_s: float) -> None:
+    def _on_use(self, path: FlowPath, at_s: float) -> None:
         if path.network is not None:
             self._used_at_s[path.network] = max(at_s, self._used_at_s.get(path.network, at_s))
 
-    def _heard(self, path: FlowPath, at_s: float) -> None:
+    def _on_answer(self, path: FlowPath, at_s: float) -> None:
         if path.near or path.network is None:
             return
         if at_s > self.heard_at_s(path.network):

@@ -40,7 +40,7 @@ class Losses:
         if total >= MIN_SEGMENTS:
             self._known = Indicator(sum(lost for _, _, lost in self._seen) / total, at_s)
 
-    def slept(self, seconds: float) -> None:
+    def on_sleep(self, seconds: float) -> None:
         self._seen.clear()
         if self._known is not None:
             measured_at_s = self._known.measured_at_s - seconds
@@ -86,7 +86,7 @@ class _Rtts:
         old = max(bisect_left(self.at_s, self.at_s[-1] - window_s), len(self.at_s) - _MOST_RTTS)
         del self.at_s[:old], self.rtt_s[:old]
 
-    def since(self, since_s: float) -> list[float]:
+    def round_trips_since(self, since_s: float) -> list[float]:
         """Return the round trips since an instant, or else the newest one."""
         return self.rtt_s[bisect_left(self.at_s, since_s) :] or self.rtt_s[-1:]
 
@@ -144,7 +144,7 @@ class ContextKeeper:
                 continue
             state.given[name] = indicator
             if name == "available" and indicator.value <= 0.0:
-                state.liveness.missed(Witness.RADIO, indicator.measured_at_s)
+                state.liveness.on_missed(Witness.RADIO, indicator.measured_at_s)
             elif name == "available":
                 state.liveness.useless(Witness.RADIO)
 
@@ -160,7 +160,7 @@ class ContextKeeper:
     ) -> None:
         """Take a ping's round-trip time, None where no answer came in time; `asked_s`: when it left."""
         if rtt_s is None:
-            self._network(network).liveness.missed(Witness.PING, at_s, asked_s)
+            self._network(network).liveness.on_missed(Witness.PING, at_s, asked_s)
         else:
             self._network(network).liveness.on_heard(Witness.PING, at_s)
             self._observe_rtt(network, rtt_s, at_s, active=True)
@@ -199,10 +199,10 @@ class ContextKeeper:
         rates[Direction.DOWN].on_counter(received_bytes, at_s)
         rates[Direction.UP].on_counter(sent_bytes, at_s)
 
-    def uncounted(self, network: str) -> None:
+    def skip_next_counts(self, network: str) -> None:
         """Leave the next counts out: they contain what came from before the network's router."""
         for rates in self._network(network).rates.values():
-            rates.uncounted()
+            rates.begin_anew()
 
     def observe_delivery(self, network: str, stretches: Mapping[Direction, RateSample]) -> None:
         known = self._network(network)
@@ -245,7 +245,7 @@ class ContextKeeper:
         known.liveness.forget()
         return True
 
-    def slept(self, seconds: float) -> None:
+    def on_sleep(self, seconds: float) -> None:
         """Make all that is known older by a sleep, which the monotonic clock did not count."""
         self._last = None
         for known in self._networks.values():
@@ -254,10 +254,10 @@ class ContextKeeper:
                 for name, given in known.given.items()
             }
             known.rtts.at_s = [at_s - seconds for at_s in known.rtts.at_s]
-            known.liveness.slept(seconds)
+            known.liveness.on_sleep(seconds)
             for rates in known.rates.values():
-                rates.slept(seconds)
-            known.losses.slept(seconds)
+                rates.on_sleep(seconds)
+            known.losses.on_sleep(seconds)
             if known.up is not None:
                 known.up = (known.up[0] - seconds, known.up[1])
 
@@ -282,7 +282,7 @@ class ContextKeeper:
         return Context(
             at_s=now_s,
             networks={
-                name: self._merged(known, verdicts[name], now_s)
+                name: self._merge(known, verdicts[name], now_s)
                 for name, known in self._networks.items()
             },
             attachments={
@@ -296,7 +296,7 @@ class ContextKeeper:
     def round_trips(self, now_s: float) -> dict[str, dict[str, Indicator]]:
         """Return the `rtt_s` and the `rtt_min_s` of each network, as far as they are known."""
         return {
-            name: self._preferred(self._round_trips(known, now_s), known)
+            name: self._prefer(self._round_trips(known, now_s), known)
             for name, known in self._networks.items()
         }
 
@@ -304,14 +304,12 @@ class ContextKeeper:
         """Return the state of each network."""
         return {name: known.liveness.verdict(now_s) for name, known in self._networks.items()}
 
-    def _merged(
+    def _merge(
         self, known: _NetworkState, verdict: NetworkVerdict, now_s: float
     ) -> dict[str, Indicator]:
-        return self._preferred(self._derived(known, verdict, now_s), known)
+        return self._prefer(self._derive(known, verdict, now_s), known)
 
-    def _preferred(
-        self, derived: dict[str, Indicator], known: _NetworkState
-    ) -> dict[str, Indicator]:
+    def _prefer(self, derived: dict[str, Indicator], known: _NetworkState) -> dict[str, Indicator]:
         """Return derived indicators and a provider's, which are preferred unless they are old."""
         for name, indicator in known.given.items():
             own = derived.get(name)
@@ -319,7 +317,7 @@ class ContextKeeper:
                 derived[name] = indicator
         return derived
 
-    def _derived(
+    def _derive(
         self, known: _NetworkState, verdict: NetworkVerdict, now_s: float
     ) -> dict[str, Indicator]:
         derived = known.losses.indicators()
@@ -339,8 +337,8 @@ class ContextKeeper:
         if not rtts.at_s:
             return {}
         at_s = rtts.at_s[-1]
-        late = statistics.median(rtts.since(now_s - self._rtt_window_s))
-        least = min(rtts.since(now_s - self._rtt_min_window_s))
+        late = statistics.median(rtts.round_trips_since(now_s - self._rtt_window_s))
+        least = min(rtts.round_trips_since(now_s - self._rtt_min_window_s))
         return {
             "rtt_s": Indicator(late, at_s, rtts.active),
             "rtt_min_s": Indicator(least, at_s, rtts.active),

@@ -126,7 +126,7 @@ class DeliveryWatch:
         self._closed.clear()
         found: dict[str, dict[Direction, RateSample]] = defaultdict(dict)
         for (name, direction), each in parts.items():
-            if (stretch := _fastest(_joined(each), each)) is not None:
+            if (stretch := _fastest(_join(each), each)) is not None:
                 found[name][direction] = stretch
         return found
 
@@ -236,7 +236,7 @@ def _asks_for_each(old: FlowSample, new: FlowSample | FlowClosed) -> bool:
     return down / span_s * max(received_s, new.rtt_s or 0.0) < _LEAST_UNDER_WAY_BYTES
 
 
-def _joined(parts: list[_FlowDelivery]) -> RateSample | None:
+def _join(parts: list[_FlowDelivery]) -> RateSample | None:
     """Return what flows over one network carried together; None where it says nothing."""
     begin_s, end_s = min(part.begin_s for part in parts), max(part.end_s for part in parts)
     carried_bytes = sum(part.carried_bytes for part in parts)

@@ -111,7 +111,7 @@ class Liveness:
         self._in_vain = 0
         self._tried_again_s = _TRIED_AGAIN_S
 
-    def slept(self, seconds: float) -> None:
+    def on_sleep(self, seconds: float) -> None:
         """Make all evidence older by a sleep; pings and silences of before say nothing."""
         self._pings.clear()
         self._silent_since_s, self._silent_s = None, 0.0
@@ -155,7 +155,7 @@ class Liveness:
         self.on_heard(Witness.TRANSFER, at_s)
         self.on_heard(Witness.CONNECTION, at_s)
 
-    def missed(self, witness: Witness, at_s: float, asked_s: float | None = None) -> None:
+    def on_missed(self, witness: Witness, at_s: float, asked_s: float | None = None) -> None:
         """Take that no answer has come by `at_s` to what was asked at `asked_s`."""
         asked_s = at_s if asked_s is None else asked_s
         refuted = self._heard_of(self._refuters(witness)) > asked_s
@@ -175,7 +175,7 @@ class Liveness:
         else:
             known.at_s, known.count = max(at_s, known.at_s), known.count + 1
 
-    def intercepted(self, witness: Witness, at_s: float, why: str, page: str = "") -> None:
+    def on_intercepted(self, witness: Witness, at_s: float, why: str, page: str = "") -> None:
         """Take an answer of a box in the way; `page`: where a person can log in."""
         known = self._intercepted.get(witness)
         first_s = known.first_s if known is not None else at_s
@@ -195,7 +195,7 @@ class Liveness:
             return
         self._silent_since_s = now_s - silent_s
         for witness in waiting if silent_s > GIVEN_UP_S else ():
-            self.missed(witness, now_s, self._silent_since_s)
+            self.on_missed(witness, now_s, self._silent_since_s)
             if (
                 witness is Witness.PING and witness in self._missed
             ):  # for so long no ping is lost by chance
@@ -205,7 +205,7 @@ class Liveness:
 
     def verdict(self, now_s: float) -> NetworkVerdict:
         """Return the state, with the reason and since when."""
-        missed = self._believed(now_s)
+        missed = self._believed_witnesses(now_s)
         since_s = min((self._missed[each].asked_s for each in missed), default=now_s)
         if Witness.RADIO in missed:
             return NetworkVerdict(NetworkLife.DEAD, "its radio has no connection", since_s)
@@ -218,7 +218,7 @@ class Liveness:
             if len(boxes.keys() | missed) > 1:
                 return NetworkVerdict(NetworkLife.CAPTIVE, box.why, box.first_s, page)
         if len(missed) > 1:
-            return NetworkVerdict(NetworkLife.DEAD, _unanswered(missed), since_s)
+            return NetworkVerdict(NetworkLife.DEAD, _describe_unanswered(missed), since_s)
         if 0.0 < self._silent_s <= GIVEN_UP_S:
             return NetworkVerdict(NetworkLife.SILENT, "a reply is due", now_s - self._silent_s)
         if boxes:
@@ -230,7 +230,7 @@ class Liveness:
         if doubts := self._counting():  # of long ago, too
             since_s = min(self._missed[each].asked_s for each in doubts)
             return NetworkVerdict(
-                NetworkLife.UNKNOWN, f"{_unanswered(doubts)}; nothing else tells", since_s
+                NetworkLife.UNKNOWN, f"{_describe_unanswered(doubts)}; nothing else tells", since_s
             )
         if not self._heard:
             return NetworkVerdict(NetworkLife.UNKNOWN, "nothing was heard from it yet", now_s)
@@ -270,7 +270,7 @@ class Liveness:
         """Return whether this network never lets a ping through: it need not be asked."""
         return Witness.PING not in self._heard and self._in_vain >= _IN_VAIN
 
-    def answered(self, witness: Witness) -> bool:
+    def has_answered(self, witness: Witness) -> bool:
         """Return whether this witness ever answered here, so that its next answer can be waited for."""
         return witness in self._heard
 
@@ -294,7 +294,7 @@ class Liveness:
         by = _STREAMS - {Witness.TRANSFER} if self._intercepted else _STREAMS
         return {*by, witness}
 
-    def _vain(self, witness: Witness) -> bool:
+    def _is_in_vain(self, witness: Witness) -> bool:
         """Return whether a probe was never answered here, though better witnesses were."""
         if witness in self._heard:
             return False
@@ -311,11 +311,11 @@ class Liveness:
         return {
             each
             for each, missed in self._missed.items()
-            if not self._vain(each)
+            if not self._is_in_vain(each)
             and (each is not Witness.PING or not self._heard or missed.count >= _LOST_PINGS)
         }
 
-    def _believed(self, now_s: float) -> set[Witness]:
+    def _believed_witnesses(self, now_s: float) -> set[Witness]:
         """Return those among them that are not of long ago."""
         return {
             each
@@ -324,7 +324,7 @@ class Liveness:
         }
 
 
-def _unanswered(missed: set[Witness]) -> str:
+def _describe_unanswered(missed: set[Witness]) -> str:
     named = [each.value for each in Witness if each in missed]
     *first, last = named
     return f"no answer to {', '.join(first)} and {last}" if first else f"no answer to {last}"

@@ -229,9 +229,9 @@ class NetworkObservation:
     def on_heard(self, network: str, remote: Address, at_s: float, witness: Witness) -> None:
         """Note that `remote` said something: one beyond the router shows that its network carries."""
         if not self._on_link(network, remote):
-            self.heard(network, witness, at_s)
+            self.on_answer(network, witness, at_s)
 
-    def heard(self, network: str, witness: Witness, at_s: float) -> None:
+    def on_answer(self, network: str, witness: Witness, at_s: float) -> None:
         """Note an answer from beyond a network's router."""
         self.keeper.liveness(network).on_heard(witness, at_s)
         self.heard_at_s[network] = max(at_s, self.heard_at_s.get(network, at_s))
@@ -240,7 +240,7 @@ class NetworkObservation:
         """Take an interface's counters, which give rates unless hosts on the link had a part in them."""
         self._sent_bytes[network] = sent_bytes
         if now_s - self._near_at_s.get(network, -math.inf) < _NEAR_S:
-            self.keeper.uncounted(network)
+            self.keeper.skip_next_counts(network)
         else:
             self.keeper.observe_bytes(network, received_bytes, sent_bytes, now_s)
 
@@ -275,12 +275,12 @@ class NetworkObservation:
         self._delivery.on_close(event)
         self.by_helpers.on_close(event)
         if event.key.protocol == "udp" and event.bytes_down:
-            self.heard(network, Witness.DATAGRAM, now_s - _UDP_KEPT_S)
+            self.on_answer(network, Witness.DATAGRAM, now_s - _UDP_KEPT_S)
         # Most flows are too short to be seen alive: what their round trips took is known at the end.
         answered_s = event.idle_ack_s
         if event.rtt_s is None or answered_s is None:
             return
-        self.heard(network, Witness.TRANSFER, now_s - answered_s)
+        self.on_answer(network, Witness.TRANSFER, now_s - answered_s)
         if answered_s <= _JUST_ANSWERED_S:
             self.keeper.observe_rtt(network, event.rtt_s, now_s)
 
@@ -291,7 +291,7 @@ class NetworkObservation:
 
         `full`: also take round trips and losses, which need more time between two looks than rates.
         """
-        beyond = self._beyond(samples)
+        beyond = self._samples_beyond(samples)
         for name, stretches in self._delivery.observe(beyond, self._networks, now_s).items():
             self.keeper.observe_delivery(name, stretches)
         self._take_helpers(samples, now_s)
@@ -312,7 +312,7 @@ class NetworkObservation:
         links = {helper.index for helper in self._helpers if helper.name in busy}
         self._near_at_s |= {each.name: now_s for each in self._networks if each.index in links}
 
-    def _beyond(self, samples: Sequence[FlowSample]) -> list[FlowSample]:
+    def _samples_beyond(self, samples: Sequence[FlowSample]) -> list[FlowSample]:
         """Return the samples of flows beyond the routers; what came there shows that networks carry."""
         beyond: list[FlowSample] = []
         heard_at_s: dict[str, float] = {}
@@ -334,7 +334,7 @@ class NetworkObservation:
                 at_s = sample.at_s - heard_s
                 heard_at_s[name] = max(at_s, heard_at_s.get(name, at_s))
         for name, at_s in heard_at_s.items():
-            self.heard(name, Witness.TRANSFER, at_s)
+            self.on_answer(name, Witness.TRANSFER, at_s)
         return beyond
 
     # -- silence ------------------------------------------------------------------------------
@@ -344,7 +344,7 @@ class NetworkObservation:
         return {
             name: at_s
             for name, at_s in asked_at_s.items()
-            if self.keeper.liveness(name).answered(Witness.PING)
+            if self.keeper.liveness(name).has_answered(Witness.PING)
         }
 
     def listen(self, asked_at_s: Mapping[str, float], now_s: float) -> bool:
@@ -370,7 +370,7 @@ class NetworkObservation:
             waiting = ((Witness.TRANSFER, due.transfers), (Witness.PING, due.pings))
             liveness = self.keeper.liveness(network.name)
             liveness.silent(due.silent_s, now_s, *(each for each, waits in waiting if waits))
-            if due.silent_s > 0.0 and not liveness.answered(Witness.PING):
+            if due.silent_s > 0.0 and not liveness.has_answered(Witness.PING):
                 self._outbox.give(AskName(network.name))
         before, self.silent = self.silent, frozenset(found)
         if before or self.silent:

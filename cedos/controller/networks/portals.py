@@ -201,7 +201,7 @@ class Portals:
             self._answers.pop(name, None)
         for name, network in up.items():
             known = self._watched.get(name)
-            if known is None or _moved(known.network, network):
+            if known is None or _has_moved(known.network, network):
                 self._watched[name] = _NetworkPortal(network, now_s)
             else:
                 known.network = network
@@ -272,7 +272,7 @@ class Portals:
             return False  # the network moved meanwhile
         if one.check.pending:
             return False  # the page was answered already
-        check, finding = one.check, self._compared(one, event.finding)
+        check, finding = one.check, self._compare(one, event.finding)
         one.finding = finding
         self._tell(one, finding, check.began_s, now_s)
         doubtful = finding.verdict in (PortalVerdict.CAPTIVE, PortalVerdict.SILENT) or check.in_vain
@@ -332,9 +332,9 @@ class Portals:
             if vain is not None:
                 self._check_soon(one, now_s, _REST_S)
             return False
-        self._liveness(name).missed(Witness.CONNECTION, vain.at_s, vain.asked_s)
+        self._liveness(name).on_missed(Witness.CONNECTION, vain.at_s, vain.asked_s)
         if vain.elsewhere > 1:
-            self._liveness(name).missed(Witness.ELSEWHERE, vain.at_s, vain.asked_s)
+            self._liveness(name).on_missed(Witness.ELSEWHERE, vain.at_s, vain.asked_s)
         self._check_soon(one, now_s, _HURRIED_REST_S)
         return True
 
@@ -342,7 +342,7 @@ class Portals:
         if not (one.filtered or self._verdict(one.network.name, now_s).condemned):
             one.due_s = min(one.due_s, max(now_s, one.at_s + rest_s))
 
-    def _compared(self, one: _NetworkPortal, finding: PortalFinding) -> PortalFinding:
+    def _compare(self, one: _NetworkPortal, finding: PortalFinding) -> PortalFinding:
         """Return the finding in the light of what the other networks found."""
         if finding.verdict is PortalVerdict.CAPTIVE and finding.likeness:
             for other in self._watched.values():
@@ -373,9 +373,9 @@ class Portals:
         if finding.verdict is PortalVerdict.FREE:
             liveness.on_heard(Witness.PAGE, now_s)
         elif finding.verdict is PortalVerdict.CAPTIVE:
-            liveness.intercepted(finding.witness, now_s, finding.why, finding.page)
+            liveness.on_intercepted(finding.witness, now_s, finding.why, finding.page)
         elif finding.verdict is PortalVerdict.SILENT:
-            liveness.missed(finding.witness, now_s, began_s)
+            liveness.on_missed(finding.witness, now_s, began_s)
         else:
             liveness.useless(Witness.PAGE)
 
@@ -405,13 +405,13 @@ class Portals:
         # Without another network the host is assumed to answer.
         there = check.elsewhere or {TlsAnswer.PROVEN}
         if here is TlsAnswer.ANSWERED and there & {TlsAnswer.PROVEN, TlsAnswer.REFUSED}:
-            liveness.intercepted(
+            liveness.on_intercepted(
                 Witness.CONNECTION, now_s, "connections are answered by something else"
             )
         elif (here is TlsAnswer.REFUSED and there & {TlsAnswer.PROVEN, TlsAnswer.ANSWERED}) or (
             here is TlsAnswer.SILENT and there - {TlsAnswer.SILENT}
         ):
-            liveness.missed(Witness.CONNECTION, now_s, check.began_s)
+            liveness.on_missed(Witness.CONNECTION, now_s, check.began_s)
 
     def _plan_next(self, one: _NetworkPortal, now_s: float) -> None:
         name = one.network.name
@@ -439,7 +439,7 @@ class Portals:
         return self._keeper.verdict(name, now_s)
 
 
-def _moved(before: Network, after: Network) -> bool:
+def _has_moved(before: Network, after: Network) -> bool:
     return (before.index, before.addresses, before.gateways) != (
         after.index,
         after.addresses,

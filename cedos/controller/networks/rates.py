@@ -92,7 +92,7 @@ class RateEstimator:
         if before is not None and total_bytes - before[1] >= LEAST_BYTES and at_s > before[0]:
             self._deliver(RateSample(before[0], at_s, total_bytes - before[1], saturated=False))
 
-    def uncounted(self) -> None:
+    def begin_anew(self) -> None:
         """Begin anew with the next reading."""
         self._counted = None
 
@@ -115,7 +115,7 @@ class RateEstimator:
         paced = _mean_bps([stretch for stretch in late if stretch.saturated])
         return _mean_bps([each for each in late if each.saturated or each.rate_bps > paced])
 
-    def slept(self, seconds: float) -> None:
+    def on_sleep(self, seconds: float) -> None:
         """Make what is known older by a sleep; no stretch reaches across it."""
         self._stretches.clear()
         self._delivered.clear()

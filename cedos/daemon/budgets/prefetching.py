@@ -74,7 +74,7 @@ class PrefetchingPrograms:
 def price_messages(budgets: BudgetKeepers, unix_s: float) -> list[PriceMessage]:
     """Return the prices of all budgets that have one."""
     found = []
-    for keeper, quote in budgets.quoted(unix_s):
+    for keeper, quote in budgets.quotes(unix_s):
         budget = keeper.budget
         spent_up = quote.rate >= PROHIBITIVE
         left = budget.supply - keeper.spent

@@ -211,15 +211,15 @@ class AnswerWatch:
         # (What two users have asked from one port counts for the last one.)
         user = self._questions[key.protocol].user_of((key, replies[0][1].number))
         assert user is not None, "it was asked for"
-        if self.trusted(key.remote):
+        if self.is_trusted(key.remote):
             # A resolver on this host may keep what stands beside them, too.
-            around = filter(None, (dns.beside(each) for each, _ in replies))
+            around = filter(None, (dns.read_beside(each) for each, _ in replies))
             more = _with_short_names([one for each in around for one in each.behind])
             self._post(AnswersRead(None, (*told, *more), user=user))
         elif self._stubs() and self._looks.take(time.monotonic()) and self._is_for_a_stub(key):
             self._post(AnswersRead(None, (), relayed=told, user=user))
 
-    def trusted(self, resolver: Address) -> bool:
+    def is_trusted(self, resolver: Address) -> bool:
         """Return whether this host is set up to ask a resolver: programs may ask any other one, too."""
         own = {
             each for network in self._networks() for each in (*network.resolvers, *network.gateways)
@@ -235,7 +235,7 @@ class AnswerWatch:
             messages = self._read_on(self._asked, packet)
             known.put((key, None), None, whose)
         for each in messages[:_MOST_MESSAGES]:
-            asked = dns.asked(each) or dns.odd_name(each)
+            asked = dns.read_question(each) or dns.odd_name(each)
             known.put((key, int.from_bytes(each[:2], "big")), asked, whose)
 
     def _read_on(self, streams: AnswerStreams, packet: CapturedPacket) -> list[bytes]:
@@ -262,7 +262,7 @@ class AnswerWatch:
         number = int.from_bytes(message[:2], "big")
         asked = self._questions[key.protocol].get((key, number))
         if asked is None:  # others may be a VPN's
-            return None if reply is None and self.trusted(key.remote) else []
+            return None if reply is None and self.is_trusted(key.remote) else []
         if reply is None:
             return [DnsReply(number, dns.NO_ERROR, False, *asked)]
         if (reply.name, reply.kind) == asked:
@@ -372,12 +372,12 @@ class AnswerWatch:
                 number, frame = waiting.popleft()
                 if waiting:
                     self._unread[user] = waiting
-                self._held(number, frame, user)
+                self._hold_answer(number, frame, user)
         finally:  # whatever becomes of one, the others are not to wait for good
             if self._unread:
                 asyncio.get_running_loop().call_soon(self._parse)
 
-    def _held(self, number: int, frame: CapturedPacket, user: int) -> None:
+    def _hold_answer(self, number: int, frame: CapturedPacket, user: int) -> None:
         key, messages = frame.key, [frame.payload]
         before: Reading | None = None
         if key.protocol == "tcp":
@@ -396,7 +396,7 @@ class AnswerWatch:
         beside: list[BesideAnswer] = []
         parsed = [(each, dns.parse(each)) for each in messages]
         for each, reply in parsed:
-            found, around = self._mistaken(key, each, reply), dns.beside(each)
+            found, around = self._mistaken(key, each, reply), dns.read_beside(each)
             if found is None or around is None:
                 if before is not None:
                     self._streams.restore(key, before)
@@ -412,7 +412,7 @@ class AnswerWatch:
         # What comes by TCP the kernel has judged: who does not see the connection cannot hit its numbers.
         tcp = key.protocol == "tcp"
         asked = not mistaken and (tcp or all(self._asked_for(key, each) for each in replies))
-        trusted = self.trusted(key.remote)
+        trusted = self.is_trusted(key.remote)
         relayed = asked and not trusted and self._is_for_a_stub(key)
         behind = [one for each in beside for one in each.behind]
         told, others = _with_short_names(replies), _with_short_names(behind)

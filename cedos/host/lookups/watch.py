@@ -247,10 +247,10 @@ class LookupWatch:
             return
         number = int.from_bytes(payload[:2], "big")
         if not packet.outgoing:
-            reply = dns.answered(payload)
+            reply = dns.read_response(payload)
             failed = reply is not None and reply.code in dns.FAILURES
             self._post(LookupAnswered(key, number, failed))
-        elif (asked := dns.asked(payload)) is not None and not is_local(asked[0]):
+        elif (asked := dns.read_question(payload)) is not None and not is_local(asked[0]):
             _keep(self._questions, (key, number), payload)
             public = dns.is_public(key.remote)
             self._post(LookupAsked(key, number, asked[0], packet.interface, public))
@@ -329,13 +329,13 @@ async def _asked_of(network: Network, resolver: Address, question: bytes) -> byt
     reply = dns.parse(answer) if answer is not None else None
     if reply is None or answer is None or answer[:2] != number:
         return None
-    asked_for = dns.asked(question) == (reply.name, reply.kind)
+    asked_for = dns.read_question(question) == (reply.name, reply.kind)
     return question[:2] + answer[2:] if asked_for else None
 
 
 def is_refusal(answer: bytes) -> bool:
     """Return whether an answer refuses: the name may exist in the silent network alone."""
-    reply = dns.answered(answer)
+    reply = dns.read_response(answer)
     return reply is None or reply.code != dns.NO_ERROR
 
 

@@ -53,7 +53,7 @@ class BoundedSocket:
         """Return bytes of wanted messages, as a socket that does not block."""
         if self._read >= _AT_ONCE:
             self._read = 0
-            raise _later()
+            raise _try_later()
         try:
             while True:
                 if not self._left:
@@ -66,7 +66,7 @@ class BoundedSocket:
                     return data, ancillary
                 _close_files(ancillary)
                 if self._read >= _AT_ONCE:
-                    raise _later()
+                    raise _try_later()
         except BlockingIOError:
             self._read = 0
             raise
@@ -75,11 +75,11 @@ class BoundedSocket:
         """Look at the head of the next message, which says how long it is, and to whom it was sent."""
         head = self._socket.recv(_MOST_OF_A_HEAD, socket.MSG_PEEK)
         if head and len(head) < _START:
-            raise _later()
+            raise _try_later()
         order: Literal["little", "big"] = "little" if head[:1] == b"l" else "big"
         body, fields = (int.from_bytes(head[at : at + 4], order) for at in (4, 12))
         if head and len(head) < min(_START + fields, _MOST_OF_A_HEAD):
-            raise _later()
+            raise _try_later()
         self._left = _START + -(-fields // 8) * 8 + body
         if not head:
             # The connection has ended, which the library is to notice.
@@ -124,7 +124,7 @@ def _has_destination(head: bytes, order: Literal["little", "big"]) -> bool:
     return False
 
 
-def _later() -> BlockingIOError:
+def _try_later() -> BlockingIOError:
     return BlockingIOError(EAGAIN, os.strerror(EAGAIN))
 
 
@@ -207,7 +207,7 @@ class SystemBus:
         body: Sequence[object],
     ) -> Message:
         what = f"{service} {member}"
-        bus = await self._connected()
+        bus = await self._connect()
         try:
             request = Message(
                 destination=service,
@@ -252,7 +252,7 @@ class SystemBus:
         if self._bus is not None and self._bus.connected:
             await self._match("AddMatch", service, path, interface)
         else:
-            await self._connected()
+            await self._connect()
 
     async def _match(self, change: str, service: str, path: str, interface: str) -> None:
         # Any user may send a signal of this name; the bus knows whose the service is.
@@ -262,7 +262,7 @@ class SystemBus:
         )
         await self.call(_BUS, "/org/freedesktop/DBus", _BUS, change, "s", [rule])
 
-    async def _connected(self) -> BoundedBus:
+    async def _connect(self) -> BoundedBus:
         async with self._connecting:
             if self._bus is not None and self._bus.connected:
                 return self._bus
@@ -278,13 +278,13 @@ class SystemBus:
                 self._absence = f"no system bus ({why})"
                 self.problem = _refusal(str(why)) if _is_there(error) else None
                 raise BusError(self._absence) from error
-            bus.add_message_handler(self._signalled)
+            bus.add_message_handler(self._on_signal)
             self._bus, self.problem, self._unanswered = bus, None, 0
         for service, path, interface, _ in self._watches:
             await self._match("AddMatch", service, path, interface)
         return bus
 
-    def _signalled(self, message: Message) -> None:
+    def _on_signal(self, message: Message) -> None:
         if message.message_type in (MessageType.SIGNAL, MessageType.METHOD_CALL):
             for each in message.unix_fds:  # no peer is to fill our table of files
                 os.close(each)

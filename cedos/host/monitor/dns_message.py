@@ -88,7 +88,7 @@ def question(number: int, name: str, kind: int = A) -> bytes:
     return _HEADER.pack(number, _RECURSE, 1, 0, 0, 0) + body + _QUESTION.pack(kind, _IN)
 
 
-def asked(data: bytes) -> tuple[str, int] | None:
+def read_question(data: bytes) -> tuple[str, int] | None:
     """Return the name and the kind of record that a datagram asks for; None: it is no single question."""
     if len(data) < _HEADER.size:
         return None
@@ -118,7 +118,7 @@ def failure(question: bytes) -> bytes:
     return _HEADER.pack(number, code, 1, 0, 0, 0) + question[_HEADER.size : end + _QUESTION.size]
 
 
-def answered(data: bytes) -> DnsReply | None:
+def read_response(data: bytes) -> DnsReply | None:
     """Return the response in a datagram without its records, which are not looked at.
 
     None: it is no response to one question.
@@ -140,7 +140,7 @@ def parse(data: bytes) -> DnsReply | None:
 
     None: it is no response to one question, or has records that cannot be read, or too many.
     """
-    if (reply := answered(data)) is None:
+    if (reply := read_response(data)) is None:
         return None
     _, end = _name(data, _HEADER.size) or ("", _HEADER.size)
     records = _Records(data, reply.kind)
@@ -172,7 +172,7 @@ class BesideAnswer:
     led: frozenset[str] = frozenset()
 
 
-def beside(data: bytes) -> BesideAnswer | None:
+def read_beside(data: bytes) -> BesideAnswer | None:
     """Return what a response holds beside its answer; None: there may be more than can be read.
 
     What no resolver takes for a response, or reads no further, has nothing.
@@ -188,7 +188,9 @@ def beside(data: bytes) -> BesideAnswer | None:
     if kind in _TRANSFERS or data[_HEADER.size] >= _POINTER:
         return BesideAnswer()
     records = _RecordsBeside(data, kind)
-    return records.found() if records.read(end + _QUESTION.size, counts[0], sum(counts)) else None
+    return (
+        records.read_all() if records.read(end + _QUESTION.size, counts[0], sum(counts)) else None
+    )
 
 
 class _RecordsBeside:
@@ -240,9 +242,9 @@ class _RecordsBeside:
         if leads and (target := self._names.name(begins + _TARGETS[kind])):
             self._aliases.setdefault(owner, {})[target] = None
 
-    def found(self) -> BesideAnswer | None:
+    def read_all(self) -> BesideAnswer | None:
         asked = self._names.name(_HEADER.size)
-        if asked is None or (led := self._led(asked)) is None:
+        if asked is None or (led := self._names_led_to(asked)) is None:
             return None
         number = int.from_bytes(self._data[:2], "big")
         empty = DnsReply(number, NO_ERROR, False, asked, A)
@@ -258,7 +260,7 @@ class _RecordsBeside:
         )
         return BesideAnswer(tuple(strays), tuple(behind), frozenset(led))
 
-    def _led(self, asked: str) -> dict[str, None] | None:
+    def _names_led_to(self, asked: str) -> dict[str, None] | None:
         """Return all that the question leads to, also by DNAMEs; None: too many (a circle)."""
         led, due = {asked: None}, [asked]
         for each in due:
@@ -426,7 +428,7 @@ class _Records:
         """
         found = []
         for name in self.aliases:
-            led = self._led(name)
+            led = self._names_led_to(name)
             self.names.left -= sum(
                 1 + len(self._addresses.get(one, ())) + len(self._aliases.get(one, ()))
                 for one in led
@@ -444,7 +446,7 @@ class _Records:
         if owner is not None and addresses:
             self._addresses.setdefault(owner, []).extend(addresses)
 
-    def _led(self, name: str) -> list[str]:
+    def _names_led_to(self, name: str) -> list[str]:
         """Return a name, and all that it leads to."""
         found, due = {name: None}, [name]
         for each in due:

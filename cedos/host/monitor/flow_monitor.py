@@ -134,7 +134,7 @@ class FlowMonitor:
     async def __aenter__(self) -> "FlowMonitor":
         self._source = self._given_source or KernelFlows(is_local=self._is_local)
         try:
-            self._source.start(self._tracked, self._destroyed, self._overflow)
+            self._source.start(self._on_tracked, self._on_destroyed, self._overflow)
             # Flows that are older than this monitor: remember them, so that their end is noticed, but do
             # not announce them.
             with contextlib.suppress(OSError, TimeoutError):
@@ -175,7 +175,7 @@ class FlowMonitor:
             if not self._counts(sample.key):
                 continue
             samples.append(sample)
-            self._answered(sample.key)
+            self._open_from_outside(sample.key)
             self._living.setdefault(sample.key, _Living(None, seen_at_s=at_s)).sample = sample
         return samples
 
@@ -212,7 +212,7 @@ class FlowMonitor:
     def _counts(self, key: FlowKey) -> bool:
         return key in self._living or self._is_local(key.local)
 
-    def _tracked(self, tracked: conntrack.Tracked) -> None:
+    def _on_tracked(self, tracked: conntrack.Tracked) -> None:
         if (
             (tracked.ended or tracked.protocol != "tcp")
             and not self._is_local(tracked.original.source)
@@ -269,17 +269,17 @@ class FlowMonitor:
         if key.protocol == "udp" and (oldest := self._udp.put(key, None)) is not None:
             self._close(oldest, exact=False)
 
-    def _answered(self, key: FlowKey) -> None:
+    def _open_from_outside(self, key: FlowKey) -> None:
         """Open a flow from outside, since a socket answers for it."""
         if (called_unix_s := self._callers.pop(key)) is not None:
             self._open(key, called_unix_s, incoming=True)
 
-    def _destroyed(self, last: FlowSample) -> None:
+    def _on_destroyed(self, last: FlowSample) -> None:
         if self.is_within(last.key):
             self._keep_within(last.key)
             self._within.discard(last.key)
         elif self._counts(last.key):
-            self._answered(last.key)
+            self._open_from_outside(last.key)
             self._close(last.key, last=last, exact=last.counted)
 
     def _close(

@@ -293,7 +293,7 @@ def connect(made: socket.socket, peer: Address, port: int, index: int = 0) -> bo
     return done
 
 
-async def connected(made: socket.socket, peer: Address, port: int, index: int = 0) -> None:
+async def wait_connected(made: socket.socket, peer: Address, port: int, index: int = 0) -> None:
     """Connect a TCP socket as `connect` does, and wait for it."""
     if not connect(made, peer, port, index):
         loop = asyncio.get_running_loop()

@@ -242,11 +242,11 @@ def assemble(
             carrier=link.running,
         )
         found.append((network, metric))
-    found = _translated(found, tables)
+    found = _with_translator(found, tables)
     return sorted(found, key=lambda pair: (pair[1] is None, pair[1] or 0, pair[0].index))
 
 
-def _translated(
+def _with_translator(
     found: Sequence[tuple[Network, int | None]], tables: Tables
 ) -> list[tuple[Network, int | None]]:
     """Return the networks, with a translator (464XLAT) at the one that carries the host's IPv6.
@@ -324,14 +324,14 @@ class KernelTables:
     def start(self, changed: "asyncio.Event") -> None:
         """Set `changed` from now on when networks may have changed. HostError: the kernel refuses."""
 
-        def received(datagram: bytes) -> None:
+        def on_datagram(datagram: bytes) -> None:
             # (A notification is one message. Those of routes may come by the ten thousand.)
             if datagram[4:6] == _DELLINK:
                 self._gone |= filter(None, map(rtnetlink.parse_last_counters, messages(datagram)))
             if not changed.is_set() and any(map(changes_networks, messages(datagram))):
                 changed.set()
 
-        self._listener = NetlinkListener(NETLINK_ROUTE, _GROUPS, received, changed.set)
+        self._listener = NetlinkListener(NETLINK_ROUTE, _GROUPS, on_datagram, changed.set)
 
     async def read(self) -> Tables:
         dump = self._requester.dump
@@ -551,14 +551,14 @@ class LinkMonitor:
         }
         self._addresses = {a.ip for network in now.values() for a in network.addresses}
         at_s = time.monotonic()
-        return [*self._counted(at_s), *compare(before, now, at_s)]
+        return [*self._last_counts(at_s), *compare(before, now, at_s)]
 
     async def _ask_metered(self) -> Mapping[tuple[str, int], MeteredWord | None]:
         interfaces = self._interfaces
         words = await self._metered.read(interfaces) if self._metered is not None else {}
         return {each: words.get(each[0]) for each in interfaces.items()}
 
-    def _counted(self, at_s: float) -> list[NetworkEvent]:
+    def _last_counts(self, at_s: float) -> list[NetworkEvent]:
         """Return what networks carried whose interfaces are gone, by their last counters."""
         found = [(self._had.get(index), counters) for index, counters in self._gone.items()]
         self._gone.clear()
@@ -578,7 +578,7 @@ class LinkMonitor:
             if changes.available(time.monotonic()) < 1:
                 await asyncio.sleep(changes.wait_s)
             try:
-                with reads.measured():
+                with reads.measure():
                     events = await self._read()
             except Exception as error:
                 # A table changed while it was read (ENOBUFS, EINTR): read again, after a longer pause.

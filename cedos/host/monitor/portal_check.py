@@ -153,7 +153,7 @@ async def shake_hands(
     try:
         async with asyncio.timeout(timeout_s):
             with interface_socket(network.interface, target.version, socket.SOCK_STREAM) as made:
-                await flow_source.connected(made, target, port, network.index)
+                await flow_source.wait_connected(made, target, port, network.index)
                 connected = True
                 await TlsClient(tls_context(), str(target)).shake_hands(
                     (network.name, "portal"),
@@ -371,7 +371,7 @@ def _versions(network: Network) -> set[int]:
 async def _fetch(network: Network, target: Address, page: TestPage) -> bytes:
     loop = asyncio.get_running_loop()
     with interface_socket(network.interface, target.version, socket.SOCK_STREAM) as fetcher:
-        await flow_source.connected(fetcher, target, page.port, network.index)
+        await flow_source.wait_connected(fetcher, target, page.port, network.index)
         await loop.sock_sendall(fetcher, page.request())
         answer = b""
         while len(answer) < MAX_ANSWER_BYTES:

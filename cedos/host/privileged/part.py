@@ -27,7 +27,7 @@ from cedos.host.steer.journal_records import (
     JournalReading,
     Record,
     SysctlRecord,
-    changed,
+    find_changed_sysctl,
     is_interface_name,
     journal_line,
     of_here,
@@ -116,10 +116,10 @@ class PrivilegedPart:
             journal = self._open()
             if len(journal.appended) >= _MOST_RECORDS:
                 raise SteeringError("the journal has more records than a daemon writes")
-            recorded = [*map(_before, self._recorded())]
-            for key, before in _before(record).items():
+            recorded = [*map(_sysctls_before, self._recorded_changes())]
+            for key, before in _sysctls_before(record).items():
                 had = [each.get(key, "").split() for each in recorded]
-                if before.split() not in (self._now(key), *had):
+                if before.split() not in (self._read_sysctl(key), *had):
                     raise PermissionError(errno.EPERM, "the host never had it so", key)
             journal.append(record)
 
@@ -129,14 +129,14 @@ class PrivilegedPart:
 
     def _must_be_undone(self) -> None:
         """Refuse to forget the way back of a sysctl that is as we have set it."""
-        records, _ = of_here(JournalReading([*self._recorded()]))
+        records, _ = of_here(JournalReading([*self._recorded_changes()]))
         changed = [each for each in records.records if isinstance(each, SysctlRecord)]
         first = {each.key: each.before for each in reversed(changed)}
         for each in changed:
-            if self._now(each.key) == each.after.split() != first[each.key].split():
+            if self._read_sysctl(each.key) == each.after.split() != first[each.key].split():
                 raise SteeringError(f"{each.key} is not undone: the journal stays")
 
-    def _now(self, key: str) -> list[str]:
+    def _read_sysctl(self, key: str) -> list[str]:
         return (self._kernel.read_sysctl(key) or "").split()
 
     def put_journal_aside(self) -> str | None:
@@ -154,7 +154,7 @@ class PrivilegedPart:
             raise OSError(errno.EBADF, "the journal is not open")
         return self._journal
 
-    def _known(self, *records: Record) -> None:
+    def _refuse_unrecorded(self, *records: Record) -> None:
         """Refuse a change that the journal would not undo."""
         appended = self._journal.appended if self._journal is not None else ()
         if not all(record in appended for record in records):
@@ -166,14 +166,14 @@ class PrivilegedPart:
         return self._kernel.port
 
     def add_rules(self, rules: tuple[Rule, ...]) -> None:
-        self._known(ROUTING)
+        self._refuse_unrecorded(ROUTING)
         self._kernel.add_rules(_checked_rules(rules))
 
     def delete_rules(self, rules: tuple[Rule, ...]) -> None:
         self._kernel.delete_rules(_checked_rules(rules))
 
     def add_routes(self, routes: tuple[Route, ...]) -> None:
-        self._known(ROUTING)
+        self._refuse_unrecorded(ROUTING)
         self._kernel.add_routes(_checked_routes(routes))
 
     def delete_routes(self, routes: tuple[Route, ...]) -> None:
@@ -181,14 +181,14 @@ class PrivilegedPart:
 
     def write_sysctl(self, key: str, value: str) -> None:
         """Write a value that a record of the journal gives or restores, or the kernel's own choice."""
-        if not any(_tells(record, key, value) for record in self._recorded()):
-            known = changed(key)
+        if not any(_tells(record, key, value) for record in self._recorded_changes()):
+            known = find_changed_sysctl(key)
             marks = known is not None and known.marked and known.ours(value)
             if known is None or not (marks or known.usual == value):
                 raise PermissionError(errno.EPERM, "the journal does not know of it", key)
         self._kernel.write_sysctl(key, value)
 
-    def _recorded(self) -> Iterator[Record]:
+    def _recorded_changes(self) -> Iterator[Record]:
         if self._journal is not None:
             yield from self._journal.appended
             yield from self._journal.read().records
@@ -202,20 +202,20 @@ class PrivilegedPart:
     # -- the packet filter --------------------------------------------------------------------
 
     def bar(self, interfaces: tuple[str, ...]) -> None:
-        self._known(FILTER)
+        self._refuse_unrecorded(FILTER)
         self._kernel.bar(_checked_interfaces(interfaces))
 
     def repair_filter(self, plan: FilterPlan) -> bool:
-        self._known(FILTER, *((RESCUE,) if plan.rescue else ()))
+        self._refuse_unrecorded(FILTER, *((RESCUE,) if plan.rescue else ()))
         _checked_interfaces(plan.barred or ())
         return self._kernel.repair_filter(plan)
 
     def raise_wall(self, interfaces: tuple[str, ...]) -> bool:
-        self._known(FILTER)
+        self._refuse_unrecorded(FILTER)
         return self._kernel.raise_wall(_checked_interfaces(interfaces))
 
     def forbid(self, index: int, changes: tuple[tuple[bytes, bool | None], ...]) -> None:
-        self._known(FILTER)
+        self._refuse_unrecorded(FILTER)
         if any(len(key) != rule_filter.KEY_BYTES for key, _ in changes):
             raise PermissionError(errno.EPERM, "no elements of rules")
         self._kernel.forbid(index, changes)
@@ -302,7 +302,7 @@ def _passed_on(operation: Callable[..., Any], mark: Privileged, of: str) -> Call
     @wraps(operation)
     def passed_on(self: PrivilegedPart, *arguments: Any) -> Any:
         if mark.needs is not None:
-            self._known(mark.needs)
+            self._refuse_unrecorded(mark.needs)
         kernel = getattr(self._kernel, of) if of else self._kernel
         return getattr(kernel, operation.__name__)(*arguments)
 
@@ -367,7 +367,7 @@ def _checked_interfaces(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _before(record: Record) -> Mapping[str, str]:
+def _sysctls_before(record: Record) -> Mapping[str, str]:
     """Return what sysctls were, as a record tells."""
     if isinstance(record, HostRecord):
         return record.before

@@ -65,18 +65,18 @@ class PrivilegedProcess:
         if kind == "file" and file is not None:
             return socket.socket(fileno=file)
         if kind == "done":
-            return wire.typed(_methods()[name][1], content)
+            return wire.from_plain(_methods()[name][1], content)
         if kind == "refused":
             raise OSError(*content)
         failure = getattr(errors, content[0], CedosError)
         raise failure(content[1])
 
-    def opened(self, wanted: PrivilegedSocket) -> socket.socket:
+    def open_socket(self, wanted: PrivilegedSocket) -> socket.socket:
         names = {EventSocket: "open_events", PacketSocket: "open_packets"}
         found: socket.socket = self.call(names.get(type(wanted), "open_echoes"), wanted)
         return found
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Return when it has ended by itself: then nothing can be changed or undone any more."""
         loop = asyncio.get_running_loop()
         over = asyncio.Event()
@@ -116,7 +116,7 @@ def privileged_process(state: Path) -> Iterator[PrivilegedProcess]:
     try:
         process.call("routing_port")
         privileges.give_up()
-        with delegate_opening(process.opened):
+        with delegate_opening(process.open_socket):
             yield process
     finally:
         process.close()
@@ -176,7 +176,7 @@ def _serve(part: PrivilegedPart, channel: PartChannel) -> None:
             return
         if file is not None:
             os.close(file)
-        answer = answered(part, name, arguments)
+        answer = answer_request(part, name, arguments)
         if isinstance(answer, socket.socket):
             with answer:
                 channel.send(["file", None], answer.fileno())
@@ -187,7 +187,7 @@ def _serve(part: PrivilegedPart, channel: PartChannel) -> None:
                 channel.send(["refused", list(refusal(error))])
 
 
-def answered(part: PrivilegedPart, name: Any, arguments: Any) -> list[object] | socket.socket:
+def answer_request(part: PrivilegedPart, name: Any, arguments: Any) -> list[object] | socket.socket:
     """Return the reply: `done`, `refused` or `failed` with its content, or an open socket."""
     try:
         kinds, _ = _methods()[name]

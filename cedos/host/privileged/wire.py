@@ -38,7 +38,7 @@ def plain(value: object) -> object:
     return str(value)
 
 
-def typed(kind: Any, value: Any) -> Any:
+def from_plain(kind: Any, value: Any) -> Any:
     """Return the value of a type that `plain` made this of. ValueError for anything else."""
     if kind is None or kind is type(None):
         return _is(value, value is None)
@@ -50,7 +50,7 @@ def typed(kind: Any, value: Any) -> Any:
     if origin is tuple:
         kinds = get_args(kind)
         if len(kinds) == 2 and kinds[1] is Ellipsis:
-            return tuple(typed(kinds[0], each) for each in _is(value, type(value) is list))
+            return tuple(from_plain(kinds[0], each) for each in _is(value, type(value) is list))
         return arguments(kinds, value)
     if origin in (Union, types.UnionType):
         return _one_of(get_args(kind), value)
@@ -62,7 +62,7 @@ def typed(kind: Any, value: Any) -> Any:
 def arguments(kinds: tuple[Any, ...], value: Any) -> tuple[Any, ...]:
     """Decode several values, each of its own type."""
     _is(value, type(value) is list and len(value) == len(kinds))
-    return tuple(typed(kind, each) for kind, each in zip(kinds, value, strict=True))
+    return tuple(from_plain(kind, each) for kind, each in zip(kinds, value, strict=True))
 
 
 def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
@@ -80,7 +80,7 @@ def _one_of(kinds: tuple[Any, ...], value: Any) -> Any:
         if kind in _PLAIN and type(value) is kind:
             return value
         if get_origin(kind) is tuple and type(value) is list:
-            return typed(kind, value)
+            return from_plain(kind, value)
     raise ValueError(f"{value!r:.80} is none of {kinds}")
 
 
@@ -88,7 +88,9 @@ def _dataclass(kind: Any, value: Any) -> Any:
     names = _fields(kind)
     _is(value, type(value) is list and len(value) == 1 + len(names) and value[0] == kind.__name__)
     hints = _hints(kind)
-    return kind(*(typed(hints[name], each) for name, each in zip(names, value[1:], strict=True)))
+    return kind(
+        *(from_plain(hints[name], each) for name, each in zip(names, value[1:], strict=True))
+    )
 
 
 def _is(value: Any, right: bool) -> Any:
@@ -152,15 +154,15 @@ class PartChannel:
         if not data:
             raise EOFError
         while len(data) < _LENGTH.size:
-            self._more(data, _LENGTH.size)
+            self._receive_more(data, _LENGTH.size)
         (length,) = _LENGTH.unpack_from(data)
         if length > _MOST_BYTES:
             raise ValueError(f"a message of {length} bytes")
         while len(data) < _LENGTH.size + length:
-            self._more(data, _LENGTH.size + length)
+            self._receive_more(data, _LENGTH.size + length)
         return _DECODER.decode(bytes(data[_LENGTH.size :])), file
 
-    def _more(self, data: bytearray, until: int) -> None:
+    def _receive_more(self, data: bytearray, until: int) -> None:
         part = self._stream.recv(min(until - len(data), _PART_BYTES))
         if not part:
             raise EOFError

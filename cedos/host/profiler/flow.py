@@ -37,13 +37,13 @@ class Stream:
     _begun_at: int = -1  # position of the last message
 
     def expect(self, number: int) -> None:
-        ahead = self._ahead(number)
+        ahead = self._bytes_ahead(number)
         if ahead < _NUMBERS - _WINDOW:
             self._advance(number, ahead)
 
     def begin(self, number: int) -> int | None:
         """Record that a message begins at this byte; return its position, None for a retransmission."""
-        ahead = self._ahead(number)
+        ahead = self._bytes_ahead(number)
         if ahead >= _NUMBERS - _WINDOW:
             behind = self.position - (_NUMBERS - ahead)
             if behind <= self._begun_at:
@@ -63,7 +63,7 @@ class Stream:
         length, self.body_at = position - self.body_at, None
         return length if length >= 0 else None
 
-    def _ahead(self, number: int) -> int:
+    def _bytes_ahead(self, number: int) -> int:
         if self._number is None:
             self._number, self.position = number, self.carried_bytes
         return (number - self._number) % _NUMBERS

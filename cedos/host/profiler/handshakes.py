@@ -111,7 +111,7 @@ class InitialReader:
         for packet in initials(datagram):
             if self.complete:
                 break
-            attempt, frames = self._opened(packet)
+            attempt, frames = self._decrypt(packet)
             if attempt is None or not attempt.take(frames):
                 continue
             hello = read_handshake(attempt.stream.prefix)
@@ -120,7 +120,7 @@ class InitialReader:
                 self.complete = hello.complete
         return told
 
-    def _opened(self, packet: InitialPacket) -> "tuple[_InitialAttempt | None, bytes]":
+    def _decrypt(self, packet: InitialPacket) -> "tuple[_InitialAttempt | None, bytes]":
         """Return the attempt and the frames of a packet: a known attempt, newest first, or a new one."""
         for attempt in reversed(self._attempts):
             frames = self._try(attempt.opener(packet.version), packet)

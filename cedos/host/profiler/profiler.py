@@ -61,7 +61,7 @@ class Profiler:
     def __len__(self) -> int:
         return len(self._flows)
 
-    def knows(self, key: FlowKey) -> bool:
+    def has_seen(self, key: FlowKey) -> bool:
         """Return whether a message of this host on the flow was seen."""
         return key in self._flows
 
@@ -87,7 +87,7 @@ class Profiler:
         if captured.key.protocol == "udp":
             return self._initial(captured, now_s)
         if (hello := self._hellos.proceed(captured)) is not None:
-            return self._named(self._flow(captured.key), hello)
+            return self._on_hello(self._flow(captured.key), hello)
         payload = captured.payload
         if payload.startswith(b"\x16"):
             return self._client_hello(captured, now_s)
@@ -97,7 +97,7 @@ class Profiler:
         request = http.parse_request(payload)
         return [] if request is None else self._request(captured, request, now_s)
 
-    def progressed(self, key: FlowKey, bytes_down: int, bytes_up: int) -> list[SizeLearned]:
+    def on_progress(self, key: FlowKey, bytes_down: int, bytes_up: int) -> list[SizeLearned]:
         """Record the bytes of a flow so far; return a new estimate if the last one is exceeded."""
         flow = self._flow(key)
         carried = {Direction.DOWN: bytes_down, Direction.UP: bytes_up}
@@ -115,7 +115,7 @@ class Profiler:
         basis = running.basis
         if direction is not running.direction:
             basis = EstimateBasis(flow.hosts, self._prior(flow, direction))
-        size = basis.exceeded(self.history, flow.port, direction, so_far)
+        size = basis.estimate_above(self.history, flow.port, direction, so_far)
         flow.running = replace(running, direction=direction, size=size, basis=basis)
         return [self._event(flow, self._hints.find(key, flow.server_name, flow.mark))]
 
@@ -138,7 +138,7 @@ class Profiler:
             return
         for direction, stream in flow.streams.items():
             if flow.numbered:
-                self._ended(flow, direction, stream.end_body(finals[direction]))
+                self._on_end(flow, direction, stream.end_body(finals[direction]))
 
     def forget(self, key: FlowKey) -> None:
         """Ignore a flow from now on: a further subflow of a connection that has ended, say."""
@@ -174,7 +174,7 @@ class Profiler:
         if not flow.opaque:
             flow.opaque, flow.running = True, None
         flow.tls = True
-        return self._named(flow, self._hellos.begin(captured))
+        return self._on_hello(flow, self._hellos.begin(captured))
 
     def _initial(self, captured: CapturedPacket, now_s: float) -> list[SizeLearned]:
         hello = self._hellos.initial(captured)
@@ -182,9 +182,9 @@ class Profiler:
             return []  # not an Initial: no flow is stored for it
         flow = self._flow(captured.key, client=captured.outgoing)
         flow.observed_at_s = flow.observed_at_s or now_s
-        return self._named(flow, hello)
+        return self._on_hello(flow, hello)
 
-    def _named(self, flow: ProfiledFlow, hello: ClientHello | None) -> list[SizeLearned]:
+    def _on_hello(self, flow: ProfiledFlow, hello: ClientHello | None) -> list[SizeLearned]:
         """Return the estimates that a hello allows, which may be incomplete yet."""
         if hello is not None and hello.ech:
             flow.ech = True
@@ -213,7 +213,7 @@ class Profiler:
         if request.chunked:
             flow.streams[there].body_at = position + (request.head_bytes or len(captured.payload))
             basis = EstimateBasis(in_chunks(flow.hosts), CHUNKED)
-            return [self._estimated(flow, there, position, basis)]
+            return [self._estimate(flow, there, position, basis)]
         body = request.content_length or 0
         self._learn(flow, there, body)
         if body:
@@ -224,7 +224,7 @@ class Profiler:
         base = max(flow.streams[back].position, flow.streams[back].carried_bytes)
         before = self.history.resource(resource)
         evidence = () if before is None else (before,)
-        return [self._estimated(flow, back, base, EstimateBasis(flow.hosts, UNKNOWN, evidence))]
+        return [self._estimate(flow, back, base, EstimateBasis(flow.hosts, UNKNOWN, evidence))]
 
     def _response(
         self, captured: CapturedPacket, response: http.HttpResponse, now_s: float
@@ -263,7 +263,7 @@ class Profiler:
         if response.chunked:
             before = self.history.resource(flow.body_of)
             basis = of_chunks(flow.hosts, CHUNKED, response, before)
-        return [self._estimated(flow, way, position, basis)]
+        return [self._estimate(flow, way, position, basis)]
 
     def _flow(self, key: FlowKey, *, client: bool | None = None) -> ProfiledFlow:
         flow = self._flows.get(key)
@@ -297,10 +297,10 @@ class Profiler:
             return stream.carried_bytes
         position = stream.begin(sequence)
         if position is not None and flow.numbered:
-            self._ended(flow, way, stream.end_body(position))
+            self._on_end(flow, way, stream.end_body(position))
         return position
 
-    def _ended(self, flow: ProfiledFlow, direction: Direction, size_bytes: int | None) -> None:
+    def _on_end(self, flow: ProfiledFlow, direction: Direction, size_bytes: int | None) -> None:
         if size_bytes is None:
             return
         self._learn(flow, direction, size_bytes)
@@ -341,7 +341,7 @@ class Profiler:
         size, base = running.size, running.base_bytes
         return [self._begin_transfer(flow, running.direction, size, base, running.basis)]
 
-    def _estimated(
+    def _estimate(
         self,
         flow: ProfiledFlow,
         direction: Direction,

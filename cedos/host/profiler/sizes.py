@@ -144,7 +144,9 @@ class SizeHistory:
         known = self._hosts.get((host, port))
         return len(known.sizes[direction]) if known else 0
 
-    def larger(self, host: str, port: int, direction: Direction, size_bytes: int) -> list[float]:
+    def sizes_above(
+        self, host: str, port: int, direction: Direction, size_bytes: int
+    ) -> list[float]:
         """Return the sizes that were larger than this."""
         known = self._hosts.get((host, port))
         return [size for size in known.sizes[direction] if size > size_bytes] if known else []
@@ -206,16 +208,16 @@ class SizeHistory:
             source = "history"
             fade = min(1.0, _FADES_AFTER / len(sizes))
             novelty = fade * _NOVELTY_WEIGHT / 2
-            weighted = _scaled(weighted, fade * _WIDER_WEIGHT)
+            weighted = _scale(weighted, fade * _WIDER_WEIGHT)
             weighted += zip(sizes, _WEIGHTS, strict=False)
             weighted.append((min(sizes) / _NOVELTY_FACTOR, novelty))
             weighted.append((max(sizes) * _NOVELTY_FACTOR, novelty))
         hints = [(float(size), _EVIDENCE_WEIGHT) for size in evidence]
         if hints:
-            weighted, source = _scaled(weighted, 1.0) + hints, "history"
+            weighted, source = _scale(weighted, 1.0) + hints, "history"
         return _interval(weighted, source)
 
-    def exceeded(
+    def estimate_above(
         self,
         host: str,
         port: int,
@@ -237,11 +239,11 @@ class SizeHistory:
             longer = [pair for pair in pairs if pair[0] > so_far_bytes]
             if longer:
                 longest = max(size for size, _ in longer)
-                weighted = _scaled(weighted, _WIDER_WEIGHT) + longer
+                weighted = _scale(weighted, _WIDER_WEIGHT) + longer
                 weighted.append((longest * _NOVELTY_FACTOR, _NOVELTY_WEIGHT / 2))
         known = [(float(size), _EVIDENCE_WEIGHT) for size in evidence if size > so_far_bytes]
         if known:
-            weighted = _scaled(weighted, 1.0) + known
+            weighted = _scale(weighted, 1.0) + known
         return _interval(weighted, "progress", at_least=so_far_bytes + 1)
 
     def _levels(
@@ -318,7 +320,7 @@ def _spread(points: Sequence[float]) -> _Weighted:
     return [(point, share) for point in points]
 
 
-def _scaled(weighted: _Weighted, total: float) -> _Weighted:
+def _scale(weighted: _Weighted, total: float) -> _Weighted:
     """Return the same distribution with weights that sum to `total`."""
     factor = total / sum([weight for _, weight in weighted])
     return [(size, weight * factor) for size, weight in weighted]
@@ -351,17 +353,17 @@ class EstimateBasis(NamedTuple):
 
     def estimate(self, history: SizeHistory, port: int, direction: Direction) -> SizeEstimate:
         if self.more_than:
-            return self.exceeded(history, port, direction, self.more_than)
+            return self.estimate_above(history, port, direction, self.more_than)
         host, *wider = self.hosts
         return history.estimate(
             host, port, direction, wider=wider, prior=self.prior, evidence=self.evidence
         )
 
-    def exceeded(
+    def estimate_above(
         self, history: SizeHistory, port: int, direction: Direction, so_far_bytes: int
     ) -> SizeEstimate:
         host, *wider = self.hosts
-        return history.exceeded(
+        return history.estimate_above(
             host,
             port,
             direction,

@@ -32,7 +32,7 @@ def read_records(data: bytes) -> ClientHello | None:
     """Read a hello in one or more TLS records, cut anywhere; None if it is not one."""
     if len(data) < _RECORD_HEADER_BYTES or data[0] != _HANDSHAKE or data[1] != 3:
         return None
-    return read_handshake(_joined(data))
+    return read_handshake(_join_records(data))
 
 
 def read_handshake(data: bytes) -> ClientHello | None:
@@ -62,7 +62,7 @@ def read_handshake(data: bytes) -> ClientHello | None:
     return ClientHello(name, ech, complete)
 
 
-def _joined(data: bytes) -> bytes:
+def _join_records(data: bytes) -> bytes:
     """Return the handshake bytes of all records."""
     parts, at = [], 0
     while at + _RECORD_HEADER_BYTES < len(data) and data[at] == _HANDSHAKE:

@@ -80,7 +80,7 @@ class Barring:
                 " a name of letters and digits would be right"
             )
 
-    async def settled(self) -> None:
+    async def take_down_unneeded(self) -> None:
         """Take down what an earlier daemon left of the second wall, where nothing is barred by now.
 
         Until then it stands: not all that is spent may be known.

@@ -128,7 +128,7 @@ def _host_default(
         best = next(_in_order(parts or whole, links), None)
         if best is None:
             continue
-        found, first = _named(best, links, ours), rule.preference < FIRST_PREFERENCE
+        found, first = _read_default(best, links, ours), rule.preference < FIRST_PREFERENCE
         if found is None and first:
             name = links[best.index].name if best.index in links else "?"
             found = HostDefault(
@@ -177,7 +177,7 @@ def _in_use(route: SeenRoute) -> bool:
     return int(prefix.network_address) >> (128 - length) == _IN_USE >> (3 - length)
 
 
-def _named(
+def _read_default(
     route: SeenRoute, links: Mapping[int, Link], ours: Collection[int]
 ) -> HostDefault | None:
     """Return the default by a route that is not over networks alone; None: it is over networks."""

@@ -66,7 +66,7 @@ class Journal:
             directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             self._directory = own_file.opened_folder(directory, part)
         except OSError as error:
-            raise _refused(self.path.parent, error) from error
+            raise _refusal_of(self.path.parent, error) from error
         inside = Path(f"/proc/self/fd/{self._directory}")
         self._itself, lock = inside / FILE_NAME, inside / LOCK_NAME
         try:
@@ -80,9 +80,9 @@ class Journal:
                 self._lock = own_file.open_own(lock)  # what is there can still be undone
         except OSError as error:
             os.close(self._directory)
-            raise _refused(self.path.with_name(LOCK_NAME), error) from error
+            raise _refusal_of(self.path.with_name(LOCK_NAME), error) from error
         try:
-            _locked(self._lock)
+            _lock(self._lock)
         except BlockingIOError:
             os.close(self._lock)
             os.close(self._directory)
@@ -123,7 +123,7 @@ class Journal:
             # Half a line must not swallow the next one: that begins on a line of its own.
             self._close_file()
             if error.errno not in _TAKES_NOTHING or not isinstance(record, NOT_NEEDED):
-                raise _refused(self.path, error) from error
+                raise _refusal_of(self.path, error) from error
         self._appended.append(record)
 
     def remove(self) -> None:
@@ -138,7 +138,7 @@ class Journal:
             self._itself.unlink(missing_ok=True)
             os.fsync(self._directory)
         except OSError as error:
-            raise _refused(self.path, error) from error
+            raise _refusal_of(self.path, error) from error
 
     def put_aside(self) -> Path | None:
         """Keep what could not be undone, and begin anew; return where it is kept, None: nowhere."""
@@ -150,7 +150,7 @@ class Journal:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _refused(self.path, error) from error
+            raise _refusal_of(self.path, error) from error
         return self.path.with_name(aside.name)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ class Journal:
             self._file = None
 
 
-def _locked(file: int) -> None:
+def _lock(file: int) -> None:
     """Lock the file; wait a moment, as a killed daemon's privileged part ends. BlockingIOError."""
     until_s = time.monotonic() + _ENDING_S
     while True:
@@ -194,7 +194,7 @@ def _locked(file: int) -> None:
             time.sleep(0.01)
 
 
-def _refused(path: Path, error: OSError) -> SteeringError | PrivilegeError:
+def _refusal_of(path: Path, error: OSError) -> SteeringError | PrivilegeError:
     if isinstance(error, PermissionError):
         return PrivilegeError(
             f"{path}: {error.strerror}; run as root, by the systemd unit, or with CEDOS_STATE_DIR"

@@ -121,7 +121,7 @@ def own_sources(interface: str) -> str:
     return f"net.ipv6.conf.{interface.translate(_BETWEEN)}.use_oif_addrs_only"
 
 
-def changed(key: str) -> ChangedSysctl | None:
+def find_changed_sysctl(key: str) -> ChangedSysctl | None:
     """Return what is known of a sysctl that cedos changes; None: it changes no such one."""
     if (found := _OWN_SOURCES.fullmatch(key)) is None:
         return CHANGED.get(key)
@@ -132,12 +132,12 @@ def changed(key: str) -> ChangedSysctl | None:
 
 def is_marked(key: str) -> bool:
     """Return whether our value of a sysctl tells by itself that it is ours."""
-    return (known := changed(key)) is not None and known.marked
+    return (known := find_changed_sysctl(key)) is not None and known.marked
 
 
 def valid(key: str, value: str) -> bool:
     """Return whether cedos changes this sysctl, and a host can have this value of it."""
-    known = changed(key)
+    known = find_changed_sysctl(key)
     return known is not None and known.valid(value)
 
 
@@ -157,7 +157,7 @@ class Place(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
-def here() -> Place | None:
+def current_place() -> Place | None:
     """Return the place of the calling thread; None: the kernel does not say."""
     try:
         return Place(_BOOT.read_text().strip(), netns_cookie())
@@ -284,7 +284,7 @@ def host_record(kernel: Sysctls) -> HostRecord:
     now = {key: kernel.read_sysctl(key) for key in CHANGED}
     return HostRecord(
         {key: value for key, value in now.items() if value is not None and valid(key, value)},
-        here(),
+        current_place(),
     )
 
 
@@ -339,7 +339,7 @@ def of_here(journal: JournalReading) -> tuple[JournalReading, list[Record]]:
 
     Records of an earlier boot are left out: nothing is left of their changes.
     """
-    now, place = here(), None
+    now, place = current_place(), None
     kept: list[Record] = []
     elsewhere: list[Record] = []
     for record in journal.records:
@@ -363,7 +363,7 @@ def read_records(data: bytes) -> JournalReading:
     damaged = False
     lines = data.split(b"\n")
     for number, line in enumerate(lines, 1):
-        body, whole = _checked(line)
+        body, whole = _check_sum(line)
         try:
             record = _DECODER.decode(body)
             if whole:
@@ -374,7 +374,7 @@ def read_records(data: bytes) -> JournalReading:
             if not line.startswith(b"{"):
                 damaged = True
                 continue
-            foreign.append(f"line {number} of the journal ({_shown(line)}): {_escaped(str(error))}")
+            foreign.append(f"line {number} of the journal ({_show(line)}): {_escape(str(error))}")
         except (ValueError, RecursionError):
             torn = number == len(lines) and line.isascii() and b"\0" not in line
             damaged = damaged or (bool(line) and not torn)
@@ -391,7 +391,7 @@ def journal_line(record: Record) -> bytes:
     return b"%b %08x\n" % (body, crc32(body))
 
 
-def _checked(line: bytes) -> tuple[bytes, bool]:
+def _check_sum(line: bytes) -> tuple[bytes, bool]:
     """Return a line without its sum, and whether the sum is right."""
     body, _, checksum = line.rpartition(b" ")
     if len(checksum) != _SUM_BYTES or not body.endswith(b"}"):
@@ -399,11 +399,11 @@ def _checked(line: bytes) -> tuple[bytes, bool]:
     return body, checksum == b"%08x" % crc32(body)
 
 
-def _shown(line: bytes) -> str:
-    text = _escaped(line[:_SHOWN].decode("utf-8", "replace"))
+def _show(line: bytes) -> str:
+    text = _escape(line[:_SHOWN].decode("utf-8", "replace"))
     return f"{text}..." if len(line) > _SHOWN else text
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Return a terminal does nothing by it."""
     return ascii(text)[1:-1][: 4 * _SHOWN]

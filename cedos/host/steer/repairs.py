@@ -118,7 +118,7 @@ class PacketFilter:
         """Repair nothing any more: all of it is about to be undone."""
         self._plan = FilterPlan()
 
-    async def repaired(self) -> bool:
+    async def repair(self) -> bool:
         """Put back what others took out; return whether there was something. Errors: OSError."""
         if not self._plan:
             return False
@@ -172,7 +172,7 @@ class HeldSysctls:
         """Give the sysctl back to the host."""
         self._held.pop(key, None)
 
-    def repaired(self) -> Sequence[str]:
+    def repair(self) -> Sequence[str]:
         """Put back what another program has set; return what cannot be held, in words."""
         problems = []
         now_s = self._clock()
@@ -260,7 +260,7 @@ class Repairs:
                 async with asyncio.timeout(rest_s):
                     await self._changed.wait()
             except TimeoutError:
-                self._problem("sysctls", "; ".join(self._sysctls.repaired()) or None)
+                self._problem("sysctls", "; ".join(self._sysctls.repair()) or None)
                 self._raise_wall()
                 self._also()
             if self._changed.is_set() or self._failing or not self._filter.told:
@@ -273,7 +273,7 @@ class Repairs:
 
     async def _repair(self) -> None:
         try:
-            repaired = await self._filter.repaired()
+            repaired = await self._filter.repair()
         except (OSError, HostError) as error:
             self._failing = True
             why = (error.strerror if isinstance(error, OSError) else None) or str(error)

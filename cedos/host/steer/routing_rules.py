@@ -91,12 +91,12 @@ def past_announced(
         lengths = sorted({subnet.prefixlen for _, subnet, _ in found}, reverse=True)[:_MOST_LENGTHS]
         for destination, subnet, network in found:
             if subnet.prefixlen in lengths:
-                rule = _past(destination, subnet, 2 * lengths.index(subnet.prefixlen) + 1)
+                rule = _exception_rule(destination, subnet, 2 * lengths.index(subnet.prefixlen) + 1)
                 rules.add(replace(rule, table=table_of(network), suppress_prefixlength=0))
         for destination in places:
             length = destination.prefix.prefixlen
             step = 2 * sum(each > length for each in lengths) + (not length)
-            rule = _past(destination, destination.prefix, step)
+            rule = _exception_rule(destination, destination.prefix, step)
             rules.add(replace(rule, goto=BEHIND_MAIN[version].preference))
         if places:
             rules.add(BEHIND_MAIN[version])
@@ -104,7 +104,7 @@ def past_announced(
     return frozenset(rules)
 
 
-def _past(destination: Destination, prefix: Prefix, step: int) -> Rule:
+def _exception_rule(destination: Destination, prefix: Prefix, step: int) -> Rule:
     """Return a rule about a part of a destination. A port counts more than any prefix."""
     if destination.port is None:
         step += 2 * _MOST_LENGTHS + 2
@@ -187,7 +187,7 @@ def parts_elsewhere(
     )
 
 
-def copied(
+def copy_specific_routes(
     networks: Collection[Network],
     main: Sequence[SeenRoute],
     versions: Collection[int],
@@ -302,7 +302,7 @@ class Routing:
         self.default = name
         self.others = dict(others or {})
         if self.foreign.defaults:
-            self._apply(self._planned())
+            self._apply(self._make_plan())
             return
         by_name = {network.name: network for network in self._networks}
         old = {rule for rule in self._installed.rules if rule.preference in _DEFAULTS}
@@ -328,7 +328,7 @@ class Routing:
                     self.destinations[destination] = name
             if self._main is None:
                 self._main = self._specific_routes()
-            self._apply(self._planned())
+            self._apply(self._make_plan())
 
     def set_mark(self, mark: int, name: str | None) -> None:
         """Lead new connections that carry a mark to a network; None: to the default again."""
@@ -337,7 +337,7 @@ class Routing:
                 self.marks.pop(mark, None)
             else:
                 self.marks[mark] = name
-            self._apply(self._planned())
+            self._apply(self._make_plan())
 
     def set_rescue(self, key: FlowKey, name: str | None) -> None:
         """Lead one flow to a network, ahead of all others of its address; None: as them again."""
@@ -376,7 +376,7 @@ class Routing:
             routes = self._kernel.routes()
         except TimeoutError:
             self.stale = True
-            self._apply(self._planned())
+            self._apply(self._make_plan())
             return False
         self.stale = False
         rules = self._kernel.rules()
@@ -401,7 +401,7 @@ class Routing:
         self.foreign = foreign
         self._main = self._specific_routes()
         self._installed = self._read(rules, routes)
-        self._apply(self._planned())
+        self._apply(self._make_plan())
         return news
 
     def _specific_routes(self) -> Sequence[SeenRoute] | None:
@@ -417,7 +417,7 @@ class Routing:
             self.stale = True
             return self._main
 
-    def _planned(self) -> RoutingPlan:
+    def _make_plan(self) -> RoutingPlan:
         left_alone = self.foreign.defaults
         planned = plan(
             self._networks,
@@ -440,7 +440,9 @@ class Routing:
             if each.ruled and each.prefix.version in steered
         }
         main = self._main or ()
-        copies = copied(self._networks, main, {each.prefix.version for each in ruled}, self._coming)
+        copies = copy_specific_routes(
+            self._networks, main, {each.prefix.version for each in ruled}, self._coming
+        )
         routes = {(route.table, route.destination): route for route in (*planned.routes, *copies)}
         rules = past_announced(ruled, self._networks)
         rules |= parts_elsewhere(self.foreign.overruled, self._networks, main)

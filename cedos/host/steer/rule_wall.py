@@ -72,7 +72,7 @@ class RuleWall:
     def apply(self) -> None:
         """Bring the kernel in line."""
         self._behind = True
-        wanted = self._wanted()
+        wanted = self._wanted_entries()
         refused = None
         for index in [*self._stands.keys() - wanted.keys(), *wanted]:
             try:
@@ -101,7 +101,7 @@ class RuleWall:
         if not wanted:
             del self._stands[index]
 
-    def _wanted(self) -> dict[int, dict[bytes, bool]]:
+    def _wanted_entries(self) -> dict[int, dict[bytes, bool]]:
         """Return by interface what is forbidden there, and what is an exception from that."""
         names: defaultdict[int, set[str]] = defaultdict(set)
         for network in self._networks:

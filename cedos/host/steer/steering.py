@@ -108,7 +108,9 @@ class Steering:
         self._closed = False
         self.planned: list[str] = []
         actual = kernel or LinuxKernel()
-        self._kernel: SteeringKernel = DryKernel(actual, self._planned) if dry_run else actual
+        self._kernel: SteeringKernel = (
+            DryKernel(actual, self._carry_out_plan) if dry_run else actual
+        )
         try:
             # A dry run has nothing to undo.
             self._journal: JournalKeeper | None = None
@@ -333,7 +335,7 @@ class Steering:
         """
         self._must_be_open()
         if network_name is not None:
-            self._up(network_name)
+            self._on_network_up(network_name)
         with refusals(f"make {network_name} the default"):
             self._routing.set_default(network_name, others)
 
@@ -484,12 +486,12 @@ class Steering:
         if self._closed:
             raise SteeringError("steering has been closed")
 
-    def _up(self, name: str) -> None:
+    def _on_network_up(self, name: str) -> None:
         network = self._networks.get(name)
         if network is None or not network.up:
             raise SteeringError(f"the network {name} is not {'up' if network else 'there'}")
 
-    def _planned(self, what: str) -> None:
+    def _carry_out_plan(self, what: str) -> None:
         self.planned.append(what)
         _log.info("would", do=what)
 
@@ -519,15 +521,15 @@ class Steering:
         if self._settling is None and not self._closed:
             loop = asyncio.get_running_loop()
             pause_s = max(_SETTLE_S, self._reads.pause_s)
-            self._settling = loop.call_later(pause_s, self._settled)
+            self._settling = loop.call_later(pause_s, self._settle)
 
-    def _settled(self) -> None:
+    def _settle(self) -> None:
         self._settling = None
         if self._closed or not self._networks:
             return
         self._unsettled = True
         try:
-            with self._reads.measured():
+            with self._reads.measure():
                 self._routing.reconcile()
             self._notes()
         except OSError as error:
@@ -541,7 +543,7 @@ class Steering:
         """Try again once a second what failed; put back what others took out at interfaces."""
         self._at_interfaces(self._rule_wall.repair)
         if self._unsettled and self._settling is None:
-            self._settled()
+            self._settle()
         elif self._routing.stale:
             self._routing_changed()
 

@@ -22,7 +22,7 @@ from cedos.host.steer.journal_records import (
     HostRecord,
     JournalReading,
     SysctlRecord,
-    changed,
+    find_changed_sysctl,
     of_here,
     own_sources,
 )
@@ -211,10 +211,10 @@ def _sysctl(
     kernel: SteeringKernel, key: str, journal: JournalReading, doubtful: bool, left: list[str]
 ) -> list[str]:
     """Put one sysctl back; add to `left` what cannot be known any more."""
-    now, known = kernel.read_sysctl(key), changed(key)
+    now, known = kernel.read_sysctl(key), find_changed_sysctl(key)
     if now is None or known is None:
         return []
-    before, given = _before(key, journal), _given(key, journal)
+    before, given = _value_before(key, journal), _given_addresses(key, journal)
     ours = now.split() in given
     doubtful = doubtful or known.marked
     if doubtful or not given:
@@ -237,7 +237,7 @@ def _sysctl(
     return []
 
 
-def _before(key: str, journal: JournalReading) -> str | None:
+def _value_before(key: str, journal: JournalReading) -> str | None:
     """Return what a sysctl was; None where the journal does not tell."""
     host = None
     for each in journal.records:
@@ -248,7 +248,7 @@ def _before(key: str, journal: JournalReading) -> str | None:
     return host
 
 
-def _given(key: str, journal: JournalReading) -> list[list[str]]:
+def _given_addresses(key: str, journal: JournalReading) -> list[list[str]]:
     return [
         each.after.split()
         for each in journal.records

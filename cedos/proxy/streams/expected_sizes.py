@@ -139,7 +139,7 @@ class ExpectedBursts:
         """Return the median of all bursts that became larger; inf: too few are known."""
         self._expected[way] = inf
         for name in self._names:
-            larger = self._history.larger(name, self._port, way, so_far)
+            larger = self._history.sizes_above(name, self._port, way, so_far)
             if len(larger) >= _LEAST_KNOWN:
                 self._expected[way] = median_low(larger)
                 break

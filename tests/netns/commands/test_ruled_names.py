@@ -117,7 +117,7 @@ class World:
             one.listen(16)
 
         def said(question):
-            return answer(question, *zone.get(dns.asked(question) or ("", 0), ()))
+            return answer(question, *zone.get(dns.read_question(question) or ("", 0), ()))
 
         def datagrams():
             with suppress(OSError):

@@ -101,11 +101,11 @@ usage = startup.usage(path, AsyncExitStack(), problems)
 assert "meanwhile" in usage.problem, usage.problem
 assert usage.counters["1/down"].value == 5
 usage.add("lte0", 5.0)
-assert usage.since(["lte0"], 0.0) == 1005.0
+assert usage.sum_since(["lte0"], 0.0) == 1005.0
 usage.write(1e9 + 5.0)
 usage.close()
 usage = startup.usage(path, AsyncExitStack(), problems)
-assert usage.since(["lte0"], 0.0) == 1005.0
+assert usage.sum_since(["lte0"], 0.0) == 1005.0
 usage.close()
 ballast.unlink()
 if not os.fork():

@@ -134,7 +134,7 @@ class Sockets:
     def follow_heard(self):
         assert self.driver.posted, "the controller heard it first"
 
-    def progressed(self, key, down, up):
+    def on_progress(self, key, down, up):
         return [on.SizeLearned(key, Direction.DOWN, size_of(2 * down, "progress"))]
 
 
@@ -211,7 +211,7 @@ class Wire:
         self.seen.append(packet)
         return [on.SizeLearned(packet.key, Direction.DOWN, size_of(5_000_000), **self._learned)]
 
-    def knows(self, key):
+    def has_seen(self, key):
         return False
 
 

@@ -93,8 +93,8 @@ async def test_pings_that_end_and_counters_are_events(monkeypatch):
     monkeypatch.setattr(observer._counters, "read", counters)
     following = asyncio.create_task(observer._follow_probes())
     await watched.rest()
-    observer.prober._finished("wlan0", 0.03, 1.0)
-    observer.prober._finished("lte0", None, 1.0)
+    observer.prober._on_finished("wlan0", 0.03, 1.0)
+    observer.prober._on_finished("lte0", None, 1.0)
     await watched.rest()
     await observer._read(WLAN)
     following.cancel()
@@ -166,17 +166,17 @@ async def test_a_network_that_never_answers_pings_is_not_pinged():
     liveness = watched.known.keeper.liveness("wlan0")
     for second in range(10):
         liveness.on_heard(on.Witness.NAME, float(second))
-        liveness.missed(on.Witness.PING, float(second), float(second))
+        liveness.on_missed(on.Witness.PING, float(second), float(second))
     assert watched.observer._ping_target(WLAN) is None
 
 
 async def test_the_prober_is_told_once_of_what_was_heard():
     """It pings no network that is known to live."""
     watched = Watched()
-    watched.known.heard(("wlan0"), on.Witness.TRANSFER, 10.0)
+    watched.known.on_answer(("wlan0"), on.Witness.TRANSFER, 10.0)
     watched.observer.follow_heard()
     assert watched.observer.prober.heard_at_s["wlan0"] == 10.0
-    watched.known.heard("wlan0", on.Witness.TRANSFER, 9.0)
+    watched.known.on_answer("wlan0", on.Witness.TRANSFER, 9.0)
     watched.observer.follow_heard()
     assert watched.observer.prober.heard_at_s["wlan0"] == 10.0
 

@@ -12,7 +12,7 @@ def test_the_pause_is_nine_times_a_costly_read(takes_s, pause_s):
     now_s, used_s = 100.0, 0.0
     reads = CostlyReads(clock=lambda: now_s, processor=lambda: used_s)
     assert reads.pause_s == 0.0
-    with reads.measured():
+    with reads.measure():
         used_s += takes_s
         now_s += takes_s
     assert reads.pause_s == pytest.approx(pause_s)

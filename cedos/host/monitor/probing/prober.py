@@ -46,7 +46,7 @@ class _Pings:
         self._finished = finished
         self._timers: dict[int, asyncio.TimerHandle] = {}
         self._sent_at_s: dict[int, float] = {}
-        self._pinger = open_pinger(network.interface, version, self._answered)
+        self._pinger = open_pinger(network.interface, version, self._on_answer)
 
     def ping(self, target: Address, timeout_s: float) -> None:
         now_s = time.monotonic()
@@ -59,7 +59,7 @@ class _Pings:
         loop = asyncio.get_running_loop()
         self._timers[sequence] = loop.call_later(timeout_s, self._overdue, sequence)
 
-    def _answered(self, sequence: int, rtt_s: float) -> None:
+    def _on_answer(self, sequence: int, rtt_s: float) -> None:
         # Earlier pings without an answer are lost. Report them now, before this answer: if they were
         # reported later, a network that has come back would look gone.
         sent_at_s = self._sent_at_s.pop(sequence)
@@ -189,7 +189,7 @@ class Prober:
             return True
         return False if network.resolvers and problem == dns_probe.NO_ANSWER else None
 
-    def _finished(self, network: str, rtt_s: float | None, asked_s: float) -> None:
+    def _on_finished(self, network: str, rtt_s: float | None, asked_s: float) -> None:
         now_s = time.monotonic()
         self._schedule.on_answer(network, rtt_s is not None)
         if rtt_s is not None:
@@ -205,7 +205,7 @@ class Prober:
             if pings is not None:
                 self._pings.pop(network.name).close()
             try:
-                pings = _Pings(network, target.version, self._open_pinger, self._finished)
+                pings = _Pings(network, target.version, self._open_pinger, self._on_finished)
             except PrivilegeError as error:
                 self.problem = str(error)
                 return

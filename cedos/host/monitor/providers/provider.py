@@ -88,15 +88,15 @@ class GuardedProvider:
             async with asyncio.timeout(self._timeout_s):
                 found = await self._provider.read(network, now_s)
         except TimeoutError:
-            self._once("hang", f"no answer within {self._timeout_s:g} s")
+            self._log_once("hang", f"no answer within {self._timeout_s:g} s")
             return {}
         except Exception as error:  # whatever it is, other providers and counters are read
-            self._once(type(error).__name__, f"{type(error).__name__}: {error}")
+            self._log_once(type(error).__name__, f"{type(error).__name__}: {error}")
             return {}
         good = {}
         for name, indicator in found.items():
             if why := implausible(name, indicator, now_s):
-                self._once(f"nonsense {name}", why)
+                self._log_once(f"nonsense {name}", why)
             else:
                 good[name] = indicator
         return good
@@ -105,7 +105,7 @@ class GuardedProvider:
         source = self._provider
         return source.access_point(network) if isinstance(source, AccessPointSource) else None
 
-    def _once(self, kind: str, sentence: str) -> None:
+    def _log_once(self, kind: str, sentence: str) -> None:
         if kind not in self._reported:
             self._reported.add(kind)
             self._report(f"{self._name}: {sentence} (reported once)")
@@ -115,7 +115,7 @@ class GuardedProvider:
             async with asyncio.timeout(self._timeout_s):
                 await self._provider.close()
         except Exception as error:  # a provider that cannot close must not keep the daemon up
-            self._once("close", f"while closing: {type(error).__name__}: {error}")
+            self._log_once("close", f"while closing: {type(error).__name__}: {error}")
 
 
 async def read_each(

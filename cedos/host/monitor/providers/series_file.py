@@ -74,7 +74,7 @@ class SeriesFile:
         """Return the column, or NaN for every second where the file has none of that name."""
         return self.columns.get(name, (math.nan,) * self.seconds)
 
-    def known(self, name: str) -> tuple[float, ...]:
+    def known_values(self, name: str) -> tuple[float, ...]:
         return tuple(value for value in self.column(name) if not math.isnan(value))
 
     def row(self, second: int) -> dict[str, float]:

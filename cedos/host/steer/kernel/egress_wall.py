@@ -248,7 +248,7 @@ class EgressWall:
         """
         put_up, refused = [], None
         with self._turn:
-            for link in self._there(names):
+            for link in self._existing_links(names):
                 try:
                     put_up.append(self._put_up(link))
                 except (OSError, HostError) as error:
@@ -264,7 +264,7 @@ class EgressWall:
         """
         with self._turn:
             there = self._qdiscs()
-            kept = {link.index for link in self._there(but)}
+            kept = {link.index for link in self._existing_links(but)}
             taken_down = False
             for index, kind in there.items():
                 stays = {_PRIORITY: index in kept, _OF_RULES: index in self._rules}
@@ -281,7 +281,7 @@ class EgressWall:
         self._rules.clear()
         self._requester.close()
 
-    def _there(self, names: Collection[str]) -> list[Link]:
+    def _existing_links(self, names: Collection[str]) -> list[Link]:
         # (All at once: each question of its own may have to wait for a change of any interface.)
         answers = self._requester.dump(rtnetlink.RTM_GETLINK, rtnetlink.links_request())
         found = filter(None, map(rtnetlink.parse_link, answers))
@@ -289,7 +289,7 @@ class EgressWall:
 
     def _put_up(self, link: Link) -> bool:
         try:
-            added = self._added(link)
+            added = self._add(link)
             if not added and self._addresses.get(link.index) != link.hardware_address:
                 # It was put up for another address, or by a daemon that is no more.
                 self._requester.ask(*self._filter(link), NLM_F_ACK | NLM_F_CREATE)
@@ -339,7 +339,7 @@ class EgressWall:
                 )
             )
 
-    def _added(self, link: Link) -> bool:
+    def _add(self, link: Link) -> bool:
         if self._stands(link.index, _PRIORITY):
             return False
         new = NLM_F_CREATE | NLM_F_EXCL

@@ -111,7 +111,7 @@ class FirstTimeouts:
         self._table = BpfMap(_ADDRESS_BYTES, _VALUE.size, _ENTRIES)
         self._link = -1
         try:
-            self._link = _attached(cgroup, self._table.file)
+            self._link = _attach(cgroup, self._table.file)
         except BaseException:
             self._table.close()
             raise
@@ -147,13 +147,13 @@ def try_out() -> None:
     """Load the program without attaching it; errors as for `FirstTimeouts`."""
     table = BpfMap(_ADDRESS_BYTES, _VALUE.size, 1)
     try:
-        os.close(_loaded(table.file))
+        os.close(_load(table.file))
     finally:
         table.close()
 
 
-def _attached(cgroup: Path, table: int) -> int:
-    program = _loaded(table)
+def _attach(cgroup: Path, table: int) -> int:
+    program = _load(table)
     try:
         folder = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -164,7 +164,7 @@ def _attached(cgroup: Path, table: int) -> int:
         os.close(program)
 
 
-def _loaded(table: int) -> int:
+def _load(table: int) -> int:
     program = timeout_program(netns_cookie(), table)
     return bpf.load(program, ProgramType.SOCK_OPS, AttachType.SOCK_OPS, "cedos_first")
 

@@ -76,7 +76,7 @@ def remove_counter(slot: int) -> None:
     iptables.drop_chain("filter", _counter(slot))
 
 
-def carried() -> dict[int, Counted]:
+def read_carried() -> dict[int, Counted]:
     """Return by slot what the kernel has forwarded: IP, both directions. Errors: OSError."""
     counted = iptables.counters("filter", f"{PREFIX}R")
     return {int(name.removeprefix(f"{PREFIX}R")): rules[-1] for name, rules in counted.items()}
@@ -121,9 +121,9 @@ def _counter(slot: int) -> str:
 def _chains(
     requestors: Collection[tuple[int, ForwardedRequestor]], links: ForwardingLinks
 ) -> list[Chain]:
-    shared, uplink = (_escaped(name) for name in (links.shared, links.uplink))
+    shared, uplink = (_escape(name) for name in (links.shared, links.uplink))
 
-    def forwarded() -> Iterator[str]:
+    def forward_rules() -> Iterator[str]:
         for slot, each in requestors:
             gateway = f"{each.gateway} -p tcp"
             hardware = each.hardware_address.hex(":")
@@ -151,12 +151,12 @@ def _chains(
         for _, each in requestors
     )
     return [
-        Chain("filter", f"{PREFIX}FWD", "FORWARD", tuple(forwarded())),
+        Chain("filter", f"{PREFIX}FWD", "FORWARD", tuple(forward_rules())),
         Chain("filter", f"{PREFIX}IN", "INPUT", own),
         Chain("nat", f"{PREFIX}NAT", "POSTROUTING", hidden),
     ]
 
 
-def _escaped(name: str) -> str:
+def _escape(name: str) -> str:
     # Braces are nothing special in a name.
     return name.replace("{", "{{").replace("}", "}}")

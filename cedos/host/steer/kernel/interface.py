@@ -8,7 +8,7 @@ from typing import Protocol
 
 from cedos.errors import CedosError, PrivilegeError, SteeringError
 from cedos.host.steer.journal_records import FILTER, ROUTING
-from cedos.host.steer.kernel.rescue import RescueKernel, privileged
+from cedos.host.steer.kernel.rescue import RescueKernel, mark_privileged
 from cedos.kernel.mptcp import MptcpEvent, PathManagerCommand
 from cedos.kernel.policy_routing import Route, Rule, SeenRoute, SeenRule
 from cedos.kernel.rtnetlink import Link
@@ -47,11 +47,11 @@ class SteeringKernel(Protocol):
     def rules(self) -> Sequence[SeenRule]:
         """Return all policy rules of both IP versions, in the order in which the kernel asks them."""
 
-    @privileged(ROUTING)
+    @mark_privileged(ROUTING)
     def add_rules(self, rules: Sequence[Rule]) -> None:
         """Add rules in this order; one with an equal preference is asked after those there."""
 
-    @privileged()
+    @mark_privileged()
     def delete_rules(self, rules: Sequence[Rule]) -> None:
         """Delete rules of ours in this order."""
 
@@ -69,11 +69,11 @@ class SteeringKernel(Protocol):
         From now on a change of those that programs make is a change of routing for `watch`.
         """
 
-    @privileged(ROUTING)
+    @mark_privileged(ROUTING)
     def add_routes(self, routes: Sequence[Route]) -> None:
         """Add routes, replacing those to the same destination in the same table."""
 
-    @privileged()
+    @mark_privileged()
     def delete_routes(self, routes: Sequence[Route]) -> None: ...
 
     def links(self) -> Sequence[Link]: ...
@@ -84,62 +84,62 @@ class SteeringKernel(Protocol):
     def read_sysctl(self, key: str) -> str | None:
         """Return a sysctl's value without its line's end; None where this kernel does not have it."""
 
-    @privileged()
+    @mark_privileged()
     def write_sysctl(self, key: str, value: str) -> None: ...
 
-    @privileged()
+    @mark_privileged()
     def steer(self, commands: Sequence[PathManagerCommand]) -> list[OSError | None]:
         """Carry out path-manager commands in order; what became of each."""
 
-    @privileged()
+    @mark_privileged()
     def ours_to_steer(self, token: int) -> bool:
         """Return whether a living connection was made under the userspace path manager."""
 
     def sockets(self) -> Sequence[TcpSocket]:
         """Return all TCP sockets that listen or are connected."""
 
-    @privileged()
+    @mark_privileged()
     def close_silent(self, key: FlowKey) -> bool:
         """Close a plain TCP connection on which nothing has come for a second; return whether it was.
 
         Its program reads ECONNABORTED.
         """
 
-    @privileged(FILTER, slow=True)
+    @mark_privileged(FILTER, slow=True)
     def track_flows(self) -> None:
         """Put our packet filter in: it makes the kernel track flows."""
 
-    @privileged(FILTER, slow=True)
+    @mark_privileged(FILTER, slow=True)
     def bar(self, interfaces: Sequence[str]) -> None:
         """Have the packet filter bar these interfaces for programs, and no others."""
 
-    @privileged(FILTER, slow=True)
+    @mark_privileged(FILTER, slow=True)
     def hold_answers(self, on: bool) -> None:
         """Let answers to look-ups wait in our queue, or pass. OSError: iptables cannot."""
 
-    @privileged(FILTER, slow=True)
+    @mark_privileged(FILTER, slow=True)
     def repair_filter(self, plan: FilterPlan) -> bool:
         """Put back what of that is not in the packet filter; return whether there was something."""
 
-    @privileged(FILTER)
+    @mark_privileged(FILTER)
     def raise_wall(self, interfaces: Sequence[str]) -> bool:
         """Put back what is missing of the second wall at these; return whether something was.
 
         It takes less than a millisecond. HostError: this kernel cannot have one.
         """
 
-    @privileged(FILTER)
+    @mark_privileged(FILTER)
     def forbid(self, index: int, changes: Sequence[tuple[bytes, bool | None]]) -> None:
         """Say of elements (`rule_filter`) whether programs may begin nothing there over an interface.
 
         None: forget one. HostError: this kernel cannot hold programs back there.
         """
 
-    @privileged(FILTER)
+    @mark_privileged(FILTER)
     def put_back_rules(self) -> bool:
         """Put back what others took out of that; return whether there was something."""
 
-    @privileged(slow=True)
+    @mark_privileged(slow=True)
     def remove_wall(self, but: Sequence[str]) -> bool:
         """Take the second wall away wherever it stands but at these; return whether there was one.
 
@@ -155,10 +155,10 @@ class SteeringKernel(Protocol):
     def filter_is_told(self) -> bool:
         """Return whether the packet filter is of the kind whose changes are told (`watch_filter`)."""
 
-    @privileged(slow=True)
+    @mark_privileged(slow=True)
     def has_filter(self) -> bool: ...
 
-    @privileged(slow=True)
+    @mark_privileged(slow=True)
     def remove_filter(self) -> bool:
         """Remove our packet filter; return whether there was one."""
 

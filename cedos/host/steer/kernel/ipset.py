@@ -37,7 +37,7 @@ _SPOKEN: Final = 6
 def create(requester: Requester, version: int) -> None:
     """Make the set of an IP version; one that is there stays as it is. Errors: OSError."""
     payload = (
-        _named(version)
+        _set_name(version)
         + attribute(_TYPENAME, _TYPE)
         + attribute(_REVISION, bytes([_TYPE_REVISION]))
         + attribute(_FAMILY, bytes([FAMILIES[version]]))
@@ -49,7 +49,7 @@ def create(requester: Requester, version: int) -> None:
 def destroy(requester: Requester, version: int) -> bool:
     """Remove a set with all that is in it; return whether it was there. Errors: OSError (in use)."""
     try:
-        requester.ask(_SUBSYSTEM | _DESTROY, _named(version))
+        requester.ask(_SUBSYSTEM | _DESTROY, _set_name(version))
     except FileNotFoundError:
         return False
     return True
@@ -58,13 +58,13 @@ def destroy(requester: Requester, version: int) -> bool:
 def exists(requester: Requester, version: int) -> bool:
     """Return whether a set is there; False also where the kernel has no sets."""
     try:
-        requester.ask(_SUBSYSTEM | _HEADER, _named(version))
+        requester.ask(_SUBSYSTEM | _HEADER, _set_name(version))
     except OSError:
         return False
     return True
 
 
-def supported(requester: Requester) -> bool:
+def is_supported(requester: Requester) -> bool:
     """Return whether the kernel has such sets. Errors: OSError (not allowed to ask)."""
     payload = (
         netfilter_head(4)
@@ -95,7 +95,7 @@ def delete(requester: Requester, key: FlowKey) -> None:
             raise
 
 
-def _named(version: int) -> bytes:
+def _set_name(version: int) -> bytes:
     return (
         netfilter_head(version)
         + attribute(_PROTOCOL, bytes([_SPOKEN]))
@@ -110,7 +110,7 @@ def _element(key: FlowKey) -> bytes:
         + attribute(_PROTO, bytes([socket.IPPROTO_TCP]))
         + build_nested(_IP2, _address(key.remote))
     )
-    return _named(key.local.version) + build_nested(_DATA, inside)
+    return _set_name(key.local.version) + build_nested(_DATA, inside)
 
 
 def _address(address: Address) -> bytes:

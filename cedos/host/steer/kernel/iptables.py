@@ -98,14 +98,16 @@ def put_in(
     `{set}` in a rule stands for the IP version's name in `names`; `prefix` begins the names of all
     chains of the caller. OSError without iptables, or with its own words.
     """
-    for version, saved in _saved().items():
+    for version, saved in _read_saved().items():
         _put(chains, saved, (names or {}).get(version), prefix)
 
 
 def put_back(chains: Sequence[Chain]) -> bool:
     """Put in again where something has gone, by IP version; return whether any was."""
     gone = [
-        saved for version, saved in _saved().items() if not _stand(version, chains, saved, PREFIX)
+        saved
+        for version, saved in _read_saved().items()
+        if not _stand(version, chains, saved, PREFIX)
     ]
     for saved in gone:
         _put(chains, saved, None)
@@ -117,7 +119,7 @@ def stand(chains: Sequence[Chain], prefix: str = PREFIX) -> bool:
 
     What a rule says is not looked at: the kernel shows it in other words. OSError without iptables.
     """
-    return all(_stand(version, chains, saved, prefix) for version, saved in _saved().items())
+    return all(_stand(version, chains, saved, prefix) for version, saved in _read_saved().items())
 
 
 class _Saved:
@@ -138,11 +140,11 @@ class _Saved:
     def table(self, name: str) -> list[str]:
         return self._tables.get(name, []) if self._readable else _table(self.program, name)
 
-    def has(self, name: str) -> bool:
+    def has_chain(self, name: str) -> bool:
         return not self._readable or name in self._tables
 
 
-def _saved() -> dict[int, _Saved]:
+def _read_saved() -> dict[int, _Saved]:
     """Read both IP versions side by side: a wall that is to come back is in a hurry.
 
     (What changes something goes one after the other: on nf_tables the one would interrupt the other.)
@@ -162,7 +164,7 @@ def _put(
         there = saved.table(table)
         mine = [chain for chain in chains if chain.table == table]
         lines = [f":{chain.name} - [0:0]" for chain in mine]
-        if not _ours(there, prefix) and not saved.has(table):
+        if not _own_rules(there, prefix) and not saved.has_chain(table):
             lines.append(f":{prefix}{_NEW_TABLE} - [0:0]")
         for chain in mine:
             lines += [f"-A {chain.name} {rule.format(set=set_name)}" for rule in chain.rules]
@@ -185,7 +187,7 @@ def _stand(version: int, chains: Sequence[Chain], saved: _Saved, prefix: str) ->
     there = {
         table: Counter(
             " ".join(line.split(None, 2)[:2]) if line.startswith(f"-A {prefix}") else line
-            for line in _ours(saved.table(table), prefix)
+            for line in _own_rules(saved.table(table), prefix)
         )
         for table in {chain.table for chain in chains}
     }
@@ -211,7 +213,7 @@ def _is_on_nf_tables(program: str) -> bool:
 def present(*tables: str, prefix: str = PREFIX) -> bool:
     """Return whether something of ours is in tables (in `_TABLES`); False too if that is unknown."""
     return any(
-        _ours(_table(program, table), prefix)
+        _own_rules(_table(program, table), prefix)
         for program in programs().values()
         for table in tables or _TABLES
     )
@@ -261,7 +263,7 @@ _COUNTED: Final = re.compile(r"\[(?P<packets>\d+):(?P<bytes>\d+)\] -A (?P<chain>
 
 def _remove(program: str, table: str, prefix: str) -> bool:
     stands = _table(program, table)
-    ours = _ours(stands, prefix)
+    ours = _own_rules(stands, prefix)
     if not ours:
         return False
     if f":{prefix}{_NEW_TABLE} -" in ours and set(stands) - set(ours) <= _EMPTY:
@@ -298,7 +300,7 @@ def _table(program: str, table: str) -> list[str]:
     return [line.partition(" [")[0] for line in lines if line.startswith((":", "-"))]
 
 
-def _ours(stands: Iterable[str], prefix: str = PREFIX) -> list[str]:
+def _own_rules(stands: Iterable[str], prefix: str = PREFIX) -> list[str]:
     """Return our chains, their rules, and the jumps to them."""
     return [
         line

@@ -268,18 +268,18 @@ class LinuxKernel(RoutingTables):
         return repaired
 
     def watch_filter(self, on_change: Callable[[], None]) -> None:
-        def told(data: bytes) -> None:
+        def on_told(data: bytes) -> None:
             if any(map(takes_from_ours, messages(data))):
                 on_change()
 
-        def controlled(data: bytes) -> None:
+        def on_controlled(data: bytes) -> None:
             if any(map(egress_wall.takes_out, messages(data))):
                 on_change()
 
         group = egress_wall.GROUP_TRAFFIC_CONTROL
         self._listeners += [
-            NetlinkListener(NETLINK_ROUTE, [group], controlled, on_change),
-            NetlinkListener(NETLINK_NETFILTER, [GROUP], told, on_change),
+            NetlinkListener(NETLINK_ROUTE, [group], on_controlled, on_change),
+            NetlinkListener(NETLINK_NETFILTER, [GROUP], on_told, on_change),
         ]
 
     def filter_is_told(self) -> bool:

@@ -27,18 +27,20 @@ class Privileged:
     slow: bool
 
 
-def privileged(needs: Record | None = None, *, slow: bool = False) -> Callable[[Method], Method]:
+def mark_privileged(
+    needs: Record | None = None, *, slow: bool = False
+) -> Callable[[Method], Method]:
     """Mark an operation as privileged.
 
     The daemon's proxy and its counterpart are made of these marks (`cedos.host.privileged`). An
     argument that an attacker could choose has a check of its own there.
     """
 
-    def marked(method: Method) -> Method:
+    def mark(method: Method) -> Method:
         method.__dict__["privileged"] = Privileged(needs, slow)
         return method
 
-    return marked
+    return mark
 
 
 def operations(interface: type) -> Iterator[tuple[Callable[..., Any], Privileged]]:
@@ -51,33 +53,33 @@ def operations(interface: type) -> Iterator[tuple[Callable[..., Any], Privileged
 class RescueKernel(Protocol):
     """An interface whose methods act at once; refusals are OSError with the kernel's own words."""
 
-    @privileged(RESCUE, slow=True)
+    @mark_privileged(RESCUE, slow=True)
     def prepare(self) -> None:
         """Put in what translates and refuses; it concerns no flow until one is `adopt`ed.
 
         A second time repairs what others took out.
         """
 
-    @privileged(slow=True)
+    @mark_privileged(slow=True)
     def stands(self) -> bool:
         """Return whether the packet filter does all of that; whether a set has gone, its chains tell."""
 
-    @privileged(slow=True)
+    @mark_privileged(slow=True)
     def prepared(self) -> bool:
         """Return whether something of that is there."""
 
-    @privileged(slow=True)
+    @mark_privileged(slow=True)
     def remove(self) -> bool:
         """Take all of it out, also what a dead process left; return whether there was something."""
 
-    @privileged()
+    @mark_privileged()
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
         """Return the flow's socket while it waits for its first answer; None: no longer, or not ours.
 
         A socket that its program has bound to an interface does not show: it is not to be moved.
         """
 
-    @privileged(RESCUE)
+    @mark_privileged(RESCUE)
     def adopt(self, key: FlowKey) -> None:
         """Refuse what still comes to the socket's own address, and have the flow translated.
 
@@ -85,23 +87,23 @@ class RescueKernel(Protocol):
         forgotten it (`forget`).
         """
 
-    @privileged()
+    @mark_privileged()
     def release(self, key: FlowKey) -> None:
         """Take `adopt` back; a translation that is in use stays until the flow ends."""
 
-    @privileged()
+    @mark_privileged()
     def forget(self, key: FlowKey) -> None:
         """Make connection tracking forget the flow; one that is not known is fine."""
 
-    @privileged()
+    @mark_privileged()
     def repeat_early(self) -> None:
         """Let `set_first_timeouts` work. PermissionError without CAP_BPF; OSError, HostError."""
 
-    @privileged()
+    @mark_privileged()
     def set_first_timeouts(self, timeouts_s: Mapping[Address, float]) -> None:
         """Replace the time-outs of first packets, by local address; all others have the kernel's."""
 
-    @privileged()
+    @mark_privileged()
     def repeat_as_usual(self) -> None:
         """Take `repeat_early` back."""
 

@@ -84,7 +84,7 @@ def rule_request(rule: Rule, mark: int = PROTOCOL) -> bytes:
         "FRA_GOTO": rule.goto,
     }
     action = FR_ACT_UNREACHABLE if rule.table is None else FR_ACT_TO_TBL
-    return _packed(
+    return _pack(
         fibmsg(),
         attributes,
         family=FAMILIES[rule.version],
@@ -98,7 +98,7 @@ def rule_request(rule: Rule, mark: int = PROTOCOL) -> bytes:
 
 def rules_request(version: int) -> bytes:
     """Ask (a dump) for all rules of an IP version."""
-    return _packed(fibmsg(), {}, family=FAMILIES[version])
+    return _pack(fibmsg(), {}, family=FAMILIES[version])
 
 
 def parse_rule(answer: NetlinkMessage, mark: int = PROTOCOL) -> SeenRule | None:
@@ -144,8 +144,8 @@ def parse_rule(answer: NetlinkMessage, mark: int = PROTOCOL) -> SeenRule | None:
         local=iif == "lo",
         arrival=None if iif in ("", "lo") else iif,
         protocol=_PROTOCOL_NAMES.get(found.get("FRA_IP_PROTO", 0)),
-        port=_first(found.get("FRA_DPORT_RANGE")),
-        source_port=_first(found.get("FRA_SPORT_RANGE")),
+        port=_first_port(found.get("FRA_DPORT_RANGE")),
+        source_port=_first_port(found.get("FRA_SPORT_RANGE")),
         mark=found.get("FRA_FWMARK"),
         suppress_prefixlength=suppress if suppresses else None,
         goto=found.get("FRA_GOTO"),
@@ -169,7 +169,7 @@ def route_request(route: Route, mark: int = PROTOCOL) -> bytes:
         attributes["RTA_VIA"] = {"family": FAMILIES[gateway.version], "addr": str(gateway)}
     message = _RouteMessage()
     on_link = route.index and gateway is None and destination.version == 4
-    return _packed(
+    return _pack(
         message,
         attributes,
         (("RTA_METRICS", route.metrics, NLA_F_NESTED),) if route.metrics else (),
@@ -182,7 +182,7 @@ def route_request(route: Route, mark: int = PROTOCOL) -> bytes:
     )
 
 
-def _packed(
+def _pack(
     message: Any, attributes: dict[str, Any], more: tuple[Any, ...] = (), **fields: int
 ) -> bytes:
     """Return the bytes behind the header."""
@@ -197,7 +197,7 @@ def _range(port: int | None) -> str | None:
     return None if port is None else f"{port}:{port}"
 
 
-def _first(ports: str | None) -> int | None:
+def _first_port(ports: str | None) -> int | None:
     with suppress(ValueError):
         return int(ports.partition(":")[0]) if ports else None
     return None

@@ -104,7 +104,7 @@ class PathManager:
         # Spare subflows come a moment later, so that short connections have none.
         if state.unsteerable is None and state.home is not None:
             for name in self._networks:
-                if name != state.home and self._wanted(state, name):
+                if name != state.home and self._is_wanted(state, name):
                     state.joins[name] = Join(now_s + _SPARE_AFTER_S, 0, False)
         step.events.append(ConnectionOpened(self._show(state), state.initial))
         return step
@@ -121,7 +121,7 @@ class PathManager:
         """
         step = PathManagerStep()
         for token in [token for token in self._states if token not in by_token]:
-            self._closed(token, step)
+            self._on_closed(token, step)
         for token, subflows in by_token.items():
             if token in self._states or not subflows:
                 continue
@@ -141,9 +141,9 @@ class PathManager:
         if state is None:
             return step
         if event.kind is MptcpEventKind.CLOSED:
-            self._closed(event.token, step)
+            self._on_closed(event.token, step)
         elif event.key is not None and event.kind is MptcpEventKind.SUBFLOW_UP:
-            self._up(state, event.key, step)
+            self._on_up(state, event.key, step)
         elif event.key is not None and event.kind is MptcpEventKind.SUBFLOW_DOWN:
             self._down(state, event.key, step, now_s)
         return step
@@ -179,7 +179,7 @@ class PathManager:
             return step
         for state in self._states.values():
             # A join that the kernel was asked for comes up anyway; the others are dropped.
-            for name in [n for n in state.joins if not self._wanted(state, n)]:
+            for name in [n for n in state.joins if not self._is_wanted(state, n)]:
                 if not state.joins[name].asked:
                     del state.joins[name]
             self._join_all(state, step, now_s)
@@ -195,7 +195,7 @@ class PathManager:
             outstanding.pop(0)
         name = self._names.get(command.local)
         if name is not None and (join := state.joins.get(name)) is not None:
-            state.joins[name] = _later(join.tries, now_s)
+            state.joins[name] = _join_later(join.tries, now_s)
 
     def due(self, now_s: float) -> PathManagerStep:
         """Ask again for the subflows that have not come up."""
@@ -271,8 +271,8 @@ class PathManager:
             step.commands.append(DestroySubflow(token, subflow.key))
             del state.subflows[subflow.key]
             step.events.append(SubflowDown(self._show(state), subflow.key))
-        if self._wanted(state, network):
-            state.joins.setdefault(network, _later(0, now_s))
+        if self._is_wanted(state, network):
+            state.joins.setdefault(network, _join_later(0, now_s))
         return step
 
     def flags(self, token: int) -> list[PathManagerCommand]:
@@ -294,7 +294,7 @@ class PathManager:
         view = self.connections[state.token] = state.view()
         return view
 
-    def _closed(self, token: int, step: PathManagerStep) -> None:
+    def _on_closed(self, token: int, step: PathManagerStep) -> None:
         initial = self._states.pop(token).initial
         step.events.append(ConnectionClosed(self.connections.pop(token), initial))
 
@@ -318,7 +318,7 @@ class PathManager:
                     state.subflows[key] = MptcpSubflow(key, subflow.network, backup)
         return commands
 
-    def _up(self, state: ConnectionState, key: FlowKey, step: PathManagerStep) -> None:
+    def _on_up(self, state: ConnectionState, key: FlowKey, step: PathManagerStep) -> None:
         name = self._carrier(key)
         asked = state.joins.pop(name, None) if name is not None else None
         # (Of two requests for one network both may come up; the second one is no stranger's.)
@@ -352,8 +352,8 @@ class PathManager:
             return
         # Its network is still up: try again later, and at once if it was the last subflow.
         if subflow.network in self._networks and state.unsteerable is None:
-            if self._wanted(state, subflow.network):
-                state.joins.setdefault(subflow.network, _later(0, now_s))
+            if self._is_wanted(state, subflow.network):
+                state.joins.setdefault(subflow.network, _join_later(0, now_s))
             if not state.subflows:
                 self._join_all(state, step, now_s)
         step.events.append(SubflowDown(self._show(state), subflow.key))
@@ -384,11 +384,11 @@ class PathManager:
             return
         present = {self._carrier(key) for key in state.subflows}
         for name in self._networks:
-            needed = present <= {None} or self._wanted(state, name)
+            needed = present <= {None} or self._is_wanted(state, name)
             if needed and name not in present and name not in state.joins:
                 self._join(state, name, step, now_s, 0)
 
-    def _wanted(self, state: ConnectionState, name: str) -> bool:
+    def _is_wanted(self, state: ConnectionState, name: str) -> bool:
         """Return whether there is to be a subflow over a network, active or as a spare."""
         return name not in self._without_spares or not state.wants_backup(name)
 
@@ -441,5 +441,5 @@ class PathManager:
         return self._ids[local]
 
 
-def _later(tries: int, now_s: float) -> Join:
+def _join_later(tries: int, now_s: float) -> Join:
     return Join(now_s + min(_FIRST_RETRY_S * 4 ** min(tries, 5), _LAST_RETRY_S), tries, False)

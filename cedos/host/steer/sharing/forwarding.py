@@ -7,7 +7,7 @@ from typing import Final
 
 from cedos.errors import HostError, SteeringError
 from cedos.host.steer.journal import JournalKeeper
-from cedos.host.steer.journal_records import SHARING, InterfaceForwardingRecord, here
+from cedos.host.steer.journal_records import SHARING, InterfaceForwardingRecord, current_place
 from cedos.host.steer.kernel import forwarding_filter
 from cedos.host.steer.kernel.forwarding_filter import ForwardedRequestor, ForwardingLinks
 from cedos.host.steer.kernel.iptables import Counted
@@ -74,7 +74,7 @@ class Forwarding:
         forwarding_filter.put_in((), self._links)
         kernel.add_rules(self._closing)
         for index, name in closed.items():
-            self._journal.append(InterfaceForwardingRecord(name, index, here()))
+            self._journal.append(InterfaceForwardingRecord(name, index, current_place()))
             kernel.forward(name, True)
 
     def hardware_address(self, requestor: Address) -> bytes | None:
@@ -144,14 +144,14 @@ class Forwarding:
 
         The count of what was forwarded may have gone with it: nothing is put back.
         """
-        if why := self._changed():
+        if why := self._describe_change():
             for index in self._links.closed:
                 with suppress(OSError):  # what is left is told once all is undone
                     if name := self._kernel.forwarding_name(index):
                         self._kernel.forward(name, False)
             raise SteeringError(f"another program has changed {why}: nothing is forwarded any more")
 
-    def _changed(self) -> str:
+    def _describe_change(self) -> str:
         for index, name in self._names.items():
             if interface_name(index) != name:
                 return f"the interface {name}"
@@ -165,9 +165,9 @@ class Forwarding:
                 return ""
         return "the packet filter (iptables)"
 
-    def carried(self) -> Mapping[IPv4Address, Counted]:
+    def read_carried(self) -> Mapping[IPv4Address, Counted]:
         """Return what the kernel forwarded for each requestor: IP, both directions."""
-        counted = forwarding_filter.carried()
+        counted = forwarding_filter.read_carried()
         return {each.address: counted.get(slot, NOTHING) for slot, each in self._requestors.items()}
 
     def _neighbour(self, requestor: ForwardedRequestor) -> Neighbour:

@@ -142,7 +142,7 @@ async def test_a_wall_that_comes_and_goes_does_not_fill_the_journal(host, steeri
 
 def test_a_later_namespace_is_another_place():
     """The kernel gives the inode of a namespace that ended to the next one."""
-    code = "from cedos.host.steer.journal_records import here; print(here())"
+    code = "from cedos.host.steer.journal_records import current_place; print(current_place())"
     asked = ["unshare", "--net", sys.executable, "-c", code]
     places = {subprocess.check_output(asked, text=True) for _ in range(3)}
     assert len(places) == 3
@@ -158,7 +158,7 @@ def test_a_restarted_host_has_nothing_of_an_earlier_daemon(host, monkeypatch):
     journal.write_bytes(kept)
     host.client.sysctl("net.netfilter.nf_conntrack_acct", 1)
     place = journal_records.Place("another start", 4026531840)
-    monkeypatch.setattr(journal_records, "here", lambda: place)
+    monkeypatch.setattr(journal_records, "current_place", lambda: place)
     with host.client.entered():
         assert restore(host.directory) == Undone()
     assert host.client.sysctl("net.netfilter.nf_conntrack_acct") == "1"

@@ -267,7 +267,7 @@ class Walk:
         await self.count()
         self.budgets.tick()
         await self.executor.settle()
-        await self.steering.barring.settled()
+        await self.steering.barring.take_down_unneeded()
         self.settled()
 
     def watch(self, requester, name):

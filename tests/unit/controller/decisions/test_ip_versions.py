@@ -81,7 +81,7 @@ def test_a_connection_moves_only_over_networks_of_its_version(script):
         )
         assert flow.strategy is not None
         assert flow.transfer is not None
-        decision = script.controller.decider.again(
+        decision = script.controller.decider.decide_again(
             flow, flow.strategy, flow.transfer, script.controller.context(10.0), 0.1
         )
         tried = {name for each in decision.evaluations for name in each.strategy.networks}

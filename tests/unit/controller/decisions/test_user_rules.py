@@ -92,7 +92,7 @@ def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule():
             told(f"{number}.evil.example", aliases=("edge.cdn.example", "x.cdn.example"))
         )
     reply = told("edge.cdn.example", "192.0.2.3", aliases=("y.cdn.example",))
-    assert rules.about(reply) == {1}
+    assert rules.rules_about(reply) == {1}
     assert rules.on_answer(reply)
     assert rules.on_answer(told("y.cdn.example", "192.0.2.4"))
     assert [rules.of(ip_address(f"192.0.2.{n}"), 1) for n in (3, 4)] == [1, 1]
@@ -100,7 +100,7 @@ def test_another_name_with_the_same_alias_takes_nothing_out_of_a_rule():
     rules.on_answer(told("mine.example", aliases=("dl.updates.example",)))
     assert not rules.on_answer(told("mine.example", "192.0.2.9"))
     rules.remove(1)
-    assert not rules.about(reply)
+    assert not rules.rules_about(reply)
 
 
 def name_of(name):
@@ -136,7 +136,7 @@ def answer(name, kind, *records):
 
 
 def leads(rules, name):
-    return 1 in rules.about(told(name))
+    return 1 in rules.rules_about(told(name))
 
 
 def under(rules):
@@ -631,7 +631,7 @@ def test_a_host_is_explained_by_the_rule_that_applies(script):
     script.tell(on.AnswersRead(None, (told("updates.example", "198.51.100.7"),)))
 
     def rule_of(asked):
-        decision = ruled.about(asked)
+        decision = ruled.decision_about(asked)
         return None if decision is None else decision.reason.partition(":")[0]
 
     for asked, said in {
@@ -648,7 +648,7 @@ def test_a_host_is_explained_by_the_rule_that_applies(script):
         "[2001:db8::1]:443": None,
     }.items():
         assert rule_of(asked) == said, asked
-    refused = ruled.about("eu.mirror.updates.example")
+    refused = ruled.decision_about("eu.mirror.updates.example")
     assert "so connections are refused" in refused.reason
 
 

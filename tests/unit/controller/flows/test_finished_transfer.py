@@ -46,12 +46,12 @@ def model():
 
 
 def test_it_is_kept_what_predictors_were_shown_and_what_others_made_of_it(model):
-    alone = DONE.expected(KNOWN, model)
+    alone = DONE.predict(KNOWN, model)
     assert alone.lengthened == 1.0
     assert alone.columns["wifi_rtt_s"] == 0.03
     assert alone.columns["size_bytes"] == 100_000
     others = {"wlan0": {Direction.DOWN: (CompetingTransfer(OTHER, 1e6),)}}
-    beside = DONE.expected(replace(KNOWN, competing=others), model)
+    beside = DONE.predict(replace(KNOWN, competing=others), model)
     assert beside.columns == alone.columns
     assert beside.lengthened > 1.3
     usual_s, longer_s = alone.expected["wifi"][1], beside.expected["wifi"][1]
@@ -65,7 +65,7 @@ def test_predictors_are_not_shown_this_hosts_own_queue(model):
         "delivery_down_bps": Indicator(1e7, 0.0),
     }
     networks = {**KNOWN.networks, "wlan0": {**KNOWN.networks["wlan0"], **full}}
-    queued = DONE.expected(replace(KNOWN, networks=networks), model)
+    queued = DONE.predict(replace(KNOWN, networks=networks), model)
     assert queued.columns["wifi_rtt_s"] == pytest.approx(0.03)
     assert queued.lengthened > 1.0
 
@@ -158,7 +158,7 @@ def test_of_three_networks_each_is_judged(network, model):
     (local,) = (each.addresses[0].ip for each in all_three if each.name == network)
     finished = Kept(replace(KEPT, local=local), networks=all_three).finished(10.5, 30_000, 800, 0.4)
     assert (finished.network, finished.tells) == (network, True)
-    prediction = finished.expected(KNOWN, model)
+    prediction = finished.predict(KNOWN, model)
     assert (prediction.network, prediction.strategy) == (network, finished.strategy)
 
 
@@ -207,7 +207,7 @@ def test_of_what_is_not_known_well_no_time_is_told(spoiled, strategy):
     if second:
         flows.on_open(FlowOpened(SECOND, 0.1, 100.1))
         for key in (FIRST, SECOND):
-            flows.joined(7, key, 0.1)
+            flows.join(7, key, 0.1)
         flows.on_samples(
             [FlowSample(SECOND, 1.0, 1, 7, 0.03, 0.03, 1e6, second, 0, 0, 0.0, 0)], 1.0
         )

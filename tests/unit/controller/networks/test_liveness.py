@@ -32,17 +32,17 @@ def played(script):
         elif what == "moved":
             liveness.forget()
         elif what == "slept":
-            liveness.slept(float(more[0]))
+            liveness.on_sleep(float(more[0]))
         elif more == ["heard"]:
             liveness.on_heard(WORDS[what], at_s)
         elif more == ["box"]:
-            liveness.intercepted(WORDS[what], at_s, "another page came", "http://gw/")
+            liveness.on_intercepted(WORDS[what], at_s, "another page came", "http://gw/")
         elif more == ["useless"]:
             liveness.useless(WORDS[what])
         elif more[0] == "lost":
             asked_s = float(more[1]) if more[1:] else None
             for _ in range(int(more[2]) if more[2:] else 1):
-                liveness.missed(WORDS[what], at_s, asked_s)
+                liveness.on_missed(WORDS[what], at_s, asked_s)
         elif what != "now":
             raise AssertionError(line)
     return liveness, at_s
@@ -143,7 +143,7 @@ def test_pings_that_are_never_answered_are_not_sent_any_more():
     for at_s in range(5):
         assert not liveness.drops_pings
         liveness.on_heard(Witness.NAME, at_s)
-        liveness.missed(Witness.PING, at_s + 0.5, at_s - 0.5)
+        liveness.on_missed(Witness.PING, at_s + 0.5, at_s - 0.5)
     assert liveness.drops_pings
     assert liveness.ping_loss is None
     liveness.forget()
@@ -152,13 +152,13 @@ def test_pings_that_are_never_answered_are_not_sent_any_more():
 
 def test_the_share_of_lost_pings_is_known_where_it_tells_something():
     liveness = Liveness(4)
-    liveness.missed(Witness.PING, 0.5)
+    liveness.on_missed(Witness.PING, 0.5)
     assert liveness.ping_loss is None, "pings may be dropped"
     liveness.on_heard(Witness.PING, 1.0)
-    liveness.missed(Witness.PING, 3.0, 2.0)
+    liveness.on_missed(Witness.PING, 3.0, 2.0)
     assert liveness.ping_loss.value == pytest.approx(2 / 3)
     for at_s in range(4, 8):
-        liveness.missed(Witness.PING, at_s, at_s - 1.0)
+        liveness.on_missed(Witness.PING, at_s, at_s - 1.0)
     assert liveness.ping_loss.value == 1.0
     liveness.on_heard(Witness.TRANSFER, 7.5)
     assert liveness.ping_loss is None
@@ -183,9 +183,9 @@ def happened(events):
         if what == "heard":
             liveness.on_heard(witness, now_s)
         elif what == "missed":
-            liveness.missed(witness, now_s, now_s - lasted_s)
+            liveness.on_missed(witness, now_s, now_s - lasted_s)
         elif what == "box":
-            liveness.intercepted(witness, now_s, "a box")
+            liveness.on_intercepted(witness, now_s, "a box")
         elif what == "silent":
             liveness.silent(lasted_s, now_s, witness)
         else:

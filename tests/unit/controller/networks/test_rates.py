@@ -72,7 +72,7 @@ def test_pings_are_no_rate_and_do_not_displace_what_was_delivered():
 def test_sleep_makes_all_older_and_joins_nothing_across_it():
     rates = fed([8.0])
     rates.on_counter(0, 1.0)
-    rates.slept(100.0)
+    rates.on_sleep(100.0)
     assert {i.measured_at_s for i in rates.indicators().values()} == {-99.0}
     rates.on_counter(10**9, 2.0)
     assert values(rates)["delivery_down_bps"] == pytest.approx(8e6)
@@ -178,5 +178,5 @@ def test_the_loss_rate_needs_segments_and_forgets():
     assert losses.indicators() == {"loss": Indicator(0.15, 2.0)}
     losses.observe(100, 0, 12.0)
     assert losses.indicators() == {"loss": Indicator(0.0, 12.0)}
-    losses.slept(100.0)
+    losses.on_sleep(100.0)
     assert losses.indicators() == {"loss": Indicator(0.0, -88.0)}

@@ -103,7 +103,7 @@ class Host:
     def offered(self, size, chosen, joules=1.0):
         """A choice came up: over Wi-Fi it would take nine seconds, over LTE one."""
         options = [("wlan0", 9.0, 1.0, size), ("lte0", 1.0, joules, size)]
-        self.known.offered(options, chosen, self.steady_s)
+        self.known.on_choice(options, chosen, self.steady_s)
 
     def carry(self, name, received, sent=0):
         self.carried[name][0] += received

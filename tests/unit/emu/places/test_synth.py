@@ -118,8 +118,8 @@ def test_traces_deliver_what_the_series_say(tmp_path):
             assert [rate >= 0.1 for rate in told] == [flag == 1 for flag in available]
         up = np.array(place.cellular.series.column("up_mbps"))
         assert np.abs(rates_bps(place.cellular.up, 60) / 1e6 - up).max() <= 2 * 0.012 + 1e-3
-        assert place.cellular.series.known("rsrp_dbm")
-        assert place.wifi.series.known("rssi_dbm")
+        assert place.cellular.series.known_values("rsrp_dbm")
+        assert place.wifi.series.known_values("rssi_dbm")
 
 
 def test_wifi_indicators_tell_as_much_as_measured(drawn):

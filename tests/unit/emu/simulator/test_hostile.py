@@ -112,5 +112,5 @@ def test_moving_to_and_fro_is_a_fault(monkeypatch):
     assert kinds(made(GOOD, predictors="fickle")) == []
     monkeypatch.setattr(moves, "_MOST_OFTEN", 10**6)
     monkeypatch.setattr(moves.Moves, "_margin", lambda self, flow, now_s: 0.0)
-    monkeypatch.setattr(moves.Moves, "_lost", lambda self, strategy, context: False)
+    monkeypatch.setattr(moves.Moves, "_is_lost", lambda self, strategy, context: False)
     assert kinds(made(GOOD, predictors="fickle")) == ["flaps"]

@@ -560,7 +560,7 @@ async def test_resolvers_are_asked_one_after_the_other(watch, monkeypatch):
 
     async def ask(network, resolver, question):
         asked.append(resolver)
-        name = dns.asked(question)
+        name = dns.read_question(question)
         if resolver != OWN or name is None or name[1] != dns.A:
             return None
         return answer(HOST, "203.0.113.7")

@@ -16,7 +16,7 @@ from kit.steer_kernel import MemoryKernel
 from cedos.host.privileged import part as module
 from cedos.host.privileged import wire
 from cedos.host.privileged.part import PrivilegedPart
-from cedos.host.privileged.process import answered
+from cedos.host.privileged.process import answer_request
 from cedos.host.steer.journal_records import (
     CONNTRACK_ACCOUNTING,
     FILTER,
@@ -60,7 +60,7 @@ class Asked:
         self.ask("open_journal")
 
     def ask(self, name, *arguments):
-        found = answered(self.part, name, wire.plain(arguments))
+        found = answer_request(self.part, name, wire.plain(arguments))
         assert isinstance(found, list)
         return found
 
@@ -243,7 +243,7 @@ def test_only_what_cedos_listens_to_is_opened(asked):
     assert asked.refuses("open_packets", PacketSocket(b"\x06\0\0\0\xff\xff\0\0", None))
     assert asked.refuses("open_events", EventSocket(9, (1,), 1 << 16))  # NETLINK_AUDIT
     assert asked.refuses("open_events", EventSocket(NETLINK_ROUTE, (1,), 1 << 30))
-    found = answered(asked.part, "open_events", wire.plain([EventSocket(0, (1,), 1 << 16)]))
+    found = answer_request(asked.part, "open_events", wire.plain([EventSocket(0, (1,), 1 << 16)]))
     assert isinstance(found, socket.socket)
     found.close()
 
@@ -313,7 +313,7 @@ def test_the_journal_takes_records_alone(asked, tmp_path):
 
 @pytest.mark.parametrize("name", ["__init__", "_kernel", "nothing", "", None, 7, ["bar"]])
 def test_what_there_is_not_is_refused(asked, name):
-    assert answered(asked.part, name, [])[0] == "refused"
+    assert answer_request(asked.part, name, [])[0] == "refused"
 
 
 def test_it_goes_on_whatever_it_is_asked(asked):
@@ -323,7 +323,7 @@ def test_it_goes_on_whatever_it_is_asked(asked):
     values += [wire.plain(each) for each in (RULE, ROUTE, KEY, (RULE,), (ROUTE,), FilterPlan())]
     for _ in range(1000):
         given = chance.choices(values, k=chance.randrange(4))
-        found = answered(asked.part, chance.choice(names), given)
+        found = answer_request(asked.part, chance.choice(names), given)
         if isinstance(found, socket.socket):
             found.close()
     assert asked.kernel.own == []

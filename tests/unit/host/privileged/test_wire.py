@@ -38,9 +38,9 @@ CREATE = CreateSubflow(7, KEY.local, 1, 3, KEY.remote, 443, True)
 def test_values_come_back_as_they_were(kind, value):
     if value is None and kind != ConnectingSocket | None:
         with pytest.raises(ValueError, match="type"):
-            wire.typed(kind, wire.plain(value))
+            wire.from_plain(kind, wire.plain(value))
     else:
-        assert wire.typed(kind, wire.plain(value)) == value
+        assert wire.from_plain(kind, wire.plain(value)) == value
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_values_come_back_as_they_were(kind, value):
 )  # fmt: skip
 def test_what_is_not_of_its_type_is_refused(kind, value):
     with pytest.raises(ValueError, match=r"type|none of|wire|address"):
-        wire.typed(kind, value)
+        wire.from_plain(kind, value)
 
 
 PLAIN = st.recursive(
@@ -68,4 +68,4 @@ PLAIN = st.recursive(
 def test_any_value_is_taken_or_refused(value):
     for kind in (tuple[Rule, ...], FlowKey, PathManagerCommand, FilterPlan):
         with suppress(ValueError):
-            wire.typed(kind, value)
+            wire.from_plain(kind, value)

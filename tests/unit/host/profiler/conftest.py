@@ -73,7 +73,7 @@ class Talk:
 
     def progress(self):
         down, up = self.bytes[Direction.DOWN], self.bytes[Direction.UP]
-        return self.profiler.progressed(self.key, down, up)
+        return self.profiler.on_progress(self.key, down, up)
 
     def close(self):
         self.profiler.on_close(self.key, self.bytes[Direction.DOWN], self.bytes[Direction.UP])

@@ -124,7 +124,7 @@ def test_a_first_chunk_that_no_buffer_cut_is_taken_for_all(web):
         (told,) = talk.receive(web.chunked_answer + first + "\r\n", 90_000)
         assert least <= told.size.median_bytes <= most
         assert told.size.source == ("history" if first == "1a2b" else "progress")
-    progress = talk.profiler.progressed(talk.key, 150_000, 100)
+    progress = talk.profiler.on_progress(talk.key, 150_000, 100)
     assert progress[0].size.source == "progress"
 
 
@@ -153,12 +153,12 @@ def test_a_tunnel_counts_as_a_whole(web, hello):
 
 def test_a_flow_older_than_the_profiler_is_counted_from_where_it_stands(web):
     profiler = Profiler()
-    assert profiler.progressed(web.key, 900_000_000, 5_000) == []
+    assert profiler.on_progress(web.key, 900_000_000, 5_000) == []
     talk = web.talk(profiler)
     (asked,) = talk.send(web.get)
     assert asked.size.median_bytes == 3_000
-    assert profiler.progressed(web.key, 900_002_000, 5_100) == []
-    (told,) = profiler.progressed(web.key, 900_500_000, 5_100)
+    assert profiler.on_progress(web.key, 900_002_000, 5_100) == []
+    (told,) = profiler.on_progress(web.key, 900_500_000, 5_100)
     assert 500_000 <= told.size.low_bytes < 900_000_000
 
 
@@ -206,7 +206,7 @@ def test_a_hint_reaches_flows_under_way(web, hello):
     assert [(told.key, told.size) for told in affected] == [
         (web.tls_key, web.exactly(4_000_000, "hint"))
     ]
-    (beyond,) = profiler.progressed(web.tls_key, 4_000_001, 0)
+    (beyond,) = profiler.on_progress(web.tls_key, 4_000_001, 0)
     assert beyond.size.source == "progress"
 
 
@@ -250,7 +250,7 @@ def test_no_order_of_events_breaks_it(web, steps):
             profiler.on_close(web.key, 10_000, 10_000)
             told += profiler.on_open(web.key, float(at))
         elif len(step) == 2:
-            told += profiler.progressed(web.key, step[0], step[1])
+            told += profiler.on_progress(web.key, step[0], step[1])
         else:
             payload, outgoing, sequence, acknowledgement, mptcp = step
             packet = CapturedPacket(web.key, outgoing, payload, sequence, acknowledgement, mptcp)

@@ -107,21 +107,21 @@ def test_a_refused_connection_teaches_nothing():
 def test_the_estimate_moves_on_when_it_is_exceeded():
     profiler = Profiler()
     profiler.on_open(TLS_KEY, 1.0)
-    assert profiler.progressed(TLS_KEY, 2_000, 500) == []
-    (told,) = profiler.progressed(TLS_KEY, 400_000, 2_000)
+    assert profiler.on_progress(TLS_KEY, 2_000, 500) == []
+    (told,) = profiler.on_progress(TLS_KEY, 400_000, 2_000)
     assert (told.direction, told.size.source) == (DOWN, "progress")
     assert told.size.low_bytes > 400_000
-    assert profiler.progressed(TLS_KEY, told.size.median_bytes, 2_000) == []
+    assert profiler.on_progress(TLS_KEY, told.size.median_bytes, 2_000) == []
     events, carried = 0, 400_000
     while carried < 10**9:
         carried = carried * 11 // 10
-        events += len(profiler.progressed(TLS_KEY, carried, 2_000))
+        events += len(profiler.on_progress(TLS_KEY, carried, 2_000))
     assert 2 <= events <= 8  # it runs ahead instead of being chased byte by byte
 
 
 def test_an_opaque_flow_that_turns_out_to_be_an_upload():
     profiler = Profiler()
     profiler.on_open(TLS_KEY, 1.0)
-    (told,) = profiler.progressed(TLS_KEY, 4_000, 5_000_000)
+    (told,) = profiler.on_progress(TLS_KEY, 4_000, 5_000_000)
     assert (told.direction, told.size.source) == (UP, "progress")
     assert told.size.low_bytes > 5_000_000

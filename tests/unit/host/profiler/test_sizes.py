@@ -44,8 +44,11 @@ def test_evidence_outweighs_the_past():
     estimate = history.estimate("a.example", 443, DOWN, evidence=[70_000])
     assert (estimate.median_bytes, estimate.source) == (70_000, "history")
     assert estimate.low_bytes <= 1_000  # it may not be so
-    assert history.exceeded("a.example", 443, DOWN, 500, evidence=[70_000]).median_bytes == 70_000
-    beyond = history.exceeded("a.example", 443, DOWN, 80_000, evidence=[70_000])
+    assert (
+        history.estimate_above("a.example", 443, DOWN, 500, evidence=[70_000]).median_bytes
+        == 70_000
+    )
+    beyond = history.estimate_above("a.example", 443, DOWN, 80_000, evidence=[70_000])
     assert beyond.low_bytes > 80_000
     new = SizeHistory().estimate("b.example", 80, DOWN, evidence=[9])
     assert (new.median_bytes, new.source) == (9, "history")
@@ -70,7 +73,7 @@ def test_estimates_are_ordered_and_lie_ahead(sizes, so_far, prior_bytes):
     history, prior = taught(sizes), Prior(prior_bytes)
     first = history.estimate("a.example", 443, DOWN, prior=prior)
     assert 0 <= first.low_bytes <= first.median_bytes <= first.high_bytes
-    then = history.exceeded("a.example", 443, DOWN, so_far, prior=prior)
+    then = history.estimate_above("a.example", 443, DOWN, so_far, prior=prior)
     assert so_far < then.low_bytes <= then.median_bytes <= then.high_bytes
 
 

@@ -195,13 +195,13 @@ async def test_the_second_wall_stands_while_a_daemon_begins(world, tmp_path):
             await steering.networks_changed([world.wlan0, world.lte0])
             assert world.kernel.walled == {"lte0"}
             await steering.barring.bar(["lte0"])
-            await steering.barring.settled()
+            await steering.barring.take_down_unneeded()
             assert world.kernel.walled == {"lte0"}
         assert world.kernel.walled == {"lte0"}
     again = False
     async with Steering(tmp_path, kernel=world.kernel, goes_on=lambda: again) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])
-        await steering.barring.settled()
+        await steering.barring.take_down_unneeded()
         assert world.kernel.walled == set()
         await steering.barring.bar(["lte0"])
     assert world.kernel.walled == set()

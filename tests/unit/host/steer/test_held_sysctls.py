@@ -37,9 +37,9 @@ def held():
 
 
 def test_what_somebody_sets_is_put_back(held):
-    assert held.sysctls.repaired() == []
+    assert held.sysctls.repair() == []
     held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
-    assert held.sysctls.repaired() == []
+    assert held.sysctls.repair() == []
     assert held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] == "1"
     assert held.journal == [SysctlRecord(MPTCP_CLOSE_TIMEOUT, "60", "1")]
 
@@ -56,29 +56,29 @@ def test_what_is_marked_is_not_journaled_and_ends_with_its_interface(held):
     held.sysctls.note(SysctlRecord(key, "0", OWN_SOURCES))
     assert len(held.journal) == 1
     held.kernel.sysctls[key] = "0"
-    assert held.sysctls.repaired() == []
+    assert held.sysctls.repair() == []
     assert held.kernel.sysctls.pop(key) == OWN_SOURCES
-    assert held.sysctls.repaired() == []
+    assert held.sysctls.repair() == []
     held.kernel.sysctls[key] = "0"
-    assert held.sysctls.repaired() == []
+    assert held.sysctls.repair() == []
     assert held.kernel.sysctls[key] == "0"
 
 
 def test_somebody_who_goes_on_is_told_of_and_forgotten_later(held):
     for _ in range(3):
         held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
-        problems = held.sysctls.repaired()
+        problems = held.sysctls.repair()
         held.now_s += 1.0
     (problem,) = problems
     assert f"another program keeps setting {MPTCP_CLOSE_TIMEOUT}" in problem
     held.now_s += 60.0
-    assert held.sysctls.repaired() == []
+    assert held.sysctls.repair() == []
 
 
 def test_what_is_given_ever_new_values_is_not_held_nor_is_what_is_no_sysctl(held):
     held.sysctls.note(SysctlRecord(TCP_RMEM, "4096 131072 6291456", "4096 131072 500000"))
     held.sysctls.note(FILTER)
-    assert held.sysctls.repaired() == []
+    assert held.sysctls.repair() == []
     assert held.kernel.sysctls[TCP_RMEM] == "4096 131072 6291456"
     assert len(held.journal) == 3
 
@@ -86,7 +86,7 @@ def test_what_is_given_ever_new_values_is_not_held_nor_is_what_is_no_sysctl(held
 def test_what_cannot_be_put_back_is_told(held):
     held.kernel.sysctls[MPTCP_CLOSE_TIMEOUT] = "60"
     held.kernel.refuses = errno.EROFS
-    (problem,) = held.sysctls.repaired()
+    (problem,) = held.sysctls.repair()
     assert f"{MPTCP_CLOSE_TIMEOUT} cannot be put back to 1" in problem
 
 

@@ -102,7 +102,7 @@ def test_a_long_answer_takes_its_time_and_is_one_burst(history):
     program.moves(UP, 50)  # a window update, say
     program.moves(DOWN, MB)
     program.bursts.on_end()
-    assert history.larger("films.example", 443, DOWN, 0) == [2.0 * MB]
+    assert history.sizes_above("films.example", 443, DOWN, 0) == [2.0 * MB]
 
 
 def test_what_becomes_larger_than_most_is_taken_for_one_of_the_large_ones(history):
@@ -125,6 +125,6 @@ def test_uploads_are_expected_too_and_breaks_teach_nothing(history):
     assert (UP, 4 * MB - 100) in program.heard
     program.bursts.broke()
     program.bursts.on_end()
-    assert len(history.larger("films.example", 443, UP, 0)) == 3
+    assert len(history.sizes_above("films.example", 443, UP, 0)) == 3
     program.moves(DOWN, 70)  # late bytes of a stream that is over ask nobody
     assert program.heard[-1] != (DOWN, 70)

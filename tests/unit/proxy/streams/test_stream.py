@@ -196,7 +196,7 @@ async def test_what_a_server_did_before_is_told_where_nothing_says_its_length():
         stream.on_frame(StreamEnd(number, 200_000))
     assert told == [(200_000 - SMALL_BYTES, Direction.DOWN)]
     assert waits == [True, False]
-    assert len(history.larger("films.example", 443, Direction.DOWN, 199_999)) == 4
+    assert len(history.sizes_above("films.example", 443, Direction.DOWN, 199_999)) == 4
 
 
 async def test_of_http_its_own_word_counts():

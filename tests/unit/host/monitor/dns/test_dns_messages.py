@@ -173,8 +173,8 @@ def test_no_answer_takes_many_steps(what):
     message = struct.pack("!6H", 7, 0x8180, 1, count, 0, 0) + head + one * count
     assert lines_of(lambda: parse(message)) < 1024 * 30
     assert parse(message) is None
-    assert dns_message.answered(message).kind == kind
-    assert lines_of(lambda: dns_message.answered(message)) < 2000
+    assert dns_message.read_response(message).kind == kind
+    assert lines_of(lambda: dns_message.read_response(message)) < 2000
 
 
 def test_an_answer_takes_no_more_steps_than_it_has_bytes():
@@ -228,7 +228,7 @@ def test_a_failure_answers_the_question_alone(number, name, more):
 @given(st.binary(max_size=80))
 def test_whatever_asks_can_be_told_of_a_failure(tail):
     question = b"\0\7\1\0\0\1\0\0\0\0\0\0" + tail
-    if (asked := dns_message.asked(question)) is not None:
+    if (asked := dns_message.read_question(question)) is not None:
         reply = dns_message.parse(dns_message.failure(question))
         assert (reply.name, reply.kind, reply.code) == (*asked, 2)
 

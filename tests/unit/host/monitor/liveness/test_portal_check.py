@@ -42,7 +42,7 @@ class Resolver(asyncio.DatagramProtocol):
         self.transport = transport
 
     def datagram_received(self, data, addr):
-        name, kind = dns_message.asked(data) or ("", 0)
+        name, kind = dns_message.read_question(data) or ("", 0)
         if self.given.get(name) == DROPPED:
             return
         self.kinds.add(kind)

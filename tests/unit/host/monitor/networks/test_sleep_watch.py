@@ -21,7 +21,7 @@ def test_after_sleep_all_that_is_known_is_old():
     )
     keeper.observe_attachment("wlan0", "aa:bb", "home", 90.0)
     before = keeper.snapshot(100.0).networks["wlan0"]
-    keeper.slept(3600.0)
+    keeper.on_sleep(3600.0)
     after = keeper.snapshot(100.0).networks["wlan0"]
     # Pings that were not answered before the sleep say nothing of the network after it.
     assert before.keys() - after.keys() == {"ping_loss"}
@@ -39,7 +39,7 @@ def test_another_access_point_is_noticed_and_starts_with_a_clean_slate():
     assert keeper.observe_attachment("wlan0", "aa:bb", "home", 1.0) is False
     assert keeper.observe_attachment("wlan0", "aa:bb", "home", 2.0) is False
     keeper.observe_ping("wlan0", None, 3.0)
-    keeper.liveness("wlan0").intercepted(Witness.PAGE, 3.0, "a log-in page")
+    keeper.liveness("wlan0").on_intercepted(Witness.PAGE, 3.0, "a log-in page")
     assert keeper.snapshot(3.0).verdicts["wlan0"].life is NetworkLife.CAPTIVE
     assert keeper.observe_attachment("wlan0", "cc:dd", "home", 4.0) is True
     context = keeper.snapshot(5.0)

@@ -9,7 +9,7 @@ import pytest
 from cedos.controller.commands import NOWHERE
 from cedos.host.privileged.part import _checked_routes
 from cedos.host.steer.routing_plan import Destination
-from cedos.host.steer.routing_rules import Routing, copied
+from cedos.host.steer.routing_rules import Routing, copy_specific_routes
 from cedos.kernel.policy_routing import MAIN_TABLE, RTN_UNREACHABLE, SeenRoute
 
 SERVER = ip_network("198.51.100.1/32")
@@ -197,5 +197,5 @@ def test_a_copied_route_has_no_source_of_loopback_which_the_privileged_part_refu
     seen = SeenRoute(
         4, MAIN_TABLE, ip_network("10.77.0.0/24"), TUNNEL, 0, 3, None, b"", ip_address("127.0.0.1")
     )
-    (route,) = copied([world.wlan0], [seen], [4])
+    (route,) = copy_specific_routes([world.wlan0], [seen], [4])
     assert _checked_routes((route,)) == (replace(route, source=None),)
