@@ -21,6 +21,7 @@ from cedos.kernel.netlink import (
     attributes,
     read_unsigned,
 )
+from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.kernel.rtnetlink import (
     FAMILIES,
     RTM_DELROUTE,
@@ -317,10 +318,14 @@ def route_type(to: Address) -> int:
     """Return the type (RTN_...) of the route that this process's packets to an address take.
 
     Without a route it is RTN_UNREACHABLE. If nothing tells, the address may be this host's: RTN_LOCAL.
+    OSError: no file is left to ask with.
     """
     try:
         asking = Requester(NETLINK_ROUTE)
-    except (HostError, OSError):
+    except (HostError, OSError) as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, OSError) and cause.errno in OUT_OF_FILES:
+            raise cause from None
         return RTN_LOCAL
     try:
         (answer,) = asking.ask(RTM_GETROUTE, lookup_request(to), flags=0)

@@ -20,6 +20,7 @@ from weakref import WeakValueDictionary
 
 from cedos.global_unicast import IPNetwork, is_global, is_within, meanings
 from cedos.kernel.policy_routing import DELIVERED_HERE, RTN_BROADCAST, route_type
+from cedos.kernel.process_limits import OUT_OF_FILES
 from cedos.model import Address
 from cedos.proxy.http import RefusedError
 
@@ -91,7 +92,10 @@ class DestinationRules:
             raise _denied(f"{address} is not one host's address")
         if is_within(address, self._denied):
             raise _denied(f"this gateway does not connect to {address}")
-        kind = route_type(address)
+        try:
+            kind = route_type(address)
+        except OSError as error:
+            raise _failed(str(address), port, error) from None
         if kind == RTN_BROADCAST:
             raise _denied(f"{address} is not one host's address")
         here = is_within(address, _LOCAL) or kind in DELIVERED_HERE
@@ -328,10 +332,15 @@ def _failed(host: str, port: int, error: OSError) -> RefusedError:
         errno.ETIMEDOUT: "connection_timeout",
         errno.EHOSTUNREACH: "destination_ip_unroutable",
         errno.ENETUNREACH: "destination_ip_unroutable",
+        **dict.fromkeys(OUT_OF_FILES, "connection_limit_reached"),
     }
-    timed_out = error.errno == errno.ETIMEDOUT
+    status = HTTPStatus.BAD_GATEWAY
+    if error.errno == errno.ETIMEDOUT:
+        status = HTTPStatus.GATEWAY_TIMEOUT
+    elif error.errno in OUT_OF_FILES:
+        status = HTTPStatus.SERVICE_UNAVAILABLE
     return RefusedError(
-        HTTPStatus.GATEWAY_TIMEOUT if timed_out else HTTPStatus.BAD_GATEWAY,
+        status,
         kinds.get(error.errno or 0, "connection_terminated"),
         f"{host} port {port}: {error.strerror or error}",
     )

@@ -161,10 +161,10 @@ def test_an_address_has_no_zone():
 
 
 def test_an_address_may_be_this_hosts_own_where_no_file_is_left_to_tell(monkeypatch):
-    """While its files had run out, the gateway took its host's public address for another one's."""
+    """The gateway took its host's public address for another one's, and then all for its host's."""
 
     def refuse(*_args):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(origin.socket, "socket", refuse)
-    assert forbidden(DestinationRules(), "8.8.8.1") == "destination_ip_prohibited"
+    assert forbidden(DestinationRules(), "8.8.8.1") == "503"
