@@ -44,8 +44,10 @@ SSH: Final = 22
 KEEP_ALIVE_S: Final = 3_600
 # Idle paths are not measured, because probes cost bytes on a metered network.
 LIMITS: Final = SessionLimits(probes=False, keep_alive_s=KEEP_ALIVE_S)
-# Open files left for clients' paths and strangers' handshakes.
+# Open files left for clients' paths and strangers' handshakes. One client's paths have half of them,
+# or this share of all open files.
 _SPARE_FILES: Final = 256
+_PATHS_SHARE: Final = 64
 # One client opens so many connections and associations at once, and a second. Each costs 60 us.
 OPENS_AT_ONCE: Final = 8_192
 OPENS_PER_S: Final = 1_000
@@ -254,16 +256,18 @@ class Gateway:
             # One client leaves some of them to the others.
             self._most_per_client = min(self._most_per_client, max(1, self._most // 2))
         try:
-            self._listener = await self._listen(self._settings.idle, listening)
+            self._listener = await self._listen(files, self._settings.idle, listening)
         except (SessionError, OSError) as error:
             _log.warning("idle sessions stay in memory", why=str(error))
-            self._listener = await self._listen(None, listening)
+            self._listener = await self._listen(files, None, listening)
         # Half of the free memory is for bytes that origins do not read (`Unread`), a quarter for
         # sessions.
         if self._free_bytes is not None:
             self._listener.keep_at_most(self._free_bytes // 4)
 
-    async def _listen(self, idle: Path | None, listening: socket.socket | None) -> Listener:
+    async def _listen(
+        self, files: int, idle: Path | None, listening: socket.socket | None
+    ) -> Listener:
         return await listen(
             self._settings.listen,
             key=self._me,
@@ -271,7 +275,10 @@ class Gateway:
             idle=idle,
             scheduler="prompt-swtc",
             limits=LIMITS,
-            hosts=HandshakeLimits(flows_per_host=self._settings.sessions_per_client),
+            hosts=HandshakeLimits(
+                flows_per_host=self._settings.sessions_per_client,
+                connections_per_peer=max(_SPARE_FILES // 2, files // _PATHS_SHARE),
+            ),
             listening=listening,
         )
 

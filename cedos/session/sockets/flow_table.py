@@ -36,7 +36,7 @@ from cedos.session.protocol.handshake.accepting import (
     OpenRequest,
 )
 from cedos.session.protocol.handshake.credentials import Credentials
-from cedos.session.protocol.handshake.limits import HostLedger
+from cedos.session.protocol.handshake.limits import HostLedger, network_of
 from cedos.session.protocol.handshake.outcome import Opened
 from cedos.session.protocol.life import SessionLimits
 from cedos.session.protocol.schedulers.interface import Scheduler
@@ -104,11 +104,18 @@ class FlowTable:
     def get(self, flow_id: bytes) -> Connection | None:
         return self._living.get(flow_id)
 
-    def has_room(self, flow_id: bytes, address: str, *, only: bool) -> bool:
-        """Return whether a connection from an address may become a path of this flow (its `only` one)."""
+    def peer_of(self, key: bytes, address: str) -> str:
+        """Return who a connection counts for.
+
+        Where strangers are let in, keys cost nothing: then an address is one peer.
+        """
+        return key.hex() if self._allow is not None else network_of(address)
+
+    def has_room(self, flow_id: bytes, peer: str, *, only: bool) -> bool:
+        """Return whether a peer's connection may become a path of this flow (its `only` one)."""
         living = self._living.get(flow_id)
         replaces = only and living is not None and bool(living.flow.paths)
-        return replaces or self._ledger.has_room(address)
+        return replaces or self._ledger.has_room(peer)
 
     def admit(self, request: OpenRequest) -> FlowGrant | FlowRefusal:
         if self.find(request.flow_id) is not None:
@@ -116,8 +123,8 @@ class FlowTable:
         if self._allow is not None and not self._allow(request.peer_key):
             return FlowRefusal(FlowRefusalReason.NOT_ALLOWED)
         kept = 0 if self._idle is None else self._idle.of_host(request.peer_key)
-        ledger = self._ledger
-        if not (ledger.may_open(request.host_id, kept) and ledger.has_room(request.address)):
+        ledger, peer = self._ledger, self.peer_of(request.peer_key, request.address)
+        if not (ledger.may_open(request.host_id, kept) and ledger.has_room(peer)):
             return FlowRefusal(FlowRefusalReason.LIMIT, _AGAIN_S)
         return FlowGrant(min(request.deadline_s, LONGEST_S))
 
@@ -129,10 +136,10 @@ class FlowTable:
         def came(path: SessionPath) -> None:
             self._absent.pop(flow_id, None)
             connection.account = path.account
-            self._ledger.came(path.peer)
+            self._ledger.came(path.account)
 
         def went(path: SessionPath) -> None:
-            self._ledger.went(path.peer)
+            self._ledger.went(path.account)
             if not connection.flow.paths:
                 self._absent[flow_id] = None
 

@@ -40,10 +40,10 @@ def host_limits(beside: int = 0) -> HandshakeLimits:
     `beside`: the files that the program has for each session, beside its connections.
     """
     files, usual = resource.getrlimit(resource.RLIMIT_NOFILE)[0], HandshakeLimits()
-    # All connections of an address have half of the files, sessions without one a quarter.
+    # All connections of a peer have half of the files, sessions without one a quarter.
     most = min(_MOST_OF_ADDRESS, files // 2 // (1 + beside))
     absent = min(usual.absent, files // 4 // beside) if beside else usual.absent
-    return HandshakeLimits(connections_per_address=max(most, 1), absent=absent)
+    return HandshakeLimits(connections_per_peer=max(most, 1), absent=absent)
 
 
 def open_bound(address: tuple[str, int]) -> socket.socket:
@@ -118,7 +118,6 @@ class Listener:
         self._driver = driver
         self._scheduler = scheduler
         self._limits = limits
-        self._known_keys = allow is not None
         self._socket = open_listening(address) if listening is None else listening
         self._socket.setblocking(False)
         ledger = HostLedger(hosts)
@@ -239,12 +238,10 @@ class Listener:
         opened = path.channel.opened
         assert opened is not None
         resumes = opened.kind is ConnectionKind.RESUME
-        if not self._flows.has_room(opened.credentials.flow_id, path.peer, only=resumes):
-            path.close("too many connections are open from its address", reset=True)
+        path.account = self._flows.peer_of(opened.credentials.peer_key, path.peer)
+        if not self._flows.has_room(opened.credentials.flow_id, path.account, only=resumes):
+            path.close("its peer has too many connections open", reset=True)
             return
-        # Where strangers are let in, keys cost nothing: then an address is one peer.
-        if self._known_keys:
-            path.account = opened.credentials.peer_key.hex()
         # A new flow, a further path of a living one, or a flow that slept.
         connection = self._flows.get(opened.credentials.flow_id)
         only = connection is not None and resumes

@@ -495,6 +495,31 @@ async def test_one_client_has_a_bounded_number_of_sessions(ends):
         await each.drained()
 
 
+async def test_one_clients_paths_leave_files_to_others(ends, monkeypatch):
+    """70 sessions of one client, with 16 paths each, took all of 1,024 files as long as it stayed."""
+    monkeypatch.setattr(gateway.process_limits, "allow", lambda _wanted=None: 1_024)
+    monkeypatch.setattr(gateway, "_SPARE_FILES", 8)
+    await ends.start()
+    other = KeyPair(os.urandom(32))
+    ends.clients[other.public] = "phone"
+
+    async def session(key):
+        return await connect(
+            ends.gateway.address, server_key=ends.me.public, key=key, limits=LIMITS, timeout_s=5
+        )
+
+    kept = [await session(ends.client) for _ in range(16)]
+    with pytest.raises(SessionError, match="takes no more flows"):
+        await session(ends.client)
+    kept.append(await session(other))
+    kept[0].abort("left")
+    await kept.pop(0).drained()
+    kept.append(await session(ends.client))
+    for each in kept:
+        each.abort("the test is over")
+        await each.drained()
+
+
 async def test_who_was_not_invited_gets_nothing(ends, closed_port):
     ends.clients.clear()
     await ends.start(patience_s=0.5)

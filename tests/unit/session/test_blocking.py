@@ -285,7 +285,7 @@ def test_one_address_leaves_most_descriptors_to_others(monkeypatch, files, sessi
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (files, files))
     with listening_with(KeyPair(os.urandom(32))) as listening:
         limits = listening._listener._flows._ledger.limits
-    assert limits.connections_per_address == sessions
+    assert limits.connections_per_peer == sessions
     assert limits.absent == min(files // 8, 4_096)
 
 

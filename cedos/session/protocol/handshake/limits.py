@@ -50,7 +50,7 @@ class HandshakeLimits:
 
     flows: int = 250_000  # of all hosts: an attacker can make any number of keys, each a host
     flows_per_host: int = 10_000
-    connections_per_address: int = 250_000  # of all its flows; of its IPv6 network of 64 bits
+    connections_per_peer: int = 250_000  # of all flows of an account (`SessionPath`)
     absent: int = 4_096  # of all hosts, in memory and without a network
     asleep: int = 1_000_000  # of all hosts, written down
     idle_bytes_per_host: int = 256 << 20  # in memory, for its flows without a network
@@ -72,7 +72,7 @@ class HostLedger:
     def __init__(self, limits: HandshakeLimits) -> None:
         self.limits = limits
         self._flows: dict[bytes, int] = {}
-        self._of_address: dict[str, int] = {}
+        self._of_peer: dict[str, int] = {}
         self._all_flows = 0
         self._rates: OrderedDict[bytes, TokenBucket] = OrderedDict()
 
@@ -94,18 +94,16 @@ class HostLedger:
         self._all_flows -= 1
         _take_one(self._flows, host)
 
-    def has_room(self, address: str) -> bool:
-        """Return whether one more connection of a flow may come from an address."""
-        theirs = self._of_address.get(network_of(address), 0)
-        return theirs < self.limits.connections_per_address
+    def has_room(self, peer: str) -> bool:
+        """Return whether a peer's flows may have one more connection."""
+        return self._of_peer.get(peer, 0) < self.limits.connections_per_peer
 
-    def came(self, address: str) -> None:
-        """Count a flow's connection from an address, until it `went`."""
-        network = network_of(address)
-        self._of_address[network] = self._of_address.get(network, 0) + 1
+    def came(self, peer: str) -> None:
+        """Count a connection of a peer's flow, until it `went`."""
+        self._of_peer[peer] = self._of_peer.get(peer, 0) + 1
 
-    def went(self, address: str) -> None:
-        _take_one(self._of_address, network_of(address))
+    def went(self, peer: str) -> None:
+        _take_one(self._of_peer, peer)
 
     def resume(self, host: bytes, now: float) -> float:
         """Count a resumption or join; return the seconds to wait if there are too many, else 0."""

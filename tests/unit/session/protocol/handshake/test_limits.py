@@ -21,6 +21,7 @@ from cedos.session.protocol.handshake.limits import (
     HandshakeLimits,
     HostCounts,
     HostLedger,
+    network_of,
 )
 from cedos.session.protocol.handshake.messages import MessageKind, framed
 from cedos.session.protocol.handshake.outcome import FailureKind
@@ -419,37 +420,50 @@ def test_of_those_that_are_away_few_stay_the_busy_hosts_go_first():
     serving(scenario, HandshakeLimits(absent=3))
 
 
-def test_an_address_has_so_many_sessions_whatever_keys_it_makes(tmp_path):
+@pytest.mark.parametrize("invited", [False, True])
+def test_a_peer_has_so_many_sessions_an_address_whatever_keys_it_makes(tmp_path, invited):
+    """An invited client's paths, of its key from anywhere, took all of a gateway's files."""
+    key = KeyPair(os.urandom(32))
+
+    def who():
+        return key if invited else KeyPair(os.urandom(32))
+
     async def scenario(listener, connect):
-        here = [await connect(KeyPair(os.urandom(32))) for _ in range(2)]
+        here = [await connect(who()) for _ in range(2)]
         with pytest.raises(SessionError, match="takes no more flows"):
-            await connect(KeyPair(os.urandom(32)))
+            await connect(who())
         # One that is away, or sleeps, takes nothing of it, and comes back only where there is room.
         far = await gone(listener, here[0])
-        third = await connect(KeyPair(os.urandom(32)))
+        third = await connect(who())
         await listener.accept()
-        await listener.accept()
-        assert not listener._flows.has_room(far.flow.credentials.flow_id, "127.0.0.1", only=True)
+        peer = (await listener.accept()).account
+        assert not listener._flows.has_room(far.flow.credentials.flow_id, peer, only=True)
         living = third.flow.credentials.flow_id
-        assert not listener._flows.has_room(living, "127.0.0.1", only=False), "a second path"
-        assert listener._flows.has_room(living, "127.0.0.1", only=True), "instead of the first"
+        assert not listener._flows.has_room(living, peer, only=False), "a second path"
+        assert listener._flows.has_room(living, peer, only=True), "instead of the first"
+        if invited:
+            assert not (await connect(KeyPair(os.urandom(32)))).ended
         third.abort()
         await third.drained()
-        assert not (await connect(KeyPair(os.urandom(32)))).ended
+        assert not (await connect(who())).ended
 
-    serving(scenario, HandshakeLimits(connections_per_address=2), tmp_path / "idle")
+    limits, allow = (
+        HandshakeLimits(connections_per_peer=2),
+        (lambda _key: True) if invited else None,
+    )
+    serving(scenario, limits, tmp_path / "idle", allow)
 
 
 def test_an_ipv6_network_is_one_address():
-    ledger = HostLedger(HandshakeLimits(connections_per_address=1))
-    ledger.came("2001:db8:1:2::3")
-    assert not ledger.has_room("2001:db8:1:2:ffff::")
-    assert ledger.has_room("2001:db8:1:3::3")
-    ledger.came("::ffff:192.0.2.1")
-    assert not ledger.has_room("192.0.2.1")
-    ledger.went("192.0.2.1")
-    ledger.went("2001:db8:1:2::4")
-    assert not ledger._of_address
+    ledger = HostLedger(HandshakeLimits(connections_per_peer=1))
+    ledger.came(network_of("2001:db8:1:2::3"))
+    assert not ledger.has_room(network_of("2001:db8:1:2:ffff::"))
+    assert ledger.has_room(network_of("2001:db8:1:3::3"))
+    ledger.came(network_of("::ffff:192.0.2.1"))
+    assert not ledger.has_room(network_of("192.0.2.1"))
+    ledger.went(network_of("192.0.2.1"))
+    ledger.went(network_of("2001:db8:1:2::4"))
+    assert not ledger._of_peer
 
 
 def test_a_clock_that_is_set_ahead_ends_no_sleeping_flow(tmp_path, monkeypatch):
