@@ -39,8 +39,10 @@ class OwnTasks:
         task.add_done_callback(self._over)
         return task
 
-    async def end(self) -> None:
-        """Cancel all and wait for their ends."""
+    async def end(self, within_s: float = 0.0) -> None:
+        """Cancel all that have not ended within some time, and wait for their ends."""
+        if within_s and self._tasks:
+            await asyncio.wait(self._tasks, timeout=within_s)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

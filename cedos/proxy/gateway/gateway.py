@@ -7,8 +7,9 @@ import asyncio
 import re
 import secrets
 import socket
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -213,7 +214,7 @@ class Gateway:
             self._associations,
             self._names,
             self._count_open,
-            self._admit,
+            self._admitted,
             clients,
             settings.idle_s,
             service,
@@ -223,6 +224,8 @@ class Gateway:
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
         self._most, self._most_per_client = settings.most, settings.most_per_client
+        # Files that each client's connections and associations have open, whatever session they came by.
+        self._open: Counter[bytes] = Counter()
         self._opens: dict[bytes, TokenBucket] = {}
 
     @property
@@ -233,11 +236,12 @@ class Gateway:
     @property
     def connections(self) -> list[Connection]:
         """Return the sessions that there are now."""
-        return [each.connection for each in self._sessions.values()]
+        theirs = (each.connection for each in self._sessions.values())
+        return [each for each in theirs if not each.ended]
 
     @property
     def sessions(self) -> int:
-        return len(self._sessions)
+        return len(self.connections)
 
     async def open(self, listening: socket.socket | None = None) -> None:
         """Listen, with as many open files as the host allows. HostError: it cannot.
@@ -321,8 +325,9 @@ class Gateway:
         if not opens.take(now_s):
             raise ValueError(f"more than {OPENS_PER_S} connections a second")
 
-    def _admit(self, client: bytes) -> None:
-        """Refuse one more connection of a client (RefusedError), which is counted already."""
+    @contextmanager
+    def _admitted(self, client: bytes, files: int) -> Iterator[None]:
+        """Count what a client opens until its files are closed. RefusedError: not one more."""
         if self._clients(client) is None:
             raise RefusedError(
                 HTTPStatus.FORBIDDEN, "http_request_denied", "this client is no longer invited"
@@ -333,18 +338,18 @@ class Gateway:
                 "connection_limit_reached",
                 "the gateway has no memory left for another one",
             )
-        everyones = theirs = 0
-        for each in self._sessions.values():
-            count = len(each)
-            everyones += count
-            theirs += count if each.connection.peer_key == client else 0
         for count, most, whose in (
-            (everyones, self._most, "the gateway takes"),
-            (theirs, self._most_per_client, "one client may have"),
+            (self._open.total(), self._most, "the gateway takes"),
+            (self._open[client], self._most_per_client, "one client may have"),
         ):
-            if count > most:
+            if count + files > most:
                 raise RefusedError(
                     HTTPStatus.SERVICE_UNAVAILABLE,
                     "connection_limit_reached",
                     f"{most} connections are all that {whose}",
                 )
+        self._open[client] += files
+        try:
+            yield
+        finally:
+            self._open -= Counter({client: files})

@@ -7,6 +7,7 @@ import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, TypeVar
 
@@ -19,7 +20,7 @@ from cedos.proxy.names import ASKED_S, NobodyAnswersError, Resolver, failed, rea
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
-from cedos.proxy.streams.carry import Carry
+from cedos.proxy.streams.carry import LAST_S, Carry
 from cedos.proxy.streams.frames import LARGEST_PACKET, GatewayAnswer, GatewayQuestion, OpenStream
 from cedos.proxy.streams.multiplexer import Multiplexer
 from cedos.proxy.streams.stream import ProxiedStream, StreamBrokenError
@@ -119,7 +120,8 @@ class SessionTerms:
     name_service: NameService
     # Counts one more connection or association that a client opens (ValueError: it opens too many).
     count_open: Callable[[bytes], None]
-    admit: Callable[[bytes], None]  # refuses one more of a client (RefusedError)
+    # Counts files that a client opens until they are closed (RefusedError: not one more).
+    admitted: Callable[[bytes, int], AbstractContextManager[None]]
     # Returns a client's name; None: it is not invited any more.
     name_of: Callable[[bytes], str | None]
     idle_s: float
@@ -150,18 +152,10 @@ class GatewaySession:
         )
         connection.on_sleep(self._state)
 
-    def __len__(self) -> int:
-        """Return the number of connections.
-
-        An association counts as two: it has a socket for each version of IP.
-        """
-        associations = len(self._streams) - len(self._streams.streams)
-        return len(self._tasks) + 2 * associations
-
     def _state(self) -> bytes | None:
         """Return the state with which the session may sleep; None: something was begun here."""
         rests = self._service is None or self.connection.rests
-        return self._streams.state() if rests else None
+        return self._streams.state() if rests and not self._tasks else None
 
     async def run(self) -> None:
         _log.info("client came", client=self._name)
@@ -179,6 +173,8 @@ class GatewaySession:
                 _log.info("client sleeps", client=self._name)
             else:
                 _log.info("client left", client=self._name)
+            # What came whole may still be handed on.
+            await self._tasks.end(LAST_S)
 
     async def close(self) -> None:
         """End the connections that are left."""
@@ -191,8 +187,10 @@ class GatewaySession:
     def _associated(self, association: ProxiedAssociation) -> None:
         self._terms.count_open(self._client)
         try:
-            self._terms.admit(self._client)
-            self._terms.associations.open(self._client, association)
+            with ExitStack() as counted:
+                # It has a socket for each version of IP.
+                counted.enter_context(self._terms.admitted(self._client, 2))
+                self._terms.associations.open(self._client, association, counted)
         except RefusedError as error:
             association.refuse(error)
 
@@ -223,9 +221,11 @@ class GatewaySession:
         """Serve a stream until it is over. If anything fails, drop it: its program must not wait."""
         asking_user.set(asked.user)
         try:
-            with await unless_broken(stream, self._connected(asked)) as origin:
-                stream.accept()
-                await self._carry(stream, origin)
+            with ExitStack() as counted:
+                connected = self._connected(asked, counted)
+                with await unless_broken(stream, connected) as origin:
+                    stream.accept()
+                    await self._carry(stream, origin)
         except RefusedError as error:
             _log.debug("refused", client=self._name, reason=error.kind)
             stream.refuse(error)
@@ -235,10 +235,10 @@ class GatewaySession:
             stream.drop()
             raise
 
-    async def _connected(self, asked: OpenStream) -> socket.socket:
+    async def _connected(self, asked: OpenStream, counted: ExitStack) -> socket.socket:
         # What it asks for may cost more than to read that it asks.
         await self.connection.flow.driver.turns.turn(self._client.hex())
-        self._terms.admit(self._client)
+        counted.enter_context(self._terms.admitted(self._client, 1))
         return await self._terms.origins.connect(asked.host, asked.port, self._client)
 
     async def _carry(self, stream: ProxiedStream, origin: socket.socket) -> None:

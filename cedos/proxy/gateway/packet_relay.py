@@ -13,7 +13,7 @@ import socket
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
@@ -369,8 +369,8 @@ class Associations:
     def __len__(self) -> int:
         return len(self._relays)
 
-    def open(self, client: bytes, association: ProxiedAssociation) -> None:
-        """Accept a client's association. RefusedError: there are too many."""
+    def open(self, client: bytes, association: ProxiedAssociation, counted: ExitStack) -> None:
+        """Accept a client's association, `counted` until it is closed. RefusedError: too many."""
         full = len(self._relays) >= self._most
         if full or self._per_client[client] >= self._most_per_client:
             most = self._most if full else self._most_per_client
@@ -390,7 +390,7 @@ class Associations:
         self._relays[association] = relay
         self._per_client[client] += 1
         association.received = partial(_sent_on, relay)
-        association.ended = lambda: self._over(client, association)
+        association.ended = partial(self._over, client, association, counted.pop_all())
         association.accept()
         self._check_later()
 
@@ -408,11 +408,12 @@ class Associations:
             relay.close()
         self._relays.clear()
 
-    def _over(self, client: bytes, association: ProxiedAssociation) -> None:
+    def _over(self, client: bytes, association: ProxiedAssociation, counted: ExitStack) -> None:
         relay = self._relays.pop(association, None)
         if relay is None:
             return
         relay.close()
+        counted.close()
         self._per_client[client] -= 1
         if not self._per_client[client]:
             del self._per_client[client]

@@ -17,8 +17,8 @@ _BLOCK: Final = MOST_CHUNK_BYTES
 _READS: Final = 4
 
 _MOST_CHUNKS: Final = 64
-# The time for a program to read the bytes that arrived before the stream broke.
-_LAST_S: Final = 10.0
+# The time for a program to read the bytes that arrived before the stream broke, or the session ended.
+LAST_S: Final = 10.0
 
 # The most unsent bytes in the kernel for a program that does not read. Without it each could hold
 # megabytes until the host's TCP memory (tcp_mem) is full and the session's own connections stall.
@@ -111,7 +111,7 @@ class Carry:
             if not (self.stream.waiting or self._first_down):
                 self._end(f"stream: {broken}")
             elif self._last is None:
-                self._last = self._loop.call_later(_LAST_S, self._end, f"stream: {broken}")
+                self._last = self._loop.call_later(LAST_S, self._end, f"stream: {broken}")
         elif self._up_done and self._down_done:
             self._end("complete")
 

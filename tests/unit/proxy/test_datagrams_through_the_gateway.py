@@ -1,7 +1,7 @@
 """Programs' datagrams through the gateway: there and back, and no other program's."""
 
 import asyncio
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 
 import pytest
@@ -387,7 +387,7 @@ async def test_one_users_destinations_and_look_ups_lose_no_other_user_a_packet(
 
     def opens(number, user):
         made = ProxiedAssociation(number, Anything(), user)
-        associations.open(b"laptop", made)
+        associations.open(b"laptop", made, ExitStack())
         return made
 
     def packet(host, port):

@@ -2,12 +2,14 @@
 
 import asyncio
 import errno
+import os
 import socket
 import threading
 import time
 import tracemalloc
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 
 import pytest
 from kit.proxy_requests import http_connect
@@ -15,7 +17,7 @@ from kit.waiting import counting_turns, until
 
 from cedos.host.monitor import dns_message
 from cedos.kernel import tcp_info
-from cedos.proxy.gateway import gateway, origin
+from cedos.proxy.gateway import gateway, gateway_session, origin
 from cedos.proxy.gateway.gateway import LIMITS
 from cedos.proxy.gateway.origin import DestinationRules, Origins
 from cedos.proxy.http import RefusedError
@@ -24,6 +26,7 @@ from cedos.proxy.local.direct import LocalNames
 from cedos.proxy.local.local_proxy import Fail
 from cedos.proxy.local.name_stub import NameStub
 from cedos.proxy.streams.multiplexer import Multiplexer
+from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.sockets import connect
 
 
@@ -745,3 +748,96 @@ async def test_what_one_client_asks_for_leaves_the_event_loop_to_others(ends, mo
             await until(lambda: len(in_turns) == 60)
             assert max(Counter(in_turns).values()) <= 3
             running.cancel()
+
+
+UPLOAD_BYTES = 200_000
+
+
+class Deaf:
+    """A server that ends its side of each connection at once, and reads nothing: `accepted` are these."""
+
+    def __init__(self):
+        self.listening = socket.socket()
+        self.listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2_048)
+        self.listening.bind(("127.0.0.1", 0))
+        self.listening.listen(64)
+        self.listening.setblocking(False)
+        self.accepted = []
+        asyncio.get_running_loop().add_reader(self.listening, self._accept)
+
+    def _accept(self):
+        one, _ = self.listening.accept()
+        one.setblocking(False)
+        one.shutdown(socket.SHUT_WR)
+        self.accepted.append(one)
+
+    async def uploads(self, ends, key, count):
+        """Upload, in a session of a client, to this server, and leave; return how many it took."""
+        connection = await connect(
+            ends.gateway.address, server_key=ends.me.public, key=key, limits=LIMITS, timeout_s=5
+        )
+        streams = Multiplexer(connection)
+        running = asyncio.create_task(streams.run())
+        uploads = [streams.open("127.0.0.1", self.listening.getsockname()[1]) for _ in range(count)]
+        for stream in uploads:
+            stream.watch(partial(self._uploads, stream))
+            stream.on_change()
+        await until(lambda: all(each.gone for each in uploads))
+        took = sum(each.over for each in uploads)
+        connection.abort("left")
+        await asyncio.gather(running, connection.drained(), return_exceptions=True)
+        return took
+
+    def _uploads(self, stream):
+        stream.write(bytes(UPLOAD_BYTES - stream.sent_bytes))
+        if stream.sent_bytes == UPLOAD_BYTES:
+            stream.finish()
+
+    def close(self):
+        asyncio.get_running_loop().remove_reader(self.listening)
+        for each in (self.listening, *self.accepted):
+            each.close()
+
+
+@pytest.fixture
+async def deaf(monkeypatch):
+    def holds_little(connection):
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+
+    monkeypatch.setattr(origin, "keep_alive", holds_little)
+    made = Deaf()
+    yield made
+    made.close()
+
+
+async def received(one):
+    """Return how many bytes come until the end."""
+    count = 0
+    while data := await asyncio.get_running_loop().sock_recv(one, 65_536):
+        count += len(data)
+    return count
+
+
+async def test_connections_of_an_ended_session_count_until_they_are_closed(ends, deaf, monkeypatch):
+    """A client left its sessions and came again: 8,174 connections went on for a day, uncounted."""
+    monkeypatch.setattr(gateway_session, "LAST_S", 2.0)
+    await ends.start(most=6, most_per_client=4)
+    hostile = KeyPair(os.urandom(32))
+    ends.clients[hostile.public] = "phone"
+    assert await deaf.uploads(ends, hostile, 5) == 4
+    assert await deaf.uploads(ends, hostile, 3) == 0
+    assert ends.gateway.sessions == 0
+    del ends.clients[hostile.public]
+    assert await is_served(ends, await ends.origin(echo))
+    # Each is closed before its server has read anything, and looks broken there.
+    await until(lambda: not ends.gateway._open)
+    for one in deaf.accepted:
+        with pytest.raises(ConnectionResetError):
+            await received(one)
+
+
+async def test_what_an_ended_session_brought_whole_arrives_whole(ends, deaf):
+    await ends.start()
+    assert await deaf.uploads(ends, ends.client, 1) == 1
+    assert await asyncio.wait_for(received(deaf.accepted[0]), 5) == UPLOAD_BYTES
+    await until(lambda: not ends.gateway._open)

@@ -52,7 +52,7 @@ async def test_one_without_connections_sleeps_and_goes_on(sleeping):
         for _ in range(2):
             await said(sleeping, port)
         session = sleeping.link._streams
-        await until(lambda: not any(map(len, sleeping.gateway._sessions.values())))
+        await until(lambda: not sleeping.gateway._open)
         await asyncio.sleep(0.3)  # what was said last is acknowledged
         away(sleeping)
         await until(lambda: not sleeping.gateway.sessions)

@@ -19,7 +19,7 @@ from cedos.apps.files.objects.object_fetcher import ObjectFetcher
 from cedos.apps.files.objects.object_serving import ObjectServing
 from cedos.apps.files.objects.object_store import ObjectStore
 from cedos.errors import SessionError
-from cedos.proxy.gateway import gateway, origin
+from cedos.proxy.gateway import gateway, gateway_session, origin
 from cedos.proxy.gateway.gateway import Gateway, GatewaySettings
 from cedos.proxy.streams import carry
 from cedos.proxy.streams.frames import GatewayQuestion, OpenStream, StreamBytes, StreamReset
@@ -217,7 +217,8 @@ async def test_clients_that_have_left_hold_nothing(tmp_path, monkeypatch, seed):
     for module, name, seconds in (
         (web, "SILENCE_S", 0.5),
         (object_serving, "_GOODBYE_S", 0.1),
-        (carry, "_LAST_S", 0.2),
+        (carry, "LAST_S", 0.2),
+        (gateway_session, "LAST_S", 0.2),
         (object_fetcher, "_AGAIN_S", (0.05,)),
         (gateway, "LIMITS", replace(gateway.LIMITS, keep_alive_s=1)),
     ):

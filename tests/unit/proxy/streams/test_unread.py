@@ -161,7 +161,7 @@ async def test_what_a_server_does_not_take_does_not_wait_for_ever():
 
 async def test_what_a_client_left_behind_does_not_wait_for_ever(monkeypatch):
     """It fills its window towards a server that never reads, and resets the stream."""
-    monkeypatch.setattr(carry, "_LAST_S", 0.1)
+    monkeypatch.setattr(carry, "LAST_S", 0.1)
     unread = Unread()
     stream = ProxiedStream(1, Anything(), unread=unread.client("a").share())
     near, far = socket.socketpair()
