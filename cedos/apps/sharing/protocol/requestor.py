@@ -23,10 +23,10 @@ the first T when the sum of its helpers' rates falls below that rate. Each helpe
 | LEAVING | nothing more comes, or the while is over | none; Leave, RemovePath |
 | any | any other Leave, its certificate ends, the requestor stops | none; RemovePath |
 
-A helper that failed or refused, or for the second time left before it had carried a byte, is not chosen
-again for 5 s, and for twice as long each further time: the link or the gateway may have failed. Nor are
-others of the same client of the gateway, which has one place. A helper that drops data yet answers each
-Hello is left by the three rows before Leave, which do not ask the helper.
+A helper that failed or refused, or for the second time left within 10 s or before it had carried a byte,
+is not chosen again for 5 s, and for twice as long each further time: the link or the gateway may have
+failed. Nor are others of the same client of the gateway, which has one place. A helper that drops data
+yet answers each Hello is left by the three rows before Leave, which do not ask the helper.
 """
 
 import math
@@ -126,6 +126,7 @@ CONFIRMS: Final = 5
 JUDGE_S: Final = 1.3  # data waits for so long, then enough of it must have arrived
 AVOID_S: Final = 5.0  # a helper that failed is not chosen for so long; doubles, to `MOST_AVOID_S`
 MOST_AVOID_S: Final = 320.0
+STAY_S: Final = 10.0  # a helper that leaves sooner, for the second time, is avoided, too
 LEAVE_S: Final = 1.8  # a helper that leaves with notice is used for so long, for what is on its way
 EMPTY_S: Final = 0.5  # nothing comes for so long, then nothing is on its way any more
 
@@ -193,6 +194,9 @@ class _Helper:
         """Return the last limit told, less the bytes carried since: a busy helper is not asked."""
         since_bytes = self.carried_bytes - self.carried_when_told_bytes
         return max(self.told_left_bytes - since_bytes, 0)
+
+    def has_stayed(self, now_s: float) -> bool:
+        return self.carried_bytes > 0 and now_s >= self.active_s + STAY_S
 
 
 class RequestorMachine:
@@ -713,9 +717,9 @@ class RequestorMachine:
             self._commands.append(RemovePath(helper, reason, by_helper))
         if reason in _FAULTS:
             self._avoided.add(found.certificate, now_s)
-        elif by_helper and not found.carried_bytes and found.state is not HelperState.OFFERED:
+        elif by_helper and found.state is not HelperState.OFFERED and not found.has_stayed(now_s):
             # It was restarted. One that comes and goes would take all of the driver's time, which needs
-            # 0.3 s for each address.
+            # 0.3 s for each address, and the disk, which keeps each contract.
             self._avoided.add(found.certificate, now_s, once_free=True)
         self._check_rate(now_s)
 

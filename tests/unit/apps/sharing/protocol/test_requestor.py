@@ -339,6 +339,32 @@ def test_a_leave_without_notice_ends_the_path_at_once():
     assert of(link, RemovePath) == [DAN]
 
 
+def test_a_helper_that_carries_a_little_and_leaves_is_avoided():
+    """It was taken again at once, 42 times in 45 s, each time by a new contract on the disk."""
+    link = Link(requestor(own_network=True), {"bob": helper("bob", 1)})
+    link.asker.start(link.now)
+    for second in range(120):
+        link.run(1.0)
+        if of(link, AddPath).count(BOB) > of(link, RemovePath).count(BOB):
+            link.asker.on_traffic(BOB, 40_000 + second, 0, link.now)
+            link.helpers["bob"].on_uplink(None, link.now)
+            link.settle()
+            link.helpers["bob"].on_uplink(uplink(1), link.now)
+    assert 3 <= of(link, AddPath).count(BOB) <= 6
+
+
+def test_a_helper_that_leaves_after_a_while_is_taken_again_at_once():
+    link = Link(requestor(own_network=True), {"bob": helper("bob", 1)})
+    link.asker.start(link.now)
+    for times in range(1, 5):
+        link.run(15.0)
+        assert of(link, AddPath).count(BOB) == times
+        link.asker.on_traffic(BOB, 40_000, 0, link.now)
+        link.helpers["bob"].on_uplink(None, link.now)
+        link.settle()
+        link.helpers["bob"].on_uplink(uplink(1), link.now)
+
+
 def test_an_idle_helper_is_asked_rarely_and_its_path_stays_open():
     link = three()
     link.run(101)
