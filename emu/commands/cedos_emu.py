@@ -21,7 +21,6 @@ COMMANDS: Final = {
     "replay": "Run the controller over an event log of a laptop.",
     "report": "Draw pictures and a page from run folders.",
     "run": "Run an experiment, from a scenario to a run folder with its page.",
-    "share": "Neighbours who share their networks, and a shell on the one who has none.",
     "shell": "Run a command inside the emulated laptop, as `mm-link` for two phones.",
     "train": "Fit completion-time predictors to a transfer data set.",
 }
