@@ -9,7 +9,7 @@ import click
 from cedos.commands.console import render
 from cedos.commands.console.render import echo
 from cedos.errors import PlaceError, TraceError
-from emu.console import examples
+from emu.console import examples, reading_others
 from emu.places.check import check as check_collection
 from emu.places.places import AccessTrace, Place, default_directory, load
 from emu.places.stats import PlaceStats, place_stats
@@ -35,6 +35,7 @@ def command() -> None:
 
 @command.command("list", epilog=examples("cedos-emu places list --places ../shared/traces-real"))
 @_places_option
+@reading_others()
 def list_command(directory: Path | None) -> None:
     """Show the places of a collection.
 
@@ -62,6 +63,7 @@ def list_command(directory: Path | None) -> None:
 
 @command.command("check", epilog=examples("cedos-emu places check my-walks"))
 @click.argument("directory", type=click.Path(path_type=Path))
+@reading_others()
 def check_command(directory: Path) -> None:
     """Print what is wrong with a collection.
 

@@ -210,9 +210,7 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
     """Return the places of a collection that can be used, and everything wrong with the others."""
     path = directory / "places.csv"
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            rows = [(reader.line_num, list(map(plain, row))) for row in reader if row]
+        rows = [(line, list(map(plain, row))) for line, row in series_file.csv_rows(path)]
     except FileNotFoundError:
         wanted = "a collection is a folder with places.csv, wifi/ and cellular/"
         return Places(directory, []), [f"{path}: no such file; {wanted}"]

@@ -7,6 +7,7 @@ the replay has its own, which probes measure.
 """
 
 import csv
+import io
 import math
 import statistics
 from collections.abc import Mapping
@@ -38,6 +39,8 @@ MAX_SECONDS = 7 * 86_400
 # The most values, those of missing seconds included: a week of 27 columns, 128 MB. A file of 170 kB could
 # have 20,000 columns and one row, of the week's last second.
 _MOST_VALUES = 1 << 24
+# The most text of a file: a day of 27 columns is about 10 MiB.
+_MOST_CHARACTERS = 16 << 20
 # The series' columns as indicators of a `cedos.model.Context`: name there and factor. The rates are
 # left out: they are what saturating transfers achieved, which no radio reports.
 INDICATORS: Mapping[str, tuple[str, float]] = {
@@ -97,15 +100,26 @@ class SeriesFile:
         }
 
 
+def csv_rows(path: Path) -> list[tuple[int, list[str]]]:
+    """Return the rows of a CSV that are not empty, each with the number of its last line.
+
+    csv.Error: it is no CSV, or too large.
+    """
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        text = file.read(_MOST_CHARACTERS + 1)
+    if len(text) > _MOST_CHARACTERS:
+        raise csv.Error(f"more than {_MOST_CHARACTERS >> 20} MiB of text")
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    return [(reader.line_num, row) for row in reader if row]
+
+
 def read(path: Path) -> SeriesFile:
     """Read a series.
 
     Missing seconds are unknown; PlaceError names file, line and what would be right.
     """
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file, strict=True)
-            return _parse([(reader.line_num, row) for row in reader if row], path)
+        return _parse(csv_rows(path), path)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise PlaceError(
             f"{path}: unreadable ({error}); a CSV in UTF-8 is expected, one row per second"

@@ -263,3 +263,16 @@ def test_the_real_places_figures_are_those_of_their_table():
                 ("cell_outage", stats.cellular.outage_share, 3),
             ):
                 assert value == pytest.approx(float(row[column]), abs=0.51 * 10**-digits), row
+
+
+@pytest.mark.parametrize("name", ["places.csv", "wifi/a.csv"])
+def test_a_file_that_is_too_large_is_refused_by_its_name(tmp_path, name):
+    for kind in ("wifi", "cellular"):
+        (tmp_path / kind).mkdir()
+        (tmp_path / kind / "a.trace").write_text("1\n1000\n")
+    (tmp_path / "places.csv").write_text("place,wifi,cellular\np,a,a\n")
+    (tmp_path / "wifi" / "a.csv").write_text("t_s\n0\n")
+    with (tmp_path / name).open("a") as file:
+        file.write("\n" * (17 << 20))
+    _, problems = check(tmp_path)
+    assert [each for each in problems if str(tmp_path / name) in each and "16 MiB" in each]
