@@ -1,6 +1,5 @@
 """`cedos-emu evaluate`: judge a model: choices against the oracle, prediction error, coverage."""
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -20,7 +19,6 @@ from emu.console import examples, reading_others
     epilog=examples(
         "cedos-emu evaluate traces/transfers.parquet",
         "cedos-emu evaluate traces/transfers.parquet traces/transfers_aged.parquet",
-        "cedos-emu evaluate traces/transfers.parquet --without rtt_s --without wifi_rssi_dbm",
         "cedos-emu evaluate other.csv --model shipped --json other.json",
     ),
 )
@@ -40,14 +38,6 @@ from emu.console import examples, reading_others
     help="What is left out together; row is a random split, where places are known.",
 )
 @click.option(
-    "--without",
-    "left_out",
-    multiple=True,
-    metavar="COLUMN",
-    help="Judge models that neither learn nor see this column of DATA: what is it worth? Repeatable; "
-    "wifi_rtt_s, or rtt_s of both networks.",
-)
-@click.option(
     "--json", "out", type=click.Path(path_type=Path, dir_okay=False), help="Figures, to F."
 )
 @reading_others()
@@ -55,7 +45,6 @@ def command(
     data: tuple[Path, ...],
     model_name: str | None,
     group_by: str,
-    left_out: tuple[str, ...],
     out: Path | None,
 ) -> None:
     """Judge choices of network on DATA, where every strategy was measured from the same instants.
@@ -74,13 +63,9 @@ def command(
 
     if out is not None:
         console.make_room(out, "--json")
-    named = {name: _context_columns(name) for name in left_out}
     read = datasets.joined([datasets.read(each) for each in data])
     if read.ignored:
         echo(f"not known, ignored: {', '.join(read.ignored)}", err=True)
-    for name, columns in named.items():
-        if not any(map(read.rows_that_know, columns)):
-            raise click.BadParameter(f"no row of DATA knows {name}", param_hint="--without")
     model = None
     if model_name is not None:
         file = None if model_name == "shipped" else Path(model_name)
@@ -90,7 +75,6 @@ def command(
             read,
             model,
             group_by=group_by,
-            without=tuple(dict.fromkeys(each for columns in named.values() for each in columns)),
             progress=report,
         )
     found |= {
@@ -114,18 +98,6 @@ def _trained_on(provenance: Mapping[str, Any], data: tuple[Path, ...]) -> list[s
     return [each.name for each in data if hashlib.sha256(each.read_bytes()).hexdigest() in known]
 
 
-def _context_columns(name: str) -> tuple[str, ...]:
-    from emu.data.datasets import context_columns  # noqa: PLC0415
-    from predictors.inputs import CONTEXT_COLUMNS, NETWORKS  # noqa: PLC0415
-
-    if columns := context_columns(name):
-        return columns
-    short = [each.removeprefix(f"{network}_") for each in CONTEXT_COLUMNS for network in NETWORKS]
-    near = difflib.get_close_matches(name, [*CONTEXT_COLUMNS, *short], n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(CONTEXT_COLUMNS)}"
-    raise click.BadParameter(f"no context column is called {name}; {hint}", param_hint="--without")
-
-
 def _show(found: Mapping[str, Any]) -> None:
     judged = "trained on the other groups" if found["model"] is None else found["model"]
     render.show(
@@ -134,9 +106,6 @@ def _show(found: Mapping[str, Any]) -> None:
             f" groups; model: {judged}"
         )
     )
-    if found["without"]:
-        left_out = (f"{name} (known in {rows} rows)" for name, rows in found["without"].items())
-        render.show(render.wrap(f"without {', '.join(left_out)}"))
     if found.get("trained_on"):
         echo(
             f"CAUTION: this model was trained on these rows: {', '.join(found['trained_on'])}; these"

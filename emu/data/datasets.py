@@ -109,11 +109,6 @@ class DataSet:
         wanted = (*CONTEXT_COLUMNS, *OTHER_INDICATORS)
         return {name: self.numbers[name] for name in wanted if name in self.numbers}
 
-    def rows_that_know(self, column: str) -> int:
-        """Return the number of rows in which a column of numbers has a value."""
-        known = self.numbers.get(column)
-        return 0 if known is None else int(np.isfinite(known).sum())
-
     def without(self, columns: Collection[str]) -> "DataSet":
         """Return the same rows, as if these columns had been unknown."""
         kept = {name: column for name, column in self.numbers.items() if name not in columns}
@@ -143,15 +138,6 @@ class DataSet:
             }
             rows.append(row | {"direction": "up" if up else "down"})
         return rows
-
-
-def context_columns(name: str) -> tuple[str, ...]:
-    """Return the context columns that are called so, alone or after a network: `recent_s` is of both.
-
-    None where nothing is.
-    """
-    called = {name, *(f"{network}_{name}" for network in NETWORKS)}
-    return tuple(column for column in CONTEXT_COLUMNS if column in called)
 
 
 def read(path: Path) -> DataSet:

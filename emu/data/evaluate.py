@@ -7,7 +7,7 @@ same way, on recorded completion times (section 7.3).
 Models that may judge a row: those that have not seen its group, or Delphi's random splits.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -202,17 +202,13 @@ def evaluate(
     # random split, as in Delphi's section 6.1: places are known then).
     group_by: str = "group",
     settings: Settings = USUAL,  # how models are trained
-    # Context columns that models are neither trained with nor told. All else (rules of thumb, which
-    # rows are old) goes by the data as they are, so that figures compare.
-    without: Collection[str] = (),
     progress: Progress = _quietly,  # told of the share done
 ) -> dict[str, Any]:
     """Judge a model, or, without one, the way of training it.
 
     Returns:
         `policies`, the figures of `judged` by objective and policy; `ages` where the data tell how old
-        rates are: choices between the networks alone; `without`: in how many rows each column was known
-        that was left out.
+        rates are: choices between the networks alone.
 
     Raises:
         DataSetError: too few rows or groups.
@@ -221,7 +217,7 @@ def evaluate(
     left_out = int((~complete).sum())
     data = data.take(complete)
     groups = np.arange(len(data)) if group_by == "row" else data.texts[group_by]
-    examples = examples_of(data.without(without), groups)
+    examples = examples_of(data, groups)
     rows = [examples.row(index) for index in range(len(data))]
     models = (
         [model] * len(data)
@@ -245,7 +241,6 @@ def evaluate(
         "places": len(np.unique(data.texts["place"])),
         "groups": len(np.unique(groups)),
         "rows_left_out": left_out,
-        "without": {name: data.rows_that_know(name) for name in without},
         "policies": judge.figures(policies),
         "prediction": {MODEL: prediction(data, predicted, Bootstrap(groups))},
     }

@@ -210,40 +210,6 @@ def test_without_a_model_each_group_is_judged_by_the_others(group_by):
     assert told == sorted(told)
 
 
-def test_what_is_left_out_is_neither_learned_nor_seen_and_all_else_is_judged_as_before():
-    data, rtts = data_set(walks(1)), ("wifi_rtt_s", "cellular_rtt_s")
-    quick = Settings(trees=5, folds=3)
-    with_them = evaluate(data, settings=quick)
-    without = evaluate(data, settings=quick, without=rtts)
-    assert with_them["without"] == {}
-    assert without["without"] == dict.fromkeys(rtts, 72)
-    # Round trips alone tell which network is faster: without them a coin might choose as well.
-    told, untold = (
-        found["policies"]["cedos"]["max_s"]["within10_share"] for found in (with_them, without)
-    )
-    assert told > 0.85
-    assert untold < 0.7
-    assert without["policies"]["lower_ping"] == with_them["policies"]["lower_ping"]
-
-
-@pytest.mark.parametrize(
-    ("name", "says"),
-    [
-        ("wifi_link_bsp", "no context column is called wifi_link_bsp; did you mean wifi_link_bps?"),
-        ("recnt_s", "no context column is called recnt_s; did you mean recent_s?"),
-        ("??", "no context column is called ??; there are wifi_rtt_s, wifi_rtt_min_s,"),
-        ("t_wifi_s", "no context column is called t_wifi_s"),
-        ("cqi", "no row of DATA knows cqi"),
-    ],
-)
-def test_a_column_that_cannot_be_left_out_is_refused(tmp_path, name, says):
-    data = tmp_path / "data.csv"
-    datasets.write(data, data_set(walks(2, places=3, each=4)).to_rows())
-    refused = CliRunner().invoke(evaluate_command, [str(data), "--without", name])
-    assert refused.exit_code == 2
-    assert says in " ".join(refused.stderr.split())
-
-
 def test_commands_train_a_model_and_judge_it(tmp_path):
     data, model, out = (tmp_path / name for name in ("data.parquet", "model.json", "f.json"))
     own = {"wifi_udp_answered": 1.0, "cellular_udp_answered": 0.0}
