@@ -39,10 +39,10 @@ class Distribution:
     def survival(self, value: float) -> float:
         return 1.0 - bisect_right(self.samples, value) / len(self.samples)
 
-    def scaled(self, factor: float) -> "Distribution":
+    def scale(self, factor: float) -> "Distribution":
         return Distribution(tuple([sample * factor for sample in self.samples]))
 
-    def later(self, delay: float) -> "Distribution":
+    def shift(self, delay: float) -> "Distribution":
         return Distribution(tuple([sample + delay for sample in self.samples]))
 
     def known_above(self, value: float) -> "Distribution":
@@ -56,7 +56,7 @@ class Distribution:
 
     def left_after(self, value: float) -> "Distribution":
         """Return the rest of a time of which `value` has passed."""
-        return self.known_above(value).later(-value)
+        return self.known_above(value).shift(-value)
 
 
 def minimum_of(a: Distribution, b: Distribution) -> Distribution:

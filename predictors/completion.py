@@ -29,7 +29,7 @@ from zlib import crc32
 from predictors import regressor
 from predictors.base import Distribution
 from predictors.inputs import COLUMNS, INPUTS, STRATEGIES, inputs_of
-from predictors.regressor import Forest, Regressor, mirrored
+from predictors.regressor import Forest, Regressor, mirror
 
 # The largest logarithmic error. `exp` of it stays finite.
 _LARGEST = 25.0
@@ -50,7 +50,7 @@ class HeldOutErrors:
     limits: tuple[float, ...]  # the sizes at which the next shape begins, ascending
     shapes: tuple[Shape, ...]  # one more than `limits`; the first one is for the smallest sizes
 
-    def sized(self, both: Sequence[float]) -> list[float]:
+    def expected_sizes(self, both: Sequence[float]) -> list[float]:
         """Return the expected size of each strategy's logarithmic error.
 
         `both`: the inputs and their negatives (`regressor.mirrored`).
@@ -89,7 +89,7 @@ class HeldOutErrors:
         return cls(Forest.rebuild(data["sizes"], inputs, len(names)), limits, shapes)
 
 
-def around(
+def distribution_around(
     point: float,  # the predicted value
     size: float,  # the expected absolute logarithm of the relative error
     shape: Sequence[float],  # logarithmic errors divided by their expected size, ascending
@@ -145,7 +145,7 @@ class CompletionModel:
     def points(self, features: Mapping[str, float]) -> dict[str, float]:
         """Return the predicted completion time of each strategy, s, before any spread."""
         inputs, naive_s = inputs_of(features, self.typical)
-        return self._points(mirrored(inputs), naive_s)
+        return self._points(mirror(inputs), naive_s)
 
     def naive(self, features: Mapping[str, float]) -> dict[str, float]:
         """Return the naive time of each strategy, s, from which the regressors start."""
@@ -161,13 +161,13 @@ class CompletionModel:
             KeyError: without `size_bytes`.
         """
         inputs, naive_s = inputs_of(features, self.typical)
-        both = mirrored(inputs)
+        both = mirror(inputs)
         # The point from the regressors, the spread from the shape for its expected size of errors.
         errors = self.errors
         points = self._points(both, naive_s)
         return {
-            name: around(point, size, errors.shapes[errors.shape(size)][name])
-            for (name, point), size in zip(points.items(), errors.sized(both), strict=True)
+            name: distribution_around(point, size, errors.shapes[errors.shape(size)][name])
+            for (name, point), size in zip(points.items(), errors.expected_sizes(both), strict=True)
         }
 
     def _points(self, both: Sequence[float], naive_s: Mapping[str, float]) -> dict[str, float]:
@@ -207,16 +207,16 @@ class CompletionModel:
     def _from_dict(cls, data: Mapping[str, Any]) -> "CompletionModel":
         # Refuse inputs, features and strategies that this version does not know.
         inputs = [str(name) for name in data["inputs"]]
-        _known("inputs", inputs, INPUTS)
+        _check_known("inputs", inputs, INPUTS)
         features = tuple(str(name) for name in data["features"])
-        _known("features", features, COLUMNS)
+        _check_known("features", features, COLUMNS)
         typical = {name: float(data["typical"][name]) for name in STAND_INS}
         if not all(isfinite(value) and value > 0.0 for value in typical.values()):
             raise ValueError("typical values must be positive")
         parts = []
         for each in data["parts"]:
             of = tuple(str(name) for name in each["strategies"])
-            _known("strategies", of, STRATEGIES)
+            _check_known("strategies", of, STRATEGIES)
             parts.append((of, regressor.from_dict(each, inputs, len(of))))
         if not parts:
             raise ValueError("a model without regressors")
@@ -233,7 +233,7 @@ class CompletionModel:
         )
 
 
-def _known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
+def _check_known(what: str, names: Sequence[str], known: Sequence[str]) -> None:
     foreign = sorted(set(names) - set(known))
     if foreign:
         raise ValueError(f"it has {what} that are not known here: {', '.join(foreign)}")

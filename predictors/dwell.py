@@ -200,7 +200,7 @@ class DwellPredictor:
                 if point is None
                 else (self.weibull(), _OTHERS_WORTH)
             )
-            found = self._fitted[point] = _fitted(sessions or (), prior, worth)
+            found = self._fitted[point] = _fit(sessions or (), prior, worth)
         return found
 
     def remaining(self, point: str | None, age_s: float) -> Distribution:
@@ -222,7 +222,7 @@ class DwellPredictor:
         return {REMAINING: Distribution(tuple([max(each, 1e-3) for each in left.samples]))}
 
 
-def _fitted(sessions: Sequence[tuple[float, bool]], prior: Weibull, worth: float) -> Weibull:
+def _fit(sessions: Sequence[tuple[float, bool]], prior: Weibull, worth: float) -> Weibull:
     """Return the fit to sessions and to as many prior sessions as the prior is worth."""
     parts = 9
     # The prior as a few pseudo-sessions at its quantiles, which share its worth.

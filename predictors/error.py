@@ -69,7 +69,7 @@ def middles(weighted: Iterable[tuple[float, float]], count: int = SAMPLES) -> li
     return found
 
 
-def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[float]:
+def weigh_censored(values: Sequence[float], censored: Sequence[bool]) -> list[float]:
     """Return weights of values, some of which are censored: known only to be at least so large.
 
     Efron's redistribution to the right: from the smallest value upwards, the weight of a censored value
@@ -96,7 +96,7 @@ def redistributed(values: Sequence[float], censored: Sequence[bool]) -> list[flo
     return weights
 
 
-def sliced(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, ...]:
+def slice_means(weighted: Iterable[tuple[float, float]], count: int) -> tuple[float, ...]:
     """Return `count` equal slices of a weighted sample by their exact means, ascending.
 
     Unlike `middles` it does not interpolate between two values.
@@ -217,7 +217,7 @@ class ErrorHistory:
         """Record that the prediction is as new as this instant: its error is that of a fresh one."""
         if isfinite(at_s):
             self._last_at_s = at_s if self._last_at_s is None else max(at_s, self._last_at_s)
-        self._changed()
+        self._on_change()
 
     def reset(self, at_s: float) -> None:
         """Forget the errors, as behind a new access point, and return to the prior."""
@@ -231,24 +231,24 @@ class ErrorHistory:
         # Ages of the same step share one distribution.
         step = round(log(1.0 + self._age_s(now_s)) / _AGE_STEP)
         if self._wide is None or self._wide[0] != step:
-            added = self._added(exp(step * _AGE_STEP) - 1.0)
+            added = self._variance_of_age(exp(step * _AGE_STEP) - 1.0)
             assert self._fresh is not None
-            wide = widened(self._fresh, added) if added > _LEAST_ADDED else self._fresh
+            wide = widen(self._fresh, added) if added > _LEAST_ADDED else self._fresh
             self._wide = (step, wide)
         return self._wide[1]
 
-    def added(self, now_s: float) -> float:
+    def added_variance(self, now_s: float) -> float:
         """Return the variance that the prediction's age adds to the one in its errors already."""
-        return self._added(self._age_s(now_s))
+        return self._variance_of_age(self._age_s(now_s))
 
-    def _added(self, age_s: float) -> float:
+    def _variance_of_age(self, age_s: float) -> float:
         if self._fresh is None:
             weights = self.weights
             # Seen errors contain the ages that their predictions had: only a larger age adds variance.
             grown = sum([weight * each for weight, each in zip(weights, self._grown, strict=True)])
             total = sum(weights) + (self._worth if self._prior is not None else 0.0)
             self._usual = grown / total if total else 0.0
-            self._fresh = Distribution(self._blended())
+            self._fresh = Distribution(self._blend())
         return max(self._growth(age_s) - self._usual, 0.0)
 
     def _age_s(self, now_s: float) -> float:
@@ -257,11 +257,11 @@ class ErrorHistory:
             return 0.0
         return min(now_s - self._last_at_s, _OLDEST_S)
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self.version += 1
         self._fresh = self._wide = None
 
-    def _blended(self) -> tuple[float, ...]:
+    def _blend(self) -> tuple[float, ...]:
         if not self._ratios and self._prior is not None:
             return self._prior.samples
         weighted = list(zip(self._ratios, self.weights, strict=True))
@@ -271,13 +271,13 @@ class ErrorHistory:
             weighted += [(ratio, share) for ratio in self._prior.samples]
         elif self._fading == 1.0 and len(weighted) <= SLICES:
             return tuple(sorted(self._ratios)) or (1.0,)
-        return sliced(weighted, SLICES) if weighted else (1.0,)
+        return slice_means(weighted, SLICES) if weighted else (1.0,)
 
 
 _NORMAL = lognormal(1.0, 7).samples
 
 
-def widened(ratios: Distribution, variance: float) -> Distribution:
+def widen(ratios: Distribution, variance: float) -> Distribution:
     """Return ratios times an independent lognormal of median 1: variances of logarithms add up.
 
     Unlike `spread` it widens a distribution of a single value, too.

@@ -339,11 +339,11 @@ class Rule:
     def walk(self, both: Sequence[float]) -> list[float]:
         """Return the logarithm of the rule's time over the naive one; 0 without a known rate."""
         by_network = {
-            network: self._off(both[0], [both[2 * k] for k in at]) for network, at in _AT.items()
+            network: self._offset(both[0], [both[2 * k] for k in at]) for network, at in _AT.items()
         }
         return [by_network[name.removeprefix("mptcp_")] for name in self.strategies]
 
-    def _off(self, log_size: float, known: Sequence[float]) -> float:
+    def _offset(self, log_size: float, known: Sequence[float]) -> float:
         # The means overlap: that over 5 s contains the newest second, that over 10 s contains the one
         # over 5 s.
         log_rtt, log_past1, log_past5, log_past10, log_naive = known

@@ -159,7 +159,7 @@ class NetworkPredictor:
             self._smooth(BANDWIDTH, line[1])
             # The line itself is a prediction, not a measurement.
             measured = {LATENCY: nan, BANDWIDTH: nan} | measured
-        return [self._told(name, value, at_s) for name, value in measured.items()]
+        return [self._measurement_of(name, value, at_s) for name, value in measured.items()]
 
     def observe_rtt(self, rtt_s: float, at_s: float) -> list[Measurement]:
         """Record a round trip that carried next to nothing, s."""
@@ -185,7 +185,7 @@ class NetworkPredictor:
         size_bytes = max(features["size_bytes"], 0.0)
         latency_s, bandwidth_bps = self._known()
         # All combinations of past errors of both parts, gathered into equal slices.
-        latencies = self.errors[LATENCY].distribution(now_s).scaled(latency_s)
+        latencies = self.errors[LATENCY].distribution(now_s).scale(latency_s)
         carrying_s = 8.0 * size_bytes / bandwidth_bps
         rates = self.errors[BANDWIDTH].distribution(now_s)
         times = sorted(
@@ -212,12 +212,12 @@ class NetworkPredictor:
         if before is not None:
             self.errors[name].add(value, before, at_s)
         self._smooth(name, value)
-        return [self._told(name, value, at_s)]
+        return [self._measurement_of(name, value, at_s)]
 
     def _smooth(self, name: str, value: float) -> None:
         self._filters[name].observe(max(value, _LEAST_VALUE[name]))
 
-    def _told(self, name: str, value: float, at_s: float) -> Measurement:
+    def _measurement_of(self, name: str, value: float, at_s: float) -> Measurement:
         latency_s, bandwidth_bps = self._known()
         prediction = latency_s if name == LATENCY else bandwidth_bps
         return Measurement(f"{self.name}.{name}", value, prediction, at_s)

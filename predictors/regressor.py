@@ -124,7 +124,7 @@ class Forest:
     _roots: list[_Walk] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_roots", [_nested(tree) for tree in self.trees])
+        object.__setattr__(self, "_roots", [_nest(tree) for tree in self.trees])
 
     @classmethod
     def average(cls, trees: Sequence[Tree]) -> "Forest":
@@ -132,7 +132,7 @@ class Forest:
 
     def predict(self, inputs: Sequence[float]) -> list[float]:
         """Return one number per output for finite or NaN `inputs`."""
-        return self.walk(mirrored(inputs))
+        return self.walk(mirror(inputs))
 
     def walk(self, both: Sequence[float]) -> list[float]:
         leaves: list[bytes] = []
@@ -174,7 +174,7 @@ class Forest:
         return cls(tuple(tree.with_inputs_at(at) for tree in trees), scale)
 
 
-def mirrored(inputs: Sequence[float]) -> list[float]:
+def mirror(inputs: Sequence[float]) -> list[float]:
     """Return each input and, behind it, its negative (see `_nested`)."""
     both = [0.0] * (2 * len(inputs))
     both[::2] = inputs
@@ -182,7 +182,7 @@ def mirrored(inputs: Sequence[float]) -> list[float]:
     return both
 
 
-def _nested(tree: Tree) -> _Walk:
+def _nest(tree: Tree) -> _Walk:
     # Children come after their parent, so building backwards finds them built.
     built: list[_Walk] = [(None, None, None, None)] * len(tree.feature)
     for node in range(len(tree.feature) - 1, -1, -1):

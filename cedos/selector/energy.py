@@ -323,7 +323,7 @@ class RadioWatch:
             self._pass(now_s)
             return
         radio = self._radio
-        now_s = self._clocked(now_s)
+        now_s = self._advance_clock(now_s)
         # Bytes soon after others were carried all the time in between; later ones came after a pause.
         lately = self._used_s is not None and now_s - self._used_s <= self._sampled_s
         if not lately:
@@ -364,14 +364,14 @@ class RadioWatch:
         self._pass(now_s)
         return self._energy_j
 
-    def _clocked(self, now_s: float) -> float:
+    def _advance_clock(self, now_s: float) -> float:
         if self._began_s is None:
             self._began_s = self._at_s = now_s
         return max(now_s, self._at_s)
 
     def _pass(self, now_s: float) -> None:
         """Step through the states of the time until now, which had no data."""
-        now_s = self._clocked(now_s)
+        now_s = self._advance_clock(now_s)
         left_s = now_s - self._at_s
         self._at_s = now_s
         while left_s > 0.0 and self._state is not None:

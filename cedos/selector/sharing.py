@@ -124,7 +124,7 @@ HelperStrategy = Callable[[Sequence[HelperOffer], float], HelperChoice]
 
 def by_price(offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
     """Choose as CBSP does: the lower price first, then the most data before the helper is gone."""
-    return _first(
+    return _first_helpers(
         sorted(offers, key=lambda it: (it.price, -it.deliverable_bits, -it.rate_bps, it.helper)),
         wanted_bps,
     )
@@ -132,17 +132,17 @@ def by_price(offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
 
 def high_bandwidth_first(offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
     """Choose the highest rates, one of the paper's baselines (its reference 40)."""
-    return _first(sorted(offers, key=lambda it: (-it.rate_bps, it.helper)), wanted_bps)
+    return _first_helpers(sorted(offers, key=lambda it: (-it.rate_bps, it.helper)), wanted_bps)
 
 
 def long_encounter_first(offers: Sequence[HelperOffer], wanted_bps: float) -> HelperChoice:
     """Choose the longest encounters, the paper's other baseline (its reference 28)."""
-    return _first(
+    return _first_helpers(
         sorted(offers, key=lambda it: (-it.encounter_s, -it.rate_bps, it.helper)), wanted_bps
     )
 
 
-def _first(ordered: Iterable[HelperOffer], wanted_bps: float) -> HelperChoice:
+def _first_helpers(ordered: Iterable[HelperOffer], wanted_bps: float) -> HelperChoice:
     taken: list[HelperOffer] = []
     sum_bps = 0.0
     for offer in ordered:

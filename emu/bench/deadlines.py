@@ -83,7 +83,7 @@ def _plans_ms() -> tuple[list[float], list[float]]:
             )
             for name, bps in (("wlan0", 15.0), ("lte0", 14.5)):
                 rate = random.lognormvariate(bps, 0.6)
-                networks.measured(name, Direction.DOWN, rate, 1.0, float(at_s))
+                networks.on_measured(name, Direction.DOWN, rate, 1.0, float(at_s))
         flows = [
             DeadlineFlow(
                 key, random.expovariate(1.0 / mean_bytes), 650.0 + random.uniform(0.0, within_s)

@@ -154,7 +154,7 @@ def _period(world: World, keeper: Keeper) -> Outcome:
             ]
             taken = costs.index(min(costs))
         # The daemon, too, tells of a transfer when it has ended, with its real size.
-        keeper.offered(now_s, choice.actual, choice.actual[taken])
+        keeper.on_choice(now_s, choice.actual, choice.actual[taken])
         least = min(choice.actual, key=lambda each: (each.amount, each.cost_s))
         quickest = min(choice.actual, key=lambda each: (each.cost_s, each.amount))
         spent += choice.actual[taken].amount

@@ -10,7 +10,7 @@ from sklearn.model_selection import GroupKFold
 
 from predictors.completion import STAND_INS
 from predictors.inputs import ALWAYS, inputs_of
-from predictors.regressor import Regressor, mirrored
+from predictors.regressor import Regressor, mirror
 
 Floats = NDArray[np.float64]
 
@@ -117,7 +117,7 @@ class Grown:
     predict: Callable[[Floats], Floats]
 
 
-def walked(parts: Sequence[tuple[tuple[str, ...], Regressor]], inputs: Floats) -> Floats:
+def walk_rows(parts: Sequence[tuple[tuple[str, ...], Regressor]], inputs: Floats) -> Floats:
     """Return `Grown.predict` for fast regressors: row by row, by the code of later predictions."""
-    rows = [mirrored(row) for row in inputs.tolist()]
+    rows = [mirror(row) for row in inputs.tolist()]
     return np.array([[v for _, part in parts for v in part.walk(row)] for row in rows])

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from predictors.inputs import INPUTS
 from predictors.regressor import MISSING, Forest, Machine, Machines, Tree
-from predictors.training.examples import Floats, Grown, Settings, walked
+from predictors.training.examples import Floats, Grown, Settings, walk_rows
 
 # The decimals of a leaf's value, a logarithm of time. They are far below the noise of a repeated
 # transfer.
@@ -63,15 +63,15 @@ def joint(inputs: Floats, targets: Floats, names: Sequence[str], settings: Setti
     # All rows know all strategies: one forest. Some do: they teach how to fill the gaps of the others.
     # None does: a forest for each strategy.
     if whole.all():
-        return _grown(((tuple(names), grow(inputs, targets)),))
+        return _combine(((tuple(names), grow(inputs, targets)),))
     if whole.any():
-        first = _grown(((tuple(names), grow(inputs[whole], targets[whole])),))
-        filled = _filled(targets, first.predict(inputs), np.asarray(whole))
-        return _grown(((tuple(names), grow(inputs, filled)),))
-    return _grown(_apart(inputs, targets, names, grow))
+        first = _combine(((tuple(names), grow(inputs[whole], targets[whole])),))
+        filled = _fill(targets, first.predict(inputs), np.asarray(whole))
+        return _combine(((tuple(names), grow(inputs, filled)),))
+    return _combine(_grow_apart(inputs, targets, names, grow))
 
 
-def _filled(targets: Floats, expected: Floats, whole: NDArray[np.bool_]) -> Floats:
+def _fill(targets: Floats, expected: Floats, whole: NDArray[np.bool_]) -> Floats:
     """Return the targets, with missing ones replaced by their expectation.
 
     Of a program's transfer only one strategy's time is known. For the others, take the times that a
@@ -97,7 +97,7 @@ def single(inputs: Floats, targets: Floats, names: Sequence[str], settings: Sett
         )
         return Forest.average([tree_of(tree.fit(x, y), DIGITS)])
 
-    return _grown(_apart(inputs, targets, names, grow))
+    return _combine(_grow_apart(inputs, targets, names, grow))
 
 
 def forest(inputs: Floats, targets: Floats, names: Sequence[str], settings: Settings) -> Grown:
@@ -111,10 +111,10 @@ def forest(inputs: Floats, targets: Floats, names: Sequence[str], settings: Sett
         ).fit(x, y[:, 0])
         return Forest.average([tree_of(tree, DIGITS) for tree in grown.estimators_])
 
-    return _grown(_apart(inputs, targets, names, grow))
+    return _combine(_grow_apart(inputs, targets, names, grow))
 
 
-def _apart(
+def _grow_apart(
     inputs: Floats, targets: Floats, names: Sequence[str], grow: Callable[[Floats, Floats], Forest]
 ) -> tuple[tuple[tuple[str, ...], Forest], ...]:
     parts = []
@@ -141,8 +141,8 @@ def _medians(tree: Tree, leaf: NDArray[np.intp], targets: Floats) -> Tree:
     return replace(tree, value=tuple(value))
 
 
-def _grown(parts: tuple[tuple[tuple[str, ...], Forest], ...]) -> Grown:
-    return Grown(parts, lambda inputs: walked(parts, inputs))
+def _combine(parts: tuple[tuple[tuple[str, ...], Forest], ...]) -> Grown:
+    return Grown(parts, lambda inputs: walk_rows(parts, inputs))
 
 
 def tree_of(grown: DecisionTreeRegressor, digits: int | None = None) -> Tree:

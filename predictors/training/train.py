@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.ensemble import ExtraTreesRegressor
 
 from predictors.completion import LEAST_SIZE, CompletionModel, HeldOutErrors, Shape
-from predictors.error import middles, redistributed
+from predictors.error import middles, weigh_censored
 from predictors.inputs import COLUMNS, RULES, STRATEGIES, Rule
 from predictors.regressor import Forest
 from predictors.training.examples import (
@@ -26,7 +26,7 @@ from predictors.training.examples import (
     dealt,
     table,
     typical_of,
-    walked,
+    walk_rows,
 )
 from predictors.training.learners import DIGITS, boosting, forest, joint, single, svr, tree_of
 
@@ -72,7 +72,7 @@ def errors_of(
     everything = np.arange(len(off))
     sizes = np.empty_like(off)
     for train, test in dealt(groups, folds) if folds > 1 else ((everything, everything),):
-        grown = _grown(inputs[train], off[train], settings)
+        grown = _grow(inputs[train], off[train], settings)
         sizes[test] = grown.predict(inputs[test]).reshape(len(test), -1)
     sizes = np.maximum(sizes, LEAST_SIZE)
     # 2. Divide the rows into classes by expected size; each class has its shape of errors over size.
@@ -84,13 +84,13 @@ def errors_of(
         for number in range(len(limits) + 1)
     ]
     # 3. The forest that is kept learns the sizes from all rows.
-    trees = [tree_of(tree, DIGITS) for tree in _grown(inputs, off, settings).estimators_]
+    trees = [tree_of(tree, DIGITS) for tree in _grow(inputs, off, settings).estimators_]
     return HeldOutErrors(
         Forest.average(trees), tuple(float(f"{limit:.6g}") for limit in limits), tuple(shapes)
     )
 
 
-def _grown(inputs: Floats, off: Floats, settings: Settings) -> ExtraTreesRegressor:
+def _grow(inputs: Floats, off: Floats, settings: Settings) -> ExtraTreesRegressor:
     """Fit a forest to the size of every strategy's error; a missing one counts like the others."""
     size = np.minimum(np.abs(off), _LARGEST)
     size = np.where(np.isfinite(size), size, np.nanmean(size, axis=1, keepdims=True))
@@ -114,7 +114,7 @@ def _shape(
     """
     found = {}
     strategies = [
-        _weighted(here[:, k], censored[:, k]) or _weighted(everywhere[:, k], censored[:, k])
+        _weigh(here[:, k], censored[:, k]) or _weigh(everywhere[:, k], censored[:, k])
         for k in range(len(names))
     ]
     for own, name in enumerate(names):
@@ -127,11 +127,11 @@ def _shape(
     return found
 
 
-def _weighted(over: Floats, censored: NDArray[np.bool_]) -> list[tuple[float, float]]:
+def _weigh(over: Floats, censored: NDArray[np.bool_]) -> list[tuple[float, float]]:
     """Return the known errors with their weights, without those of weight 0."""
     known = np.isfinite(over)
     values = over[known].tolist()
-    weights = redistributed(values, censored[known].tolist())
+    weights = weigh_censored(values, censored[known].tolist())
     return [(value, weight) for value, weight in zip(values, weights, strict=True) if weight]
 
 
@@ -143,7 +143,7 @@ def _rule(
 ) -> Grown:
     """Return a naive rule, which learns nothing but its errors."""
     parts = ((tuple(names), Rule(rule, tuple(names))),)
-    return Grown(parts, partial(walked, parts))
+    return Grown(parts, partial(walk_rows, parts))
 
 
 # The model families that learn. The first is shipped.

@@ -291,7 +291,7 @@ class Prefetcher:
             attempt.first_s, attempt.had_bytes = attempt.heard_s, total
         self._ledger.add(attempt.network, total - max(attempt.total_bytes, attempt.had_bytes))
         attempt.total_bytes = total
-        self.queue.progressed(key, total, size)
+        self.queue.on_progress(key, total, size)
 
     async def _attempt(self, key: Hashable, entry: _Entry, turn: Turn) -> None:
         result: Any = None
@@ -316,7 +316,7 @@ class Prefetcher:
             entry.result, entry.there = result, True
             item = self.queue.items[key]
             size = attempt.total_bytes or item.size_bytes
-            self.queue.finished(key, size if size is not None else self.queue.left_bytes(key))
+            self.queue.on_finished(key, size if size is not None else self.queue.left_bytes(key))
             self._settle(entry, None)
         elif entry.waiters and attempt.network is not None:
             # The attempt began ahead of time; a caller waits now, so it is repeated on demand.

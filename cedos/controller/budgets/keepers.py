@@ -186,7 +186,7 @@ class BudgetKeepers:
                 Option(seconds, self.amount(keeper.budget, joules, [(network, float(size))]))
                 for network, seconds, joules, size in options
             ]
-            keeper.offered(unix_s, found, found[chosen])
+            keeper.on_choice(unix_s, found, found[chosen])
 
     # -- within -------------------------------------------------------------------------------
 

@@ -80,7 +80,7 @@ class Prefetching:
         for keeper in self._budgets.keepers.values():
             for started in begun:
                 options = [self._option(keeper.budget, report, way) for way in started.ways]
-                keeper.credited(options, options[started.chosen])
+                keeper.credit(options, options[started.chosen])
             keeper.controller.foreseen(self._measure_use(keeper.budget, report))
 
     def update(self, now_s: float) -> None:

@@ -180,7 +180,7 @@ class Decider:
             case = self.case(transfer, context, kinds, self.usable, programs=asked.programs)
             decision = with_helpers(case, decision, self.helpers)
         if StrategyKind.MPTCP in kinds and asked.detour is None:
-            decision = self._looks.beside(decision, self.usable)
+            decision = self._looks.add_look(decision, self.usable)
         if twice and not self.choices.redundant:
             decision = replace(decision, reason=sentences(decision.reason, _NEVER_TWICE))
         if asked.detour is None:

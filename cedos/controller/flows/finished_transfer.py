@@ -16,7 +16,7 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import Roles, pairs
 from cedos.selector.decision.features import features
-from cedos.selector.decision.times import emptied, lengthened, own_queues
+from cedos.selector.decision.times import lengthen_all, own_queues, with_empty_paths
 from cedos.selector.uncertainty.times import CompletionModel, interval_of
 from predictors.base import Distribution
 
@@ -49,11 +49,11 @@ class FinishedTransfer:
         roles, asked = self.roles, self.asked
         known = features(context, asked, roles, model.features)
         queues_s = own_queues(context, roles)
-        columns = emptied(known, queues_s)
+        columns = with_empty_paths(known, queues_s)
         alone = model.predict(columns)
         if self.strategy not in alone:
             return None
-        times = lengthened(alone, asked, context, roles, queues_s, joined=False)
+        times = lengthen_all(alone, asked, context, roles, queues_s, joined=False)
         longer = times[self.strategy].quantile(0.5) / alone[self.strategy].quantile(0.5)
         role = self.strategy.removeprefix("mptcp_")
         return Prediction(

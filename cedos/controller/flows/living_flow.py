@@ -305,7 +305,7 @@ class LivingFlow:
 
     def is_late(self, now_s: float) -> bool:
         """Return whether nothing has arrived for much longer than expected."""
-        return self.waited_s(now_s) > 0.0 and self._watch is not None and self._watch.late(now_s)
+        return self.waited_s(now_s) > 0.0 and self._watch is not None and self._watch.is_late(now_s)
 
     def overdue(self, now_s: float) -> bool:
         """Return whether silence is a reason to decide again now; the reason returns in a while."""

@@ -19,7 +19,7 @@ KEPT_OF_LEFT: Final = 0.05
 KEPT_OF_SUPPLY: Final = 0.01
 
 
-def reduced(left: float, supply: float) -> float:
+def plannable(left: float, supply: float) -> float:
     """Return the plannable supply: the rest without Odyssey's insurance; 0 or less: it is spent."""
     return left - (KEPT_OF_LEFT * left + KEPT_OF_SUPPLY * supply)
 
@@ -58,7 +58,7 @@ class PriceController(Protocol):
     def observe(self, now_s: float, left: float) -> None:
         """Record the measured rest of the supply, whatever program used the difference."""
 
-    def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
+    def on_choice(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         """Record a choice that has come up, and the option chosen."""
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
@@ -130,7 +130,7 @@ def steps(quote: Quote, left: float) -> list[Step]:
     while ahead and below.s_per_unit < PROHIBITIVE and len(found) < _MOST_STEPS:
         step = ahead.pop()
         # The price changes between the two: look at their geometric mean first.
-        if _apart(below, step):
+        if _differ(below, step):
             ahead += [step, _step(quote, sqrt(below.amount * step.amount))]
             continue
         # The dearer price holds for the whole step, so that no price is too low. Equal steps become one.
@@ -142,7 +142,7 @@ def steps(quote: Quote, left: float) -> list[Step]:
     return [step for step in found if step.s_per_unit < PROHIBITIVE]
 
 
-def _apart(below: Step, step: Step) -> bool:
+def _differ(below: Step, step: Step) -> bool:
     """Return whether the prices of two amounts differ enough to look between them."""
     low, high = sorted((below.s_per_unit, step.s_per_unit))
     times = step.amount / below.amount

@@ -46,16 +46,16 @@ def increments(options: Iterable[Option]) -> list[DemandIncrement]:
         if hull and (option.cost_s >= hull[-1].cost_s or option.amount <= hull[-1].amount):
             continue
         # Keep the hull convex: each further unit saves less than the one before.
-        while len(hull) > 1 and _saved(hull[-2], hull[-1]) <= _saved(hull[-1], option):
+        while len(hull) > 1 and _saving(hull[-2], hull[-1]) <= _saving(hull[-1], option):
             hull.pop()
         hull.append(option)
     return [
-        DemandIncrement(_saved(less, more), more.amount - less.amount)
+        DemandIncrement(_saving(less, more), more.amount - less.amount)
         for less, more in pairwise(hull)
     ]
 
 
-def _saved(less: Option, more: Option) -> float:
+def _saving(less: Option, more: Option) -> float:
     return (less.cost_s - more.cost_s) / (more.amount - less.amount)
 
 
@@ -98,7 +98,7 @@ class Demand:
 
     def add(self, steps: Iterable[DemandIncrement]) -> None:
         asked = 0.0
-        for step in priced(steps):
+        for step in with_prices(steps):
             saved = bin_of(step.s_per_unit)
             self._amounts[saved] = self._amounts.get(saved, 0.0) + step.amount * self._large
             asked += step.amount
@@ -120,7 +120,7 @@ class Demand:
         ]
 
 
-def priced(steps: Iterable[DemandIncrement]) -> list[DemandIncrement]:
+def with_prices(steps: Iterable[DemandIncrement]) -> list[DemandIncrement]:
     """Return the steps with prices that a float can hold."""
     return [step for step in steps if 0.0 < step.s_per_unit < inf]
 

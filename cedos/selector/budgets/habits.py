@@ -279,7 +279,7 @@ class Unchosen:
             expected = max(expected, _FAST_COUNTS * fast * busy_s)
         return expected, sqrt(self._variance() * usual_s / self._block_period_s)
 
-    def ever(self, seconds: float) -> float:
+    def ever_used(self, seconds: float) -> float:
         """Return the units in so many seconds by all observations, however old: no new habit lasts."""
         return max(self._ever, 0.0) / max(self._ever_s, self._first_s) * seconds
 

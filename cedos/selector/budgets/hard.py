@@ -16,7 +16,7 @@ from typing import Final
 
 from cedos.budget_kinds import Tariff
 from cedos.model import Budget
-from cedos.selector.budgets.controller import KEPT_OF_SUPPLY, reduced
+from cedos.selector.budgets.controller import KEPT_OF_SUPPLY, plannable
 
 # The share of the supply from which on the user is warned.
 NEARLY: Final = 0.9
@@ -66,7 +66,7 @@ class Account:
             return Stage.EASY
         if self.left <= self.coming:
             return Stage.SPENT
-        if reduced(self.left, self.supply) <= 0.0:
+        if plannable(self.left, self.supply) <= 0.0:
             return Stage.RESERVE
         return Stage.NEARLY if self.spent >= NEARLY * self.supply else Stage.EASY
 

@@ -44,11 +44,11 @@ def period_at(budget: Budget, now_s: float, zone: tzinfo | None = None) -> Perio
         begins_s = stamp(datetime.fromisoformat(budget.since), zone) if budget.since else 0.0
         return Period(begins_s, stamp(until, zone))
     ends = _number(until, budget.every, wall(now_s, zone))
-    begin = later(until, budget.every, ends - 1)
-    return Period(stamp(begin, zone), stamp(later(until, budget.every, ends), zone))
+    begin = add_recurrences(until, budget.every, ends - 1)
+    return Period(stamp(begin, zone), stamp(add_recurrences(until, budget.every, ends), zone))
 
 
-def later(until: datetime, every: Every, times: int) -> datetime:
+def add_recurrences(until: datetime, every: Every, times: int) -> datetime:
     """Return the instant so many recurrences after `until`; a shorter month has its last day."""
     if days := _DAYS.get(every):
         return until + timedelta(days=days * times)
@@ -75,9 +75,9 @@ def _number(until: datetime, every: Every, now: datetime) -> int:
         return (now - until) // timedelta(days=days) + 1
     # The number of months is right within one; days of the month and shorter months decide the rest.
     guess = ((now.year - until.year) * 12 + now.month - until.month) // _MONTHS[every]
-    while later(until, every, guess) <= now:
+    while add_recurrences(until, every, guess) <= now:
         guess += 1
-    while later(until, every, guess - 1) > now:
+    while add_recurrences(until, every, guess - 1) > now:
         guess -= 1
     return guess
 
@@ -240,13 +240,13 @@ class Keeper:
         self._seen_s, self.spent = now_s, spent
         self.controller.observe(now_s, left)
 
-    def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
+    def on_choice(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         """Record a choice that came up, and the option chosen."""
         if options:
-            self.credited(options, chosen)
-            self.controller.offered(now_s, options, chosen)
+            self.credit(options, chosen)
+            self.controller.on_choice(now_s, options, chosen)
 
-    def credited(self, options: Sequence[Option], chosen: Option) -> None:
+    def credit(self, options: Sequence[Option], chosen: Option) -> None:
         """Record what a choice has bought, if the controller knows of the choice by `waiting`."""
         least = min(options, key=lambda option: (option.amount, option.cost_s))
         if chosen.amount > least.amount and isfinite(least.cost_s):

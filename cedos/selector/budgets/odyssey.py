@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import log2
 from typing import Any
 
-from cedos.selector.budgets.controller import PROHIBITIVE, Option, reduced
+from cedos.selector.budgets.controller import PROHIBITIVE, Option, plannable
 
 _SMOOTHED_OVER = 0.1
 _MEAN_SAMPLES = 100.0
@@ -36,12 +36,12 @@ class OdysseyQuote:
 
     def rate_for(self, amount: float, duration_s: float) -> float:
         """Return the price if `amount` were spent already, beside the present spending."""
-        planned = reduced(self.left - amount, self.supply)
+        planned = plannable(self.left - amount, self.supply)
         if self.left_s <= 0.0 or planned <= 0.0:
             return PROHIBITIVE
         sample = self.spending + amount / max(duration_s, 1e-3)
-        spending = _smoothed(self.spending, sample, 1.0, self.samples, self.left_s)
-        return _moved(self.rate, spending * self.left_s / planned, 1.0, self.supply)
+        spending = _smooth(self.spending, sample, 1.0, self.samples, self.left_s)
+        return _move_price(self.rate, spending * self.left_s / planned, 1.0, self.supply)
 
 
 class Odyssey:
@@ -82,20 +82,20 @@ class Odyssey:
         left_s = self._ends_s - now_s
         if elapsed_s <= 0.0 or left_s <= 0.0:
             return
-        self._spending = _smoothed(
+        self._spending = _smooth(
             self._spending, spent / elapsed_s, elapsed_s, self._samples, left_s
         )
         self._samples = min(self._samples + elapsed_s, _MEAN_SAMPLES)
         # The price is multiplied by the expected demand over what is left without the reserve.
-        planned = reduced(left, self._supply)
+        planned = plannable(left, self._supply)
         if planned <= 0.0:
             self._rate = PROHIBITIVE
         else:
-            self._rate = _moved(
+            self._rate = _move_price(
                 self._rate, self._spending * left_s / planned, elapsed_s, self._supply
             )
 
-    def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
+    def on_choice(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         """Ignore the choice: this controller goes by the use alone."""
 
     def waiting(self, choices: Sequence[Sequence[Option]]) -> None:
@@ -114,7 +114,7 @@ class Odyssey:
 
     def quote(self, now_s: float) -> OdysseyQuote:
         left_s = self._ends_s - now_s
-        spent = left_s <= 0.0 or reduced(self._left, self._supply) <= 0.0
+        spent = left_s <= 0.0 or plannable(self._left, self._supply) <= 0.0
         rate = PROHIBITIVE if spent else self._rate
         return OdysseyQuote(rate, self._supply, self._left, left_s, self._spending, self._samples)
 
@@ -123,7 +123,7 @@ class Odyssey:
         return {}
 
 
-def _smoothed(
+def _smooth(
     spending: float, sample: float, elapsed_s: float, samples: float, left_s: float
 ) -> float:
     """Return the spending rate after `elapsed_s` seconds with this sample each."""
@@ -136,7 +136,7 @@ def _smoothed(
     return kept * spending + (1.0 - kept) * sample
 
 
-def _moved(rate: float, ratio: float, times: float, supply: float) -> float:
+def _move_price(rate: float, ratio: float, times: float, supply: float) -> float:
     """Return the price after `times` multiplications by demand over supply, within its bounds."""
     least = min(LEAST_S / supply, PROHIBITIVE) if supply > 0.0 else PROHIBITIVE
     if ratio <= 0.0:

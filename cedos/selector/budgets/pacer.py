@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from math import inf, sqrt
 from typing import Any
 
-from cedos.selector.budgets.controller import PROHIBITIVE, Option, reduced
+from cedos.selector.budgets.controller import PROHIBITIVE, Option, plannable
 from cedos.selector.budgets.demand import (
     Curve,
     Demand,
@@ -31,7 +31,7 @@ from cedos.selector.budgets.demand import (
     bin_of,
     curve,
     increments,
-    priced,
+    with_prices,
 )
 from cedos.selector.budgets.habits import DAY_S, Hours, Unchosen, Weekdays, daily
 from cedos.selector.budgets.odyssey import LEAST_S
@@ -243,7 +243,7 @@ class Pacer:
             self._shortfalls.record(now_s, spent)
             self._shortfalls.forecast(now_s, expected, self._unchosen.usual(self._period_s))
 
-    def offered(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
+    def on_choice(self, now_s: float, options: Sequence[Option], chosen: Option) -> None:
         if not options:
             return
         # The choice teaches demand, whatever was chosen.
@@ -267,7 +267,7 @@ class Pacer:
         """Begin at the first choice. If hardly anything was used before it, that time is no habit."""
         self._began_s, self._first_left = now_s, self._left
         if self._weekdays is not None and (
-            self._unchosen.ever(self._period_s) < _CHATTER * self._supply
+            self._unchosen.ever_used(self._period_s) < _CHATTER * self._supply
         ):
             self._unchosen = Unchosen(self._demand.memory_s, self._period_s)
 
@@ -275,7 +275,7 @@ class Pacer:
         self._stock, self._stock_least = {}, 0.0
         for options in choices:
             self._stock_least += min((option.amount for option in options), default=0.0)
-            for step in priced(increments(options)):
+            for step in with_prices(increments(options)):
                 saved = bin_of(step.s_per_unit)
                 self._stock[saved] = self._stock.get(saved, 0.0) + step.amount
 
@@ -296,7 +296,7 @@ class Pacer:
 
     def quote(self, now_s: float) -> PacerQuote:
         quote, pace = self._quote(now_s), self._first_pace(now_s)
-        if pace is None or reduced(self._left, self._supply) <= 0.0:
+        if pace is None or plannable(self._left, self._supply) <= 0.0:
             return quote
         return replace(quote, rate=min(quote.rate, pace.price(0.0)), pace=pace)
 
@@ -312,14 +312,14 @@ class Pacer:
         if since_s < 0.0 or unknown <= 0.0 or span <= 0.0:
             return None
         return FirstPace(
-            ahead=self._ahead(now_s),
+            ahead=self._use_ahead(now_s),
             span=span,
             least=min(LEAST_S / self._supply, PROHIBITIVE),
             dear=min(all_s / first_left, PROHIBITIVE),
-            most=reduced(self._left, self._supply) - self._stock_least,
+            most=plannable(self._left, self._supply) - self._stock_least,
         )
 
-    def _ahead(self, now_s: float) -> float:
+    def _use_ahead(self, now_s: float) -> float:
         """Return the units used beyond an even pace since the first use, and beyond a free share."""
         if self._paced is None:
             return 0.0
@@ -331,7 +331,7 @@ class Pacer:
     def _quote(self, now_s: float) -> PacerQuote:
         # 1. The plannable supply.
         left_s = self._ends_s - now_s
-        planned = reduced(self._left, self._supply)
+        planned = plannable(self._left, self._supply)
         if left_s <= 0.0 or planned <= 0.0 or self._supply <= 0.0:
             return PacerQuote(PROHIBITIVE)
         # 2. Set aside the use without a choice.
@@ -343,7 +343,7 @@ class Pacer:
             capacity -= self._unknown(now_s, planned)
             if self._period_s > DAY_S:
                 expected, _ = self._unchosen.to_come(now_s, self._ends_s, usual_s)
-                unsure = _SURE_LONG * max(expected, self._unchosen.ever(usual_s))
+                unsure = _SURE_LONG * max(expected, self._unchosen.ever_used(usual_s))
         else:
             expected, lacked = self._forecast(now_s)
             # In a day, the units that will be needed are not sold at any price.
@@ -360,18 +360,20 @@ class Pacer:
         least = min(LEAST_S / self._supply, PROHIBITIVE)
         if self._demand.seen_s < _FIRST * self._period_s and not self._stock:
             free = _FIRST * self._supply - (self._first_left - self._left)
-            free = min(max(free, -self._ahead(now_s)), capacity)
+            free = min(max(free, -self._use_ahead(now_s)), capacity)
             return PacerQuote(least if free > 0.0 else dear, planned, free, dear)
         # 5. On the first day of a long period no more is sold than its share.
         rationed = self._ration(now_s, planned)
         if rationed <= 0.0:
             return PacerQuote(dear, planned, 0.0, dear)
         # 6. The price at which the demand until the end just uses the capacity.
-        known = curve(self._demand, self._shaded(left_s, usual_s) * usual_s, self._stock, least)
+        known = curve(
+            self._demand, self._shade_factor(left_s, usual_s) * usual_s, self._stock, least
+        )
         rate = known.price(_counted_on(capacity, unsure))
         return PacerQuote(rate, planned, capacity, dear, known, unsure, min(rationed, capacity))
 
-    def _shaded(self, left_s: float, usual_s: float) -> float:
+    def _shade_factor(self, left_s: float, usual_s: float) -> float:
         """Return the factor by which the expected demand is reduced."""
         if self._weekdays is not None:
             shaded = 1.0 - _DEVIATIONS / sqrt(1.0 + self._demand.lumps(usual_s))

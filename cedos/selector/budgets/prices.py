@@ -89,7 +89,7 @@ def note(
         worth = f"A megabyte over {network.name} {_price(rate * _MB)}"
         if rate >= PROHIBITIVE:
             worth = f"{network.name} is used only where nothing else works"
-        lines.append(worth + _because(of, now_s))
+        lines.append(worth + _describe_reason(of, now_s))
     for quotes, resource in ((prices.energy, Resource.ENERGY), (prices.money, Resource.MONEY)):
         if quotes:
             unit = resource.unit.priced_name
@@ -100,7 +100,7 @@ def note(
                 if rate >= PROHIBITIVE
                 else f"A {unit} {_price(rate)}"
             )
-            lines.append(worth + _because(of, now_s))
+            lines.append(worth + _describe_reason(of, now_s))
     return ". ".join(lines)
 
 
@@ -140,7 +140,7 @@ def amount(value: float, resource: Resource) -> str:
     return f"{value:.3g} {symbols[-1]}"
 
 
-def _because(standings: Sequence[Standing], now_s: float) -> str:
+def _describe_reason(standings: Sequence[Standing], now_s: float) -> str:
     lines = []
     for standing in standings:
         if standing.over:

@@ -57,7 +57,7 @@ class DeadlineDemand:
         left_bytes = list(map(LEFT, order))
         return cls(list(map(DEADLINE, order)), left_bytes, list(accumulate(left_bytes)), now)
 
-    def only(self, stays: Sequence[int]) -> "DeadlineDemand":
+    def restrict_to(self, stays: Sequence[int]) -> "DeadlineDemand":
         """Return the demand of the flows whose number has a 1."""
         left_bytes = list(compress(self.left_bytes, stays))
         at_s = list(compress(self.at_s, stays))
@@ -69,7 +69,7 @@ class DeadlineDemand:
     def bits(self, number: int) -> float:
         return 8.0 * self.bytes_by_then[number]
 
-    def short(self, points: Sequence[Point]) -> Iterator[int]:
+    def short_deadlines(self, points: Sequence[Point]) -> Iterator[int]:
         """Yield the deadlines by which more is wanted than will have been carried.
 
         Between two points, only the worst deadline counts.
@@ -148,16 +148,16 @@ def risky(
     """Return whether any deadline is missed with a higher probability than `target`."""
     # Boole's inequality passes most tables; only deadlines beyond the bound are computed.
     bound = target / (len(free) + len(metered))
-    for count, number in enumerate(demand.short(demand.points([*free, *metered], bound))):
+    for count, number in enumerate(demand.short_deadlines(demand.points([*free, *metered], bound))):
         if count >= _MOST_COMPUTED:
             return True
         within_s, bits = demand.within_s(number), demand.bits(number)
-        if missed(free, metered, within_s, bits, target) > target:
+        if chance_of_miss(free, metered, within_s, bits, target) > target:
             return True
     return False
 
 
-def missed(
+def chance_of_miss(
     free: Sequence[Waiting],
     metered: Sequence[Waiting],
     within_s: float,
@@ -251,16 +251,16 @@ class ChanceScheduler:
         if behind:
             stays = late.translate(_OTHERS)
             ahead = list(compress(order, stays))
-            demand = demand.only(stays)
+            demand = demand.restrict_to(stays)
         # 2. and 3. Free networks always; metered ones if a deadline is at risk.
-        used = self._needed(demand, free, paid, before) if ahead else []
-        served = _served(ahead, [each for each in (*free, *used) if each.up])
+        used = self._needed_networks(demand, free, paid, before) if ahead else []
+        served = _serve(ahead, [each for each in (*free, *used) if each.up])
         # Late flows get the networks that are left over, and those worth their price.
         if behind:
             taken = {name for names in served.values() for name in names}
             worth = [each for each in paid if each.up and _worth_it(behind, free, each)]
             idle = [each for each in (*free, *worth) if each.up and each.name not in taken]
-            served |= _served(behind, idle)
+            served |= _serve(behind, idle)
         names = {name for each in served.values() for name in each}
         return DeadlinePlan(
             served,
@@ -268,7 +268,7 @@ class ChanceScheduler:
             frozenset([each.key for each in behind]),
         )
 
-    def _needed(
+    def _needed_networks(
         self,
         demand: DeadlineDemand,
         free: Sequence[NetworkState],
@@ -283,7 +283,7 @@ class ChanceScheduler:
             return []
         # Add the metered networks one by one, until waiting with the others is safe. A network in
         # use is kept for a while (`hold_s`), an idle one must be switched on first.
-        target = accepted(demand.within_s(0), self.target)
+        target = accepted_chance(demand.within_s(0), self.target)
         hold_s = min(max(_HOLD * demand.within_s(0), _LEAST_HOLD_S), _MOST_HOLD_S)
         used: list[NetworkState] = []
         for number, network in enumerate(paid):
@@ -300,7 +300,7 @@ class ChanceScheduler:
         return used
 
 
-def accepted(within_s: float, target: float = TARGET) -> float:
+def accepted_chance(within_s: float, target: float = TARGET) -> float:
     """Return the accepted probability of a miss while waiting, by the time to the deadline."""
     return target if within_s >= _NEAR_S else min(target, NEAR_TARGET)
 
@@ -315,7 +315,7 @@ def _hopeless(
     # Fast path: even the hoped-for bytes of every network meet all deadlines.
     points = demand.points([(each, 0.0) for each in networks], _HOPE)
     limited = min(map(_MOST_BPS, order), default=inf) < inf
-    if not limited and next(demand.short(points), None) is None:
+    if not limited and next(demand.short_deadlines(points), None) is None:
         return bytearray()
     # Flows that are late by themselves: past, or too large for their own limit.
     late = bytearray(len(order))
@@ -354,7 +354,7 @@ def _hopeless(
     return late
 
 
-def _served(
+def _serve(
     order: Sequence[DeadlineFlow], networks: Sequence[NetworkState]
 ) -> dict[Hashable, tuple[str, ...]]:
     """Return the networks of each flow: the first flow gets all, the next ones what it cannot fill."""

@@ -101,17 +101,17 @@ class SustainedRate:
         if not (isfinite(rate_bps) and rate_bps >= 0.0 and 0.0 < lasted_s < 1e6):
             return
         # What was stale becomes certain again while the network is seen.
-        self._stale = self._aged(at_s - lasted_s) * exp(-lasted_s / _SEEN_AGAIN_S)
+        self._stale = self._lost_share(at_s - lasted_s) * exp(-lasted_s / _SEEN_AGAIN_S)
         self._at_s = at_s
         for window, length_s in zip(self._windows, WINDOWS_S, strict=True):
             window.bits += rate_bps * lasted_s
             window.filled_s += lasted_s
             # A full window of 1, 10, 100, ... seconds updates the mean and error of its length.
             if window.filled_s >= 0.999 * length_s:
-                self._full(window)
+                self._on_full_window(window)
         self._settle()
 
-    def _full(self, window: _Window) -> None:
+    def _on_full_window(self, window: _Window) -> None:
         mean_bps = window.bits / window.filled_s
         window.bits = window.filled_s = 0.0
         if window.weight and window.mean_bps > 0.0:
@@ -123,7 +123,7 @@ class SustainedRate:
 
     def mean_bps(self, over_s: float) -> float:
         """Return the expected mean rate over this time; 0: unknown."""
-        return _on_line(self._means, _between(over_s))
+        return _on_line(self._means, _evidence_between(over_s))
 
     def _mean(self, index: int) -> float:
         # The longest window that was ever full, up to this length.
@@ -135,15 +135,15 @@ class SustainedRate:
 
     def error(self, over_s: float, now_s: float) -> float:
         """Return the standard deviation of the logarithm of the mean rate over this time."""
-        return self._aged_error(_between(over_s), now_s)
+        return self._aged_error(_evidence_between(over_s), now_s)
 
     def _aged_error(self, between: _Between, now_s: float) -> float:
         found = _on_line(self._errors, between)
-        if aged := self._aged(now_s):
+        if aged := self._lost_share(now_s):
             found = (found * found + _AGED * _AGED * aged) ** 0.5
         return found
 
-    def _aged(self, now_s: float) -> float:
+    def _lost_share(self, now_s: float) -> float:
         """Return the share of the knowledge that is lost by its age (0 to 1)."""
         if self._at_s is None or now_s <= self._at_s + 1.0:
             return self._stale
@@ -168,7 +168,7 @@ class SustainedRate:
 
     def quantile_bps(self, over_s: float, q: float, now_s: float) -> float:
         """Return the rate below which the mean over this time stays with probability `q`."""
-        between = _between(over_s)
+        between = _evidence_between(over_s)
         error = self._aged_error(between, now_s)
         mean_bps = _on_line(self._means, between)
         return mean_bps if error < _CERTAIN else mean_bps * exp(deviations(q) * error)
@@ -200,7 +200,7 @@ def _on_line(by_window: Sequence[float], between: _Between) -> float:
 
 
 # Windows are powers of ten, so the logarithm is the position between two of them.
-def _between(over_s: float) -> _Between:
+def _evidence_between(over_s: float) -> _Between:
     if over_s <= 1.0:
         return 0, 0, 0.0
     at = log10(over_s)
@@ -348,7 +348,7 @@ class HostNetworks:
         self._watched_s: float | None = None
         self._first_used_s: dict[tuple[str, Direction], float] = {}
 
-    def measured(
+    def on_measured(
         self, name: str, direction: Direction, rate_bps: float, lasted_s: float, now: float
     ) -> None:
         """Record the rate of a transfer that took all it could get."""

@@ -14,7 +14,7 @@ from math import inf, isfinite
 from typing import Final, NamedTuple
 
 from cedos.model import Evaluation, Strategy, StrategyKind
-from cedos.selector.deadlines.chance import accepted, missed
+from cedos.selector.deadlines.chance import accepted_chance, chance_of_miss
 from cedos.selector.deadlines.network_state import NetworkState
 from cedos.selector.deadlines.plan import EPOCH_S, DeadlineFlow
 
@@ -62,7 +62,7 @@ def prospect(
         end_low_s=now + ends[0],
         end_s=now + ends[1],
         end_high_s=now + ends[2],
-        missed=missed(
+        missed=chance_of_miss(
             [(each, 0.0) for each in free], [(each, EPOCH_S) for each in paid], within_s, bits
         ),
         metered_bytes=own_share * sum(metered) / _TENTHS if paid else 0.0,
@@ -111,8 +111,8 @@ def _latest_s(
     # The risk grows with the wait, so the latest begin is found by bisection.
     def risky(wait_s: float) -> bool:
         waiting = [(each, wait_s) for each in paid]
-        target = accepted(within_s - wait_s)
-        return missed(working, waiting, within_s, bits, target) > target
+        target = accepted_chance(within_s - wait_s)
+        return chance_of_miss(working, waiting, within_s, bits, target) > target
 
     if not paid:
         return inf

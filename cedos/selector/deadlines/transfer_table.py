@@ -105,7 +105,7 @@ class _Beside:
         self._pause_s = _TRIED_AGAIN_S
         self._settled = False
 
-    def tried(self) -> list[str]:
+    def tried_keys(self) -> list[str]:
         return [key for _, each in self.begun for key in each]
 
     def add(self, used: Mapping[str, int]) -> None:
@@ -124,7 +124,7 @@ class _Beside:
             return None
         return known, lasted_s
 
-    def more(self, total_bps: float, running: int, now: float) -> int:
+    def count_more(self, total_bps: float, running: int, now: float) -> int:
         """Return how many more may begin after a round; the last ones may have to stop."""
         if not self.begun:
             if now < self._next_at_s:
@@ -146,7 +146,7 @@ class _Beside:
             return 0
         else:
             self._pause_s = _TRIED_AGAIN_S
-        return min(max(running, 1), _MOST_BESIDE - len(self.tried()))
+        return min(max(running, 1), _MOST_BESIDE - len(self.tried_keys()))
 
 
 class TransferTable:
@@ -220,7 +220,7 @@ class TransferTable:
             # Bytes behind another limit say nothing of the network.
             bps = 8.0 * used.get(name, 0) / lasted_s
             if bps > 0.0 and row.most_bps == inf:
-                self.networks.measured(name, direction, bps, lasted_s, now)
+                self.networks.on_measured(name, direction, bps, lasted_s, now)
 
     def end(self, key: str) -> None:
         """Remove a transfer that is done, or given up."""
@@ -246,14 +246,14 @@ class TransferTable:
             before = self._plans[way]
             plan = self._scheduler.plan(flows, states, now, before)
             if len(plan.served) < len(flows):
-                plan = self._shared(way, flows, plan, now)
+                plan = self._add_beside(way, flows, plan, now)
             else:
                 self._beside[way] = _Beside()
             self._plans[way] = plan
             changed = changed or plan.served != before.served
         return changed
 
-    def _shared(
+    def _add_beside(
         self, way: Direction, flows: Sequence[DeadlineFlow], plan: DeadlinePlan, now: float
     ) -> DeadlinePlan:
         """Return the plan with what runs beside it: each user's own, and transfers that are tried."""
@@ -279,21 +279,25 @@ class TransferTable:
             known, lasted_s = ended
             for name, bps in known.items() if beside.shared else ():
                 for ago_s in range(int(lasted_s) - 1, -1, -1):
-                    self.networks.measured(name, way, bps, 1.0, now - ago_s)
-            running = len(served.keys() | set(beside.tried()))
+                    self.networks.on_measured(name, way, bps, 1.0, now - ago_s)
+            running = len(served.keys() | set(beside.tried_keys()))
             total_bps = sum(known.values())
-            more = beside.more(total_bps, running, now)
-            if more > 0 and (begin := self._next(flows, {*served, *beside.tried()}, more)):
+            more = beside.count_more(total_bps, running, now)
+            if more > 0 and (
+                begin := self._keys_to_begin(flows, {*served, *beside.tried_keys()}, more)
+            ):
                 beside.begun.append((total_bps, begin))
         by_key = {flow.key: flow for flow in flows}
-        for key in beside.tried():
+        for key in beside.tried_keys():
             if key in by_key and key not in served:
                 join([by_key[key]])
         beside.shared = shared or bool(beside.begun)
         names = tuple(each.name for each in states if each.name in paid)
         return DeadlinePlan(served, names, frozenset(late))
 
-    def _next(self, flows: Sequence[DeadlineFlow], run: Set[Hashable], most: int) -> list[str]:
+    def _keys_to_begin(
+        self, flows: Sequence[DeadlineFlow], run: Set[Hashable], most: int
+    ) -> list[str]:
         """Return the keys of those that begin next: of the servers with the fewest, then by deadline."""
         of_server = Counter(self._server(flow) for flow in flows if flow.key in run)
         waiting = sorted(
@@ -306,7 +310,7 @@ class TransferTable:
         transfer = self._rows[str(flow.key)].transfer
         return transfer.uid, transfer.server
 
-    def served(self, key: str) -> tuple[str, ...]:
+    def networks_of(self, key: str) -> tuple[str, ...]:
         """Return the networks that a transfer may use now."""
         row = self._rows.get(key)
         return () if row is None else self._plans[row.transfer.direction].served.get(key, ())

@@ -77,23 +77,27 @@ def decide_again(case: Case, living: Living) -> Decision:
     staying = next((each for each in evaluations if each.strategy == current), None)
     if staying is None:
         chosen = reason.chosen(case, best, evaluations, dead)
-        why = reason.sentences(reason.left(current, dead), chosen)
+        why = reason.sentences(reason.describe_leaving(current, dead), chosen)
         return _record(case, evaluations, best.strategy, why)
     only_time = isinstance(case.objective, MaxS)
     # Costs of `MaxSPerE` are no seconds, so the program's own seconds are not a part of them.
     least_s = 0.0 if isinstance(case.objective, MaxSPerE) else living.least_s(size_bytes)
     # A move must save `margin` of `staying.cost - least_s`, the cost that can be saved at all.
     enough = min(staying.cost * (1.0 - living.margin) + living.margin * least_s, staying.cost)
-    paced = reason.paced(living.pace_bps)
+    paced = reason.describe_pace(living.pace_bps)
     if best.cost < enough:
-        why = reason.moved(best, staying, living.margin, least_s=least_s, only_time=only_time)
+        why = reason.describe_move(
+            best, staying, living.margin, least_s=least_s, only_time=only_time
+        )
         return _record(case, evaluations, best.strategy, reason.sentences(why, *paced))
     if not case.worded:
         return _record(case, evaluations, current, "")
     rivals = [each for each in evaluations if each is not staying]
     rival = min(rivals, key=_cost, default=None)
     others = reason.others_alive(case, staying, dead)
-    why = reason.stayed(staying, rival, living.margin, others, least_s=least_s, only_time=only_time)
+    why = reason.describe_staying(
+        staying, rival, living.margin, others, least_s=least_s, only_time=only_time
+    )
     return _record(case, evaluations, current, reason.sentences(why, *paced))
 
 

@@ -73,9 +73,9 @@ def evaluate(
     begun = _role_begun(case, roles)
     # 1. How long each strategy takes.
     available = _available(case, roles, dead, joined=joined)
-    predicted = _predicted(case, roles, columns, begun, available, joined=joined)
+    predicted = _predict(case, roles, columns, begun, available, joined=joined)
     if retime is not None:
-        predicted |= _retimed(retime, predicted, available, columns)
+        predicted |= _retime(retime, predicted, available, columns)
     times = {name: spread_of(distribution) for name, distribution in predicted.items()}
     # 2. What each strategy uses, and what that costs.
     parts = _parts(case, roles, begun)
@@ -140,7 +140,7 @@ def _role_begun(case: Case, roles: Roles) -> str | None:
     return next((role for role, network in roles.players() if network.name == sent.network), None)
 
 
-def _predicted(
+def _predict(
     case: Case,
     roles: Roles,
     columns: Mapping[str, float],
@@ -176,7 +176,7 @@ def _available(case: Case, roles: Roles, dead: Collection[str], *, joined: bool)
     return strategies(roles, case.kinds, dead, awaited)
 
 
-def _retimed(
+def _retime(
     retime: Retime,
     predicted: Mapping[str, Distribution],
     available: Named,

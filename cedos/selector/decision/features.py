@@ -66,10 +66,10 @@ def rates_of(context: Context, roles: Roles, direction: Direction) -> Iterator[t
         attached = context.attachments.get(network.name)
         # Rates of another access point are as old as can be.
         attached_at_s = attached.since_s if attached else -inf
-        rates, measured_at_s = _measured(indicators, direction)
+        rates, measured_at_s = _measured_rates(indicators, direction)
         # An old measurement may be too low: deliveries since then are a lower bound.
         if context.at_s - measured_at_s > FRESH_S or measured_at_s < attached_at_s:
-            rates, measured_at_s = _raised(
+            rates, measured_at_s = _raise_rates(
                 role, indicators, direction, rates, measured_at_s, attached_at_s
             )
         for name, rate_bps in rates.items():
@@ -87,7 +87,7 @@ def rates_of(context: Context, roles: Roles, direction: Direction) -> Iterator[t
             yield _COLUMN[role, "recent_age_s"], min(age_s, LARGEST_AGE_S)
 
 
-def _measured(
+def _measured_rates(
     indicators: Mapping[str, Indicator], direction: Direction
 ) -> tuple[dict[str, float], float]:
     """Return the measured rates by name, and the instant of the newest one."""
@@ -109,7 +109,7 @@ def _measured(
     return rates, newest_s
 
 
-def _raised(
+def _raise_rates(
     role: str,
     indicators: Mapping[str, Indicator],
     direction: Direction,
@@ -159,7 +159,7 @@ def features(
         # An indicator of the host itself (its speed) may be stored with any network; all others are
         # stored with the network of the role.
         if source < 0:
-            indicator = _newest(context, name)
+            indicator = _newest_indicator(context, name)
         else:
             known = sources[source]
             indicator = (known.get(uplink) if uplink else None) or known.get(name)
@@ -173,7 +173,7 @@ def _of(context: Context, network: Network | None) -> Mapping[str, Indicator]:
     return _NOTHING if network is None else context.networks.get(network.name, _NOTHING)
 
 
-def _newest(context: Context, name: str) -> Indicator | None:
+def _newest_indicator(context: Context, name: str) -> Indicator | None:
     """Return the newest indicator of this name: the host's speed is stored with any network."""
     known = [of[name] for of in context.networks.values() if name in of]
     return max(known, key=lambda indicator: indicator.measured_at_s) if known else None

@@ -34,7 +34,7 @@ class _Way:
     metered_bytes: float
     cost: float = 0.0
 
-    def beside(self, other: "_Way") -> "_Way":
+    def add(self, other: "_Way") -> "_Way":
         """Return both together, each at its own rate, without a cost."""
         # The share of the bytes that `other` carries: the slower this way is, the more.
         share = self.time_s / max(self.time_s + other.time_s, 1e-9)
@@ -76,7 +76,7 @@ def with_helpers(case: Case, decision: Decision, helpers: Sequence[Network]) -> 
         return decision
     counted = _Counted(case, [*case.networks, *living])
     # Each alone, the cheapest first.
-    singles = {each.name: counted.alone(each) for each in living}
+    singles = {each.name: counted.way_alone(each) for each in living}
     order = sorted(living, key=lambda each: (each.money_per_mb, singles[each.name].time_s))
     first = min(order, key=lambda each: singles[each.name].cost).name
     # Begin with the chosen own networks, and also with the best helper alone; the cheaper result wins.
@@ -85,7 +85,8 @@ def with_helpers(case: Case, decision: Decision, helpers: Sequence[Network]) -> 
     if chosen is not None:
         begins.insert(0, (choice.networks, counted.chosen(chosen)))
     names, way = min(
-        (_joined(begin, order, singles, counted) for begin in begins), key=lambda it: it[1].cost
+        (_add_helpers(begin, order, singles, counted) for begin in begins),
+        key=lambda it: it[1].cost,
     )
     kind = StrategyKind.SINGLE if len(names) == 1 else StrategyKind.MPTCP
     strategy = Strategy(kind, names)
@@ -96,7 +97,7 @@ def with_helpers(case: Case, decision: Decision, helpers: Sequence[Network]) -> 
     known = {each.strategy for each in (*decision.evaluations, *weighed)}
     if strategy not in known:
         weighed.append(way.evaluation(strategy))
-    why = _why(living, names, begins, way)
+    why = _describe_reason(living, names, begins, way)
     return replace(
         decision,
         choice=strategy,
@@ -105,20 +106,20 @@ def with_helpers(case: Case, decision: Decision, helpers: Sequence[Network]) -> 
     )
 
 
-def _joined(
+def _add_helpers(
     begin: _Begin, order: Sequence[Network], singles: Mapping[str, _Way], counted: "_Counted"
 ) -> _Begin:
     """Return a way with all helpers that lower its cost."""
     names, way = begin
     for helper in order:
         if helper.name not in names:
-            more = counted.priced(way.beside(singles[helper.name]))
+            more = counted.with_cost(way.add(singles[helper.name]))
             if more.cost < way.cost:
                 names, way = (*names, helper.name), more
     return names, way
 
 
-def _why(
+def _describe_reason(
     living: Sequence[Network], names: Sequence[str], begins: Sequence[_Begin], way: _Way
 ) -> str:
     prices = {each.name: f"{each.name} for {each.money_per_mb * 1e3:.2g} a GB" for each in living}
@@ -144,10 +145,10 @@ class _Counted:
         self._networks = {each.name: each for each in networks}
         self._size_bytes = float(case.transfer.size.median_bytes)
 
-    def alone(self, helper: Network) -> _Way:
+    def way_alone(self, helper: Network) -> _Way:
         """Return what a helper would do alone."""
         case = replace(self._case, networks=(helper,), kinds=_SINGLE, sent=None)
-        return self._way(decide(case).evaluations[0], {helper.name: self._size_bytes})
+        return self._make_way(decide(case).evaluations[0], {helper.name: self._size_bytes})
 
     def chosen(self, found: Evaluation) -> _Way:
         """Return what the chosen own networks do, with the bytes of each."""
@@ -158,11 +159,11 @@ class _Counted:
         paid_bytes = found.metered_bytes if free else self._size_bytes
         sizes = dict.fromkeys(metered, paid_bytes / max(len(metered), 1))
         rest_bytes = self._size_bytes - (paid_bytes if metered else 0.0)
-        return self._way(found, sizes | dict.fromkeys(free, rest_bytes / max(len(free), 1)))
+        return self._make_way(found, sizes | dict.fromkeys(free, rest_bytes / max(len(free), 1)))
 
-    def _way(self, found: Evaluation, sizes: Mapping[str, float]) -> _Way:
+    def _make_way(self, found: Evaluation, sizes: Mapping[str, float]) -> _Way:
         metered_bytes = sum(size for name, size in sizes.items() if self._networks[name].metered)
-        return self.priced(
+        return self.with_cost(
             _Way(
                 sizes,
                 found.time_s,
@@ -173,7 +174,7 @@ class _Counted:
             )
         )
 
-    def priced(self, way: _Way) -> _Way:
+    def with_cost(self, way: _Way) -> _Way:
         """Return a way with its cost."""
         case, objective = self._case, self._case.objective
         seconds, deadline_s = way.time_s, case.transfer.deadline_s

@@ -63,7 +63,7 @@ def why_dead(context: Context, network: str) -> str | None:
         sign = known.get(name)
         age_s = max(context.at_s - sign.measured_at_s, 0.0) if sign is not None else 0.0
         if sign is not None and sign.value == value and age_s <= BELIEVED_S:
-            return f"{network} {words} {ago(age_s)}"
+            return f"{network} {words} {format_age(age_s)}"
     return None
 
 
@@ -84,7 +84,7 @@ def dead_networks(context: Context, networks: Iterable[Network]) -> dict[str, st
     return found
 
 
-def ago(age_s: float) -> str:
+def format_age(age_s: float) -> str:
     """Return an age such as `just now`, `0.4 s ago`, `14 s ago` or `20 minutes ago`."""
     if age_s < 0.05:
         return "just now"
@@ -133,7 +133,7 @@ def waits(context: Context, roles: Roles) -> dict[str, float]:
     }
 
 
-def delayed(
+def delay(
     strategy_roles: tuple[str, ...],  # the roles that the strategy uses, the primary one first
     time: Distribution,  # without the silence
     waits_s: Mapping[str, float],  # by role, from `waits`
@@ -147,4 +147,4 @@ def delayed(
     wait_s = each_s[0]
     if joined and len(each_s) > 1:
         wait_s = _HALF * max(each_s) if min(each_s) == 0.0 else min(each_s)
-    return time.later(wait_s) if wait_s > 0.0 else time
+    return time.shift(wait_s) if wait_s > 0.0 else time

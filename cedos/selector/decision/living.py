@@ -44,7 +44,7 @@ class Reevaluation:
         self.next_at_s = now_s + AGAIN_S
         return True
 
-    def late(self, now_s: float) -> bool:
+    def is_late(self, now_s: float) -> bool:
         """Return whether the silence has lasted longer than expected; changes nothing."""
         return now_s >= self.late_at_s
 
@@ -175,7 +175,7 @@ class Living:
             # A joining network helps from the switch on, and not before.
             alone = predicted.get(self._joining(strategy))
             leaves = set(strategy.networks) < set(self.current.networks)
-            time = new.scaled(slower) if leaves else new
+            time = new.scale(slower) if leaves else new
             if staying is not None and alone is not None:
                 time = self._no_sooner(new, staying, alone)
             found[strategy] = Distribution(
@@ -186,7 +186,7 @@ class Living:
             return found
         if staying is not None and self.unread and not silent:
             # The rest is here, unread: the networks need no more time, only the program does (below).
-            staying = found[self.current] = staying.scaled(0.0)
+            staying = found[self.current] = staying.scale(0.0)
         return {
             strategy: self._at_its_pace(time, self.least_s(size_bytes), staying, strategy)
             for strategy, time in found.items()
@@ -239,13 +239,13 @@ class Living:
         silent: bool,
     ) -> Distribution:
         if self.observed_bps:
-            return time.scaled(self._slower(time, size_bytes))
+            return time.scale(self._slower(time, size_bytes))
         # Stalled: it stands still for as long again, or as silences of its network last.
         if self.observed_bps is not None:
             if silent:
                 return time
             longest_s = [longer_s(kind, self.stalled_s, pauses) for kind, pauses in used.items()]
-            return time.later(max([self.stalled_s, *longest_s]))
+            return time.shift(max([self.stalled_s, *longest_s]))
         # Nothing has come so far: only the longer ones of the expected times are still possible.
         if self.waited_s > 0.0:
             return time.left_after(self.waited_s)

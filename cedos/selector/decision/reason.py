@@ -6,7 +6,7 @@ from cedos.model import Context, Evaluation, Indicator, Strategy, StrategyKind, 
 from cedos.plain_text import lasting, round_figures
 from cedos.selector.decision.case import Case, assign
 from cedos.selector.decision.features import indicator_of
-from cedos.selector.decision.liveness import ago, silences, silent_s, waits
+from cedos.selector.decision.liveness import format_age, silences, silent_s, waits
 from cedos.selector.objective import MaxS, WeightedCost
 
 # A program that reads at a lower rate has paused.
@@ -53,7 +53,7 @@ def chosen(
     if case.sent is not None:
         parts.append(f"No answer over {case.sent.network} for {seconds(case.sent.waited_s)} so far")
     if transfer.deadline_s is not None:
-        parts.append(_wanted(choice, transfer.deadline_s))
+        parts.append(_describe_wish(choice, transfer.deadline_s))
     parts.extend(dead.values())
     if joins := [name for name in choice.strategy.networks[1:] if name in dead]:
         parts.append(f"{joins[0]} joins as soon as it answers again")
@@ -76,7 +76,7 @@ def nothing_works(case: Case, dead: Mapping[str, str]) -> str:
     return f"No network {'answers now' if silent else 'works'}: {'; '.join(whys)}"
 
 
-def _wanted(choice: Evaluation, deadline_s: float) -> str:
+def _describe_wish(choice: Evaluation, deadline_s: float) -> str:
     if choice.time_high_s <= deadline_s:
         return f"Wanted within {seconds(deadline_s)}: sooner saves nothing"
     sure = "unlikely" if choice.time_s > deadline_s else "not certain"
@@ -88,7 +88,7 @@ def sentences(*parts: str) -> str:
     return ". ".join(parts)
 
 
-def moved(
+def describe_move(
     choice: Evaluation,
     current: Evaluation,
     margin: float,
@@ -100,7 +100,7 @@ def moved(
         f"moves to {label(choice.strategy)}: {seconds(choice.time_s)} left, the move included, against "
         f"{seconds(current.time_s)} on {label(current.strategy)}"
     )
-    saved = _saved(choice.time_s, current.time_s, least_s)
+    saved = _saved_share(choice.time_s, current.time_s, least_s)
     if saved > margin:
         beyond = f"Beyond the {seconds(least_s)} that the program itself takes, " if least_s else ""
         that = "that" if beyond else "That"
@@ -108,16 +108,16 @@ def moved(
             f"{lead}. {beyond}{that} saves {_percent(saved)}, and a move must save"
             f" {_percent(margin)}"
         )
-    return f"{lead}, {_better(choice, current, only_time)}"
+    return f"{lead}, {_describe_gain(choice, current, only_time)}"
 
 
-def left(current: Strategy, dead: Mapping[str, str]) -> str:
+def describe_leaving(current: Strategy, dead: Mapping[str, str]) -> str:
     gone = [name for name in current.networks if name in dead]
     why = f"{gone[0]} does not answer" if gone else "not usable any more"
     return f"leaves {label(current)}: {why}"
 
 
-def stayed(
+def describe_staying(
     current: Evaluation,
     rival: Evaluation | None,
     margin: float,
@@ -139,15 +139,15 @@ def stayed(
         f"{lead}: {seconds(current.time_s)} left, against {seconds(rival.time_s)} with a move to"
         f" {label(rival.strategy)}"
     )
-    saved = _saved(rival.time_s, current.time_s, least_s)
+    saved = _saved_share(rival.time_s, current.time_s, least_s)
     # The rival is faster, but costs as much or more: say what makes it dearer.
     if saved > margin and rival.cost >= current.cost:
-        return f"{lead}, {_better(current, rival, only_time)}"
+        return f"{lead}, {_describe_gain(current, rival, only_time)}"
     beside = ""
     # The rival is cheaper, but not by the margin. If joules and data make the difference, the percentage
     # of the cost says more than that of the time.
     if rival.cost < current.cost:
-        counted = _saved(rival.cost, current.cost, least_s)
+        counted = _saved_share(rival.cost, current.cost, least_s)
         if _percent(counted) != _percent(saved):
             saved, beside = counted, "Usually" if only_time else "Joules and data counted,"
     what = _percent(saved) if saved > 0.0 else "nothing"
@@ -155,7 +155,7 @@ def stayed(
     return f"{lead}. {would} save {what}, and a move must save {_percent(margin)}"
 
 
-def paced(pace_bps: float | None) -> tuple[str, ...]:
+def describe_pace(pace_bps: float | None) -> tuple[str, ...]:
     if pace_bps is None:
         return ()
     if pace_bps < _PAUSED_BPS:
@@ -165,7 +165,7 @@ def paced(pace_bps: float | None) -> tuple[str, ...]:
     )
 
 
-def _saved(less: float, more: float, least: float) -> float:
+def _saved_share(less: float, more: float, least: float) -> float:
     """Return the share that is saved of the part that can be saved."""
     return (more - less) / (more - least) if more > max(less, least) else 0.0
 
@@ -222,7 +222,7 @@ def _verdict(
         other = f"slower than {label(fastest.strategy)} ({seconds(fastest.time_s)})"
         if only_time and deadline_s is None:
             other = f"against {seconds(fastest.time_s)} on {label(fastest.strategy)}"
-        return f"{lead}, {other}, {_better(choice, fastest, only_time, deadline_s)}"
+        return f"{lead}, {other}, {_describe_gain(choice, fastest, only_time, deadline_s)}"
     # The choice is the fastest: compare it with a single network, which says most to people.
     singles = [other for other in others if other.strategy.kind == StrategyKind.SINGLE]
     rival = min(singles or others, key=lambda other: other.time_s)
@@ -304,7 +304,7 @@ def _notes(case: Case, evaluations: Sequence[Evaluation], dead: Mapping[str, str
     return notes + [note for note in (prices, objective.note) if note]
 
 
-def _better(
+def _describe_gain(
     choice: Evaluation, faster: Evaluation, only_time: bool, deadline_s: float | None = None
 ) -> str:
     """Return why a strategy was chosen that takes longer in the mean, by the parts of its cost."""
@@ -360,16 +360,17 @@ def _evidence(strategy: Strategy, context: Context, transfer: Transfer) -> str:
     past = indicator_of(indicators, "past5_bps", transfer.direction)
     rtt = indicators.get("rtt_s")
     if past is not None and transfer.size.median_bytes >= _LARGE_BYTES:
-        carried = (
-            f"{name} carried {round_figures(past.value / 1e6, 3)} Mbit/s {_ago(past, context)}"
-        )
+        rate = round_figures(past.value / 1e6, 3)
+        carried = f"{name} carried {rate} Mbit/s {_format_age(past, context)}"
         old = context.at_s - past.measured_at_s > _OLD_S
         return f"{carried}, too long ago to rely on" if old else carried
     if rtt is None:
         return f"No round-trip time of {name} is known yet"
     what = "ping" if rtt.active else "round trip"
-    return f"The last {what} over {name} took {rtt.value * 1000:.0f} ms, {_ago(rtt, context)}"
+    return (
+        f"The last {what} over {name} took {rtt.value * 1000:.0f} ms, {_format_age(rtt, context)}"
+    )
 
 
-def _ago(indicator: Indicator, context: Context) -> str:
-    return ago(context.at_s - indicator.measured_at_s)
+def _format_age(indicator: Indicator, context: Context) -> str:
+    return format_age(context.at_s - indicator.measured_at_s)

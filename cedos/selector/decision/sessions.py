@@ -131,7 +131,7 @@ class Looks:
     def __init__(self) -> None:
         self._at_s: dict[str, float] = {}
 
-    def beside(self, decision: Decision, networks: Sequence[Network]) -> Decision:
+    def add_look(self, decision: Decision, networks: Sequence[Network]) -> Decision:
         """Return the decision with the network to look at beside the chosen ones, and the reason."""
         choice, transfer = decision.choice, decision.transfer
         times = {each.strategy: each for each in decision.evaluations}

@@ -19,7 +19,7 @@ from collections.abc import Collection, Container, Iterable, Mapping
 from cedos.model import CompetingTransfer, Context, Direction, Indicator, Transfer
 from cedos.selector.decision.case import ROLES_OF, Roles
 from cedos.selector.decision.features import DELIVERY, FRESH_S
-from cedos.selector.decision.liveness import delayed, waits
+from cedos.selector.decision.liveness import delay, waits
 from cedos.selector.uncertainty.times import CompletionModel
 from predictors.base import Distribution
 
@@ -56,7 +56,7 @@ def competitors(context: Context, roles: Roles, transfer: Transfer) -> Competito
     return found
 
 
-def shared(
+def lengthen_by_sharing(
     strategy_roles: Collection[str], time: Distribution, size_bytes: int, competing: Competitors
 ) -> Distribution:
     """Return a completion time, lengthened by the bytes of competing transfers.
@@ -70,7 +70,7 @@ def shared(
     for role in strategy_roles:
         if role in competing:
             others, fill, rtt_s = competing[role]
-            bytes_of_others += sum(_carried(others, part_bytes, mean_s, fill=fill))
+            bytes_of_others += sum(_carried_bytes(others, part_bytes, mean_s, fill=fill))
             way_s = max(way_s, _ROUND_TRIPS * rtt_s)
     if not bytes_of_others:
         return time
@@ -81,7 +81,7 @@ def shared(
     )
 
 
-def _carried(
+def _carried_bytes(
     others: Iterable[CompetingTransfer], part_bytes: float, time_s: float, *, fill: bool
 ) -> Iterable[float]:
     # Processor sharing: while this transfer moves its part, each competitor moves as much, at most its
@@ -112,19 +112,21 @@ def own_queues(context: Context, roles: Roles) -> dict[str, float]:
         if rtt is None or least is None or rtt.value < least.value + _LEAST_S:
             continue
         # A longer round trip is our own queue only while this host fills the network.
-        if any(_full(known, context.at_s, *names) for names in _RATES):
+        if any(_is_full(known, context.at_s, *names) for names in _RATES):
             found[role] = rtt.value - least.value
     return found
 
 
-def _full(known: Mapping[str, Indicator], at_s: float, rate: str, delivery: str) -> bool:
+def _is_full(known: Mapping[str, Indicator], at_s: float, rate: str, delivery: str) -> bool:
     could, does = known.get(rate), known.get(delivery)
     if could is None or does is None or at_s - does.measured_at_s > FRESH_S:
         return False
     return does.value >= _FILLED * could.value
 
 
-def emptied(columns: Mapping[str, float], queues_s: Mapping[str, float]) -> Mapping[str, float]:
+def with_empty_paths(
+    columns: Mapping[str, float], queues_s: Mapping[str, float]
+) -> Mapping[str, float]:
     """Return the predictors' columns, with the round trips of empty paths."""
     shorter = {
         f"{role}_rtt_s": columns[f"{role}_rtt_s"] - queue_s
@@ -134,12 +136,12 @@ def emptied(columns: Mapping[str, float], queues_s: Mapping[str, float]) -> Mapp
     return {**columns, **shorter} if shorter else columns
 
 
-def queued(
+def lengthen_by_queue(
     strategy_roles: tuple[str, ...], time: Distribution, queues_s: Mapping[str, float]
 ) -> Distribution:
     """Return a completion time, lengthened by its primary network's queue."""
     wait_s = _QUEUE_WAITS * queues_s.get(strategy_roles[0], 0.0)
-    return time.later(wait_s) if wait_s > 0.0 else time
+    return time.shift(wait_s) if wait_s > 0.0 else time
 
 
 def completion_times(
@@ -155,12 +157,12 @@ def completion_times(
     """Return the completion times of strategies in seconds."""
     # Models learnt from networks without our queue, so they get the round trip without it.
     queues_s = own_queues(context, roles)
-    known = model.predict(emptied(columns, queues_s))
+    known = model.predict(with_empty_paths(columns, queues_s))
     predicted = {name: time for name, time in known.items() if name in needed}
-    return lengthened(predicted, transfer, context, roles, queues_s, joined=joined)
+    return lengthen_all(predicted, transfer, context, roles, queues_s, joined=joined)
 
 
-def lengthened(
+def lengthen_all(
     predicted: Mapping[str, Distribution],
     transfer: Transfer,
     context: Context,
@@ -174,16 +176,17 @@ def lengthened(
     if competing := competitors(context, roles, transfer):
         size_bytes = transfer.size.median_bytes
         predicted = {
-            name: shared(ROLES_OF[name], time, size_bytes, competing)
+            name: lengthen_by_sharing(ROLES_OF[name], time, size_bytes, competing)
             for name, time in predicted.items()
         }
     if queues_s:
         predicted = {
-            name: queued(ROLES_OF[name], time, queues_s) for name, time in predicted.items()
+            name: lengthen_by_queue(ROLES_OF[name], time, queues_s)
+            for name, time in predicted.items()
         }
     if waits_s := waits(context, roles):
         predicted = {
-            name: delayed(ROLES_OF[name], time, waits_s, joined=joined)
+            name: delay(ROLES_OF[name], time, waits_s, joined=joined)
             for name, time in predicted.items()
         }
     return predicted

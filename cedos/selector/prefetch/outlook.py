@@ -62,12 +62,12 @@ class Stretches:
         if present is not self._present:
             if self._present is not None and self._age_s > 0.0:
                 # The first stretch had begun before the first observation: it is known only to be longer.
-                self._passed(self._present, self._age_s, not self._whole)
+                self._on_passed(self._present, self._age_s, not self._whole)
                 self._whole = True
             self._present, self._age_s = present, 0.0
         self._age_s += lasted_s
 
-    def _passed(self, present: bool, lasted_s: float, censored: bool) -> None:
+    def _on_passed(self, present: bool, lasted_s: float, censored: bool) -> None:
         self._known[present].observe("", lasted_s, censored=censored)
         self._lately[present].append((lasted_s, censored))
 
@@ -81,7 +81,7 @@ class Stretches:
             for each in state.get(key, ()):
                 match each:
                     case [float() | int() as lasted_s, bool() as censored] if lasted_s > 0.0:
-                        self._passed(present, float(lasted_s), censored)
+                        self._on_passed(present, float(lasted_s), censored)
                     case _:
                         pass
 

@@ -154,10 +154,10 @@ class Queue:
         was = item.state
         if not item.demanded and was is not State.DROPPED:
             # A request shows where in the list the person is, and that the hint came true.
-            self._acted(item)
+            self._on_reached(item)
             item.demanded = True
             if not item.aged:
-                self.accuracy.resolved(item.cls, consumed=True)
+                self.accuracy.on_resolved(item.cls, consumed=True)
             # A running prefetch stays one: its bytes are on their way to the person now.
             if was in (State.READY, State.WAITING):
                 item.state = State.CONSUMED
@@ -168,9 +168,9 @@ class Queue:
         item = self.items[key]
         was = item.state
         if not item.demanded and was is not State.DROPPED:
-            self._acted(item)
+            self._on_reached(item)
             if not item.aged:
-                self.accuracy.resolved(item.cls, consumed=False)
+                self.accuracy.on_resolved(item.cls, consumed=False)
         item.state, item.network = State.DROPPED, None
         return was
 
@@ -183,7 +183,7 @@ class Queue:
         item = self.items[key]
         item.state, item.network = State.RUNNING, network
 
-    def progressed(
+    def on_progress(
         self, key: Hashable, received_bytes: float, size_bytes: float | None = None
     ) -> None:
         """Record the received bytes in all, and `size_bytes` once that is known."""
@@ -195,7 +195,7 @@ class Queue:
             item.counted_bytes = received_bytes
             item.failures = 0
 
-    def finished(self, key: Hashable, size_bytes: float) -> None:
+    def on_finished(self, key: Hashable, size_bytes: float) -> None:
         """Record that an item is complete."""
         item = self.items[key]
         known, total = self._sizes
@@ -246,7 +246,7 @@ class Queue:
         learned; such steps reach the k-th hint after k steps.
         """
         # The next request reaches a hint in order, or any of the open ones with equal probability.
-        ahead = self._ahead()
+        ahead = self._hints_ahead()
         per_s = self.acts_per_s(now_s)
         in_order = (self._in_order + 1.0) / (self._acts + 2.0)
         return {
@@ -260,7 +260,7 @@ class Queue:
         hazards = self.hazards_per_s(now_s)
         waiting = [
             item
-            for item in self._ahead()
+            for item in self._hints_ahead()
             if item.state is State.WAITING and item.not_before_s <= now_s
         ]
         accuracy = {item.cls: self.accuracy.of(item.cls) for item in waiting}
@@ -277,7 +277,7 @@ class Queue:
         # What fetches on demand of absent items are expected to use, and the variance of that.
         free = [path for path in paths if prices.data_rate(path.name) <= 0.0]
         hazards = self.hazards_per_s(now_s)
-        for item in self._ahead():
+        for item in self._hints_ahead():
             if item.state in (State.READY, State.RUNNING):
                 continue
             size, accuracy = self.left_bytes(item.key), self.accuracy.of(item.cls)
@@ -306,7 +306,7 @@ class Queue:
         return Reserve(
             joules + self.reserve_sds * sqrt(squared_j),
             {
-                path.name: self._uncounted(path.name, now_s)
+                path.name: self._uncounted_bytes(path.name, now_s)
                 + mean
                 + self.reserve_sds * sqrt(max(square, 0.0))
                 for path, mean, square in zip(paths, sent, squared, strict=True)
@@ -316,7 +316,7 @@ class Queue:
     def _kept_for(self, rate: float) -> bool:
         return self.keeps_for_all or rate < _PROHIBITIVE
 
-    def _uncounted(self, network: str, now_s: float) -> float:
+    def _uncounted_bytes(self, network: str, now_s: float) -> float:
         """Return the bytes over a network that budgets do not show yet."""
         total = 0.0
         for (key, name), one in list(self._committed.items()):
@@ -331,16 +331,16 @@ class Queue:
                 total += one.size_bytes if fresh else min(one.size_bytes, self.left_bytes(key))
         return total
 
-    def _ahead(self) -> list[Item]:
+    def _hints_ahead(self) -> list[Item]:
         """Return open hints in the order in which a person who goes through them reaches them."""
         found = [item for item in self.items.values() if _open(item)]
         found.sort(key=lambda item: (item.order < self._last, item.order))
         return found
 
-    def _acted(self, item: Item) -> None:
+    def _on_reached(self, item: Item) -> None:
         """Record that the person reached an item."""
         self._acts += 1.0
-        self._in_order += item is self._ahead()[0]
+        self._in_order += item is self._hints_ahead()[0]
         self._last = item.order
 
     def plan(self, now_s: float, paths: Sequence[Path], prices: Prices) -> Plan:
@@ -432,7 +432,7 @@ class Queue:
         for item in self.items.values():
             if not item.aged and _open(item) and now_s - item.hinted_at_s > _FORGET_S:
                 item.aged = True
-                self.accuracy.resolved(item.cls, consumed=False)
+                self.accuracy.on_resolved(item.cls, consumed=False)
 
 
 def _open(item: Item) -> bool:

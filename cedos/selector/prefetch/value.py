@@ -62,7 +62,7 @@ class ShadowAccuracy:
     application: Counts = field(default_factory=Counts)
     classes: dict[Hashable, Counts] = field(default_factory=dict)
 
-    def resolved(self, cls: Hashable, consumed: bool) -> None:
+    def on_resolved(self, cls: Hashable, consumed: bool) -> None:
         """Record the fate of a hint, prefetched or not."""
         # Old fates fade: after `memory` hints one counts for 1/e.
         keep = 1.0 - 1.0 / max(self.memory, 1.0)
@@ -193,7 +193,7 @@ def best_batch(
     batch, keys, gains = _BatchSums(), list[Hashable](), list[float]()
     best: Batch | None = None
     for candidate in candidates:
-        one = _one(index, candidate, paths, prices, batch.busy_s)
+        one = _add_item(index, candidate, paths, prices, batch.busy_s)
         if one is None:
             continue
         # Prices depend on the amount, so the whole batch is priced anew with each item.
@@ -231,7 +231,7 @@ def best_batch(
 
 def worth_it(index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices) -> float:
     """Return the gain of going on with a prefetch, in seconds; below 0: stop it."""
-    one = _one(index, candidate, paths, prices, 0.0)
+    one = _add_item(index, candidate, paths, prices, 0.0)
     if one is None:
         return float("-inf")
     joule_s = prices.energy_rate(one.active_j, one.busy_s)
@@ -241,7 +241,7 @@ def worth_it(index: int, candidate: Candidate, paths: Sequence[Path], prices: Pr
     return one.gain_s(0.0, joule_s, byte_s)
 
 
-def _one(
+def _add_item(
     index: int, candidate: Candidate, paths: Sequence[Path], prices: Prices, before_s: float
 ) -> _BatchSums | None:
     """Return what an item adds to a batch that takes `before_s` seconds until its turn."""

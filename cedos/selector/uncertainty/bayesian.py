@@ -18,11 +18,11 @@ from cedos.selector.uncertainty.evaluator import (
     Redundant,
     Running,
     Way,
-    judged,
-    spent,
+    judge,
+    judge_by_points,
     time_of,
-    trusted,
     unknown,
+    use_left,
 )
 from cedos.selector.uncertainty.times import cut_off
 from predictors.error import FADING, ErrorHistory
@@ -114,7 +114,7 @@ class Bayesian(BruteForce):
         if self._asked is None:
             return None
         ways, objective = self._asked
-        found = trusted(ways, (), objective, {}, self._prediction)
+        found = judge_by_points(ways, (), objective, {}, self._prediction)
         best = min(found.values(), key=lambda each: each.cost)
         return best.name if best.cost < inf else None
 
@@ -188,7 +188,7 @@ class Bayesian(BruteForce):
         # `usual` is how often this favourite came in all cells: what it says without any cell.
         usual = sum([of.get(evidence, 0.0) for of in self._likelihood.values()]) / every
         # Evidence from old predictions says less: in the end, nothing.
-        kept = exp(-max([self._of(quantity).errors.added(now_s) for quantity in needed]))
+        kept = exp(-max([self._of(quantity).errors.added_variance(now_s) for quantity in needed]))
         masses: list[float] = []
         cells: list[Mapping[str, int]] = []
         for cell, of in self._likelihood.items():
@@ -236,7 +236,7 @@ def _summary(
     if not total > 0.0:
         return unknown(name)
     time_s = mean(times)
-    used = [spent(way, mean(of), running.get(way.name)) for way, of in parts]
+    used = [use_left(way, mean(of), running.get(way.name)) for way, of in parts]
     energy_j, metered_bytes = sum([each[0] for each in used]), sum([each[1] for each in used])
     ascending = sorted(zip(times, masses, strict=True))
     bounds = []
@@ -249,4 +249,4 @@ def _summary(
                 break
         else:
             bounds.append(ascending[-1][0])
-    return judged(objective, name, (time_s, bounds[0], bounds[1]), energy_j, metered_bytes)
+    return judge(objective, name, (time_s, bounds[0], bounds[1]), energy_j, metered_bytes)

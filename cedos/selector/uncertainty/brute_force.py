@@ -19,21 +19,21 @@ from cedos.selector.uncertainty.evaluator import (
     Redundant,
     Running,
     Way,
-    judged,
-    spent,
+    judge,
     unknown,
+    use_left,
 )
 from cedos.selector.uncertainty.times import (
-    gathered,
-    interrupted,
+    gather,
+    interrupt,
     mean,
     mean_of_first,
     quantile,
     remaining,
-    summed,
+    sums_of,
     survival_of_first,
 )
-from predictors.error import SLICES, sliced
+from predictors.error import SLICES, slice_means
 
 LOW, HIGH = 0.05, 0.95
 _CASES = 10
@@ -66,9 +66,9 @@ class BruteForce(Evaluator):
                 found[name] = unknown(name)
                 continue
             mean_s = mean(of)
-            energy_j, metered_bytes = spent(way, mean_s, running.get(name))
+            energy_j, metered_bytes = use_left(way, mean_s, running.get(name))
             times_s = mean_s, of[int(LOW * len(of))], of[int(HIGH * len(of))]
-            found[name] = judged(objective, name, times_s, energy_j, metered_bytes)
+            found[name] = judge(objective, name, times_s, energy_j, metered_bytes)
         # Redundant ways: the first of several lists.
         for both in redundant:
             parts = [ways[name] for name in both.parts]
@@ -76,14 +76,14 @@ class BruteForce(Evaluator):
                 # One that cannot be judged adds nothing that could be counted on.
                 found[both.name] = unknown(both.name)
                 continue
-            times_s = _first(parts, values, times, running)
+            times_s = _time_of_first(parts, values, times, running)
             energy_j = metered_bytes = 0.0
             for way in parts:
                 time_s = times_s[0] if both.called_off else found[way.name].time_s
-                joules, carried = spent(way, time_s, running.get(way.name))
+                joules, carried = use_left(way, time_s, running.get(way.name))
                 energy_j += joules
                 metered_bytes += carried
-            found[both.name] = judged(objective, both.name, times_s, energy_j, metered_bytes)
+            found[both.name] = judge(objective, both.name, times_s, energy_j, metered_bytes)
         return found
 
     def _values(self, ways: Mapping[str, Way], now_s: float) -> dict[str, Sequence[float]]:
@@ -122,7 +122,7 @@ def _given_silence(
                 if (weight := _likelihood([ways[name]], case, running)) > 0.0
             ]
             if weighted:
-                changed[quantity] = sliced(weighted, SLICES)
+                changed[quantity] = slice_means(weighted, SLICES)
     return {**values, **changed}
 
 
@@ -139,15 +139,15 @@ def _times(way: Way, values: Mapping[str, Sequence[float]], elapsed_s: float | N
         except (ArithmeticError, ValueError):
             return []
     # All sums; then the rests of those still possible; then the end of a contact.
-    times = summed(way.fixed_s, parts)
+    times = sums_of(way.fixed_s, parts)
     if times and elapsed_s is not None:
         times = remaining(times, elapsed_s)
     if times and way.lasting is not None and isfinite(way.detour_s):
-        times = interrupted(times, way.lasting, way.detour_s)
+        times = interrupt(times, way.lasting, way.detour_s)
     return times
 
 
-def _first(
+def _time_of_first(
     parts: Sequence[Way],
     values: Mapping[str, Sequence[float]],
     times: Mapping[str, list[float]],
@@ -156,7 +156,7 @@ def _first(
     """Return the mean and the 90 % interval of the time of the first of several ways."""
     lists = [times[way.name] for way in parts]
     low, high = min(each[0] for each in lists), min(each[-1] for each in lists)
-    shared = _shared(parts)
+    shared = _shared_quantities(parts)
     # Fast path: independent lists. Else each value of the shared quantities is a case of its own,
     # weighted by the probability that the running ways are still silent.
     if not shared:
@@ -164,7 +164,7 @@ def _first(
         mean_s = mean_of_first(lists)
     else:
         cases = []
-        for case in product(*[gathered(sorted(values[name]), _CASES) for name in shared]):
+        for case in product(*[gather(sorted(values[name]), _CASES) for name in shared]):
             given = {**values, **{name: [value] for name, value in zip(shared, case, strict=True)}}
             weight = _likelihood(parts, given, running)
             if weight > 0.0:
@@ -175,11 +175,11 @@ def _first(
         functions = [(weight / total, survival_of_first(case)) for weight, case in cases]
         low = min(each[0] for _, case in cases for each in case)
         high = max(min(each[-1] for each in case) for _, case in cases)
-        survival = _mixed(functions)
+        survival = _mix(functions)
     return mean_s, quantile(survival, LOW, low, high), quantile(survival, HIGH, low, high)
 
 
-def _shared(parts: Sequence[Way]) -> list[str]:
+def _shared_quantities(parts: Sequence[Way]) -> list[str]:
     """Return the quantities that more than one of the ways depend on."""
     seen: set[str] = set()
     twice: dict[str, None] = {}
@@ -205,5 +205,5 @@ def _likelihood(
     return product_of
 
 
-def _mixed(functions: Sequence[tuple[float, Callable[[float], float]]]) -> Callable[[float], float]:
+def _mix(functions: Sequence[tuple[float, Callable[[float], float]]]) -> Callable[[float], float]:
     return lambda time_s: sum([weight * each(time_s) for weight, each in functions])

@@ -23,10 +23,10 @@ from cedos.selector.uncertainty.evaluator import (
     Redundant,
     Running,
     Way,
-    judged,
-    spent,
+    judge,
     time_of,
     unknown,
+    use_left,
 )
 from cedos.selector.uncertainty.times import cut_off
 
@@ -88,7 +88,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     if x > (a + 1.0) / (a + b + 2.0):
         return 1.0 - _incomplete_beta(b, a, 1.0 - x)
     front = exp(lgamma(a + b) - lgamma(a) - lgamma(b) + a * log(x) + b * log(1.0 - x)) / a
-    c, d = 1.0, 1.0 / _away(1.0 - (a + b) * x / (a + 1.0))
+    c, d = 1.0, 1.0 / _distance(1.0 - (a + b) * x / (a + 1.0))
     found = d
     # Each step multiplies in an even and an odd term of the fraction.
     for m in range(1, _TERMS):
@@ -96,15 +96,15 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
             m * (b - m) * x / ((a + 2 * m - 1.0) * (a + 2 * m)),
             -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1.0)),
         ):
-            d = 1.0 / _away(1.0 + factor * d)
-            c = _away(1.0 + factor / c)
+            d = 1.0 / _distance(1.0 + factor * d)
+            c = _distance(1.0 + factor / c)
             found *= c * d
         if abs(c * d - 1.0) < 1e-15:
             break
     return front * found
 
 
-def _away(value: float) -> float:
+def _distance(value: float) -> float:
     # Lentz's algorithm must not divide by zero.
     return value if abs(value) > 1e-300 else 1e-300
 
@@ -154,7 +154,7 @@ def hedged_cost(objective: Objective, best: Reckoned, others: Sequence[Reckoned]
     return alone + objective.cost(both) - objective.cost(best.outcome._replace(time_s=best.high_s))
 
 
-def _reckoned(each: Judged, ways: Mapping[str, Way]) -> Reckoned:
+def _reckon(each: Judged, ways: Mapping[str, Way]) -> Reckoned:
     outcome = Outcome(each.time_s, each.energy_j, each.metered_bytes, 0.0)
     sparable_j = ways[each.name].watts * (each.time_s - each.low_s)
     return Reckoned(outcome, each.low_s, each.high_s, sparable_j)
@@ -174,7 +174,7 @@ class ErrorBounds(Evaluator):
         running: Running,
     ) -> dict[str, Judged]:
         found = {
-            name: self._bounded(way, objective, now_s, running.get(name))
+            name: self._bound(way, objective, now_s, running.get(name))
             for name, way in ways.items()
         }
         # Hedging is judged against the best way alone.
@@ -195,18 +195,18 @@ class ErrorBounds(Evaluator):
             )
             energy_j = sum([each.energy_j for each in parts])
             metered_bytes = sum([each.metered_bytes for each in parts])
-            whole = judged(objective, both.name, times_s, energy_j, metered_bytes)
+            whole = judge(objective, both.name, times_s, energy_j, metered_bytes)
             # With the best way among them, their cost is the best one's and what hedging adds or saves.
             if best.name in both.parts:
                 others = [each for each in parts if each is not best]
                 cost = hedged_cost(
-                    objective, _reckoned(best, ways), [_reckoned(each, ways) for each in others]
+                    objective, _reckon(best, ways), [_reckon(each, ways) for each in others]
                 )
                 whole = whole if cost is None else replace(whole, cost=cost)
             found[both.name] = whole
         return found
 
-    def _bounded(
+    def _bound(
         self, way: Way, objective: Objective, now_s: float, elapsed_s: float | None
     ) -> Judged:
         """Return a way's evaluation by its point, with the bounds of its time."""
@@ -246,8 +246,8 @@ class ErrorBounds(Evaluator):
             point_s, low_s, high_s = [
                 cut_off(each, way.lasting, way.detour_s) for each in (point_s, low_s, high_s)
             ]
-        energy_j, metered_bytes = spent(way, point_s, elapsed_s)
-        return judged(objective, way.name, (point_s, low_s, high_s), energy_j, metered_bytes)
+        energy_j, metered_bytes = use_left(way, point_s, elapsed_s)
+        return judge(objective, way.name, (point_s, low_s, high_s), energy_j, metered_bytes)
 
 
 def bounds(known: Known, now_s: float) -> tuple[float, float, float]:

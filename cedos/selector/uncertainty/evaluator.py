@@ -149,20 +149,20 @@ class Evaluator(ABC):
     def predict(self, quantity: str, value: float, at_s: float) -> None:
         if _is_number(value):
             self._of(quantity).prediction = value
-            self._changed(at_s)
+            self._on_change(at_s)
 
-    def measured(self, quantity: str, value: float, prediction: float, at_s: float) -> None:
+    def on_measured(self, quantity: str, value: float, prediction: float, at_s: float) -> None:
         """Record the measured value of a quantity, and its next prediction."""
         known = self._of(quantity)
         if _is_number(value):
             self._learn(quantity, known, value, at_s)
         if _is_number(prediction):
             known.prediction = prediction
-        self._changed(at_s)
+        self._on_change(at_s)
 
     def learn(self, measurements: Iterable[Measurement]) -> None:
         for each in measurements:
-            self.measured(*each)
+            self.on_measured(*each)
 
     def reset(self, quantities: Iterable[str], at_s: float) -> None:
         """Forget the errors of these quantities, as behind a new access point.
@@ -171,7 +171,7 @@ class Evaluator(ABC):
         """
         for quantity in quantities:
             self._of(quantity).errors.reset(at_s)
-        self._changed(at_s)
+        self._on_change(at_s)
 
     def choose(
         self,
@@ -234,7 +234,7 @@ class Evaluator(ABC):
             known = self._known[quantity] = Known(self._history(quantity))
         return known
 
-    def _changed(self, at_s: float) -> None:
+    def _on_change(self, at_s: float) -> None:
         self._version += 1
         self._choices.clear()
         if isfinite(at_s):
@@ -246,7 +246,7 @@ def unknown(name: str) -> Judged:
     return Judged(name, inf, inf, inf, inf, inf, inf)
 
 
-def judged(
+def judge(
     objective: Objective,
     name: str,
     times_s: tuple[float, float, float],
@@ -258,7 +258,7 @@ def judged(
     return Judged(name, *times_s, energy_j, metered_bytes, inf if isnan(cost) else cost)
 
 
-def spent(way: Way, time_s: float, elapsed_s: float | None) -> tuple[float, float]:
+def use_left(way: Way, time_s: float, elapsed_s: float | None) -> tuple[float, float]:
     """Return the joules and metered bytes still to be used by a way that takes `time_s` from now on."""
     # A running way is prolonged, not begun: its tail and its bytes are spent already.
     if elapsed_s is None:
@@ -283,10 +283,12 @@ class Trusting(Evaluator):
         now_s: float,
         running: Running,
     ) -> dict[str, Judged]:
-        return trusted(ways, redundant, objective, running, lambda name: self._of(name).prediction)
+        return judge_by_points(
+            ways, redundant, objective, running, lambda name: self._of(name).prediction
+        )
 
 
-def trusted(
+def judge_by_points(
     ways: Mapping[str, Way],
     redundant: Sequence[Redundant],
     objective: Objective,
@@ -341,6 +343,6 @@ def _summary(
     objective: Objective,
     running: Running,
 ) -> Judged:
-    used = [spent(way, of_s, running.get(way.name)) for way, of_s in parts]
+    used = [use_left(way, of_s, running.get(way.name)) for way, of_s in parts]
     energy_j, metered_bytes = sum([each[0] for each in used]), sum([each[1] for each in used])
-    return judged(objective, name, (time_s, time_s, time_s), energy_j, metered_bytes)
+    return judge(objective, name, (time_s, time_s, time_s), energy_j, metered_bytes)

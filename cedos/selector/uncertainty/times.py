@@ -93,7 +93,7 @@ _EXACT = 1e-4
 _FEW = 250
 
 
-def summed(
+def sums_of(
     fixed_s: float,  # added to each
     parts: Sequence[Sequence[float]],  # equally likely seconds, independent of one another
 ) -> list[float]:
@@ -105,7 +105,7 @@ def summed(
         # Bound the list: gather what there is into fewer slices before the next part multiplies it.
         if len(times) * len(part) > MOST and len(times) > 1:
             times.sort()
-            times = gathered(times, max(MOST // len(part), 1))
+            times = gather(times, max(MOST // len(part), 1))
         ordered = sorted(part)
         # Ascending runs: sorting merges them, which is a fifth of the work of sorting anew.
         times = [time + each for time in times for each in ordered]
@@ -113,7 +113,7 @@ def summed(
     return times if times and times[0] >= 0.0 and isfinite(times[-1]) else []
 
 
-def gathered(ascending: Sequence[float], count: int) -> list[float]:
+def gather(ascending: Sequence[float], count: int) -> list[float]:
     """Return a list in at most `count` equal slices, each as its mean; the mean of all is kept."""
     size = len(ascending)
     if size <= count:
@@ -146,7 +146,7 @@ def remaining(times: Sequence[float], elapsed_s: float) -> list[float]:
     return [time - elapsed_s for time in above]
 
 
-def interrupted(
+def interrupt(
     times: list[float],  # without interruption, ascending
     lasting: Distribution,  # for how long it can go on, s; independent of the times
     detour_s: float,  # what is lost then
@@ -155,7 +155,7 @@ def interrupted(
     # Fast path: the contact surely lasts longer than the longest time.
     if lasting.samples[0] >= times[-1]:
         return times
-    few = gathered(times, _FEW)
+    few = gather(times, _FEW)
     found: list[float] = []
     # Of each possible end of the contact: times up to it stay, longer ones are cut off by the detour.
     for end_s in lasting.samples:
@@ -163,7 +163,7 @@ def interrupted(
         found += few[:whole]
         found += [end_s + detour_s] * (len(few) - whole)
     found.sort()
-    return gathered(found, len(few))
+    return gather(found, len(few))
 
 
 def cut_off(time_s: float, lasting: Distribution, detour_s: float) -> float:
@@ -196,7 +196,7 @@ def mean_of_first(lists: Sequence[Sequence[float]]) -> float:
     """
     first, last = lists[0], lists[-1]
     if len(lists) > 2:
-        return _walked(lists)
+        return _walk(lists)
     if len(lists) == 1 or first[-1] <= last[0]:
         return mean(first)
     if last[-1] <= first[0]:
@@ -217,7 +217,7 @@ def mean_of_first(lists: Sequence[Sequence[float]]) -> float:
     return total / (len(first) * len(last))
 
 
-def _walked(lists: Sequence[Sequence[float]]) -> float:
+def _walk(lists: Sequence[Sequence[float]]) -> float:
     # The expected minimum is the area under the product of the survival functions, walked from one
     # value to the next. `left` counts the values of each list that are still to come.
     left = [len(each) for each in lists]

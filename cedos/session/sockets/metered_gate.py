@@ -178,7 +178,7 @@ class DeadlineGate:
         except ValueError:  # too many: it goes as if it could not wait
             self.open = True
         else:
-            served = OWN_TABLE.table.served(self._key)
+            served = OWN_TABLE.table.networks_of(self._key)
             self.open = any(networks.get(name, False) for name in served)
         return self.open is not before
 

@@ -11,7 +11,7 @@ from math import inf
 from operator import attrgetter
 from typing import Final
 
-from cedos.selector.deadlines.chance import DeadlineDemand, accepted, risky
+from cedos.selector.deadlines.chance import DeadlineDemand, accepted_chance, risky
 from cedos.selector.deadlines.network_state import (
     ABSENCE,
     STAY_S,
@@ -54,7 +54,7 @@ def wake_in_s(
         usable = [each for each in states_in(in_s) if each.usable]
         paid = [each for each in usable if not each.free]
         demand = DeadlineDemand.of(order, now + in_s)
-        target = accepted(demand.within_s(0))
+        target = accepted_chance(demand.within_s(0))
         return risky(demand, [], [(each, 0.0) for each in paid or usable], target)
 
     if not any(each.usable for each in states_in(0.0)):

@@ -259,7 +259,7 @@ class Trial:
     def _demand_ended(self, one: _Running) -> None:
         self._demand = None
         if one.exchange.completed_at_s <= one.exchange.lost_at_s:
-            self._queue.finished(one.key, one.size_bytes)
+            self._queue.on_finished(one.key, one.size_bytes)
             self.outcome.fetch_s.append(self._now_s - self._asked_s)
             self._note("fetched", one.key, one.network)
             self._wanted = None
@@ -270,7 +270,7 @@ class Trial:
     def _prefetch_ended(self, one: _Running) -> None:
         del self._running[one.network]
         if one.exchange.completed_at_s <= one.exchange.lost_at_s:
-            self._queue.finished(one.key, one.size_bytes)
+            self._queue.on_finished(one.key, one.size_bytes)
             self._note("prefetched", one.key, one.network)
         else:
             self._progress(one)
@@ -278,7 +278,7 @@ class Trial:
             self._note("lost", one.key, one.network)
 
     def _progress(self, one: _Running) -> None:
-        self._queue.progressed(one.key, one.received(self._start_s + self._now_s))
+        self._queue.on_progress(one.key, one.received(self._start_s + self._now_s))
 
     def _cut(self, one: _Running) -> None:
         """Cut a prefetch; what it has received stays."""

@@ -67,7 +67,7 @@ class Workload:
         for cls, (came, issued) in self.history.items():
             for number in range(issued):
                 consumed = (number * came) // issued != ((number + 1) * came) // issued
-                accuracy.resolved(cls, consumed)
+                accuracy.on_resolved(cls, consumed)
 
     @property
     def total_bytes(self) -> int:

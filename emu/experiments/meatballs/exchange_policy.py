@@ -218,7 +218,7 @@ class ExchangePolicy(DecidingPolicy[Request]):
         latency_s = predictor.point_s(0.0)
         if not self._style.foresees or late_s < STALL * latency_s:
             return False
-        self._evaluator.measured(f"{way}.latency", latency_s + late_s, latency_s, now_s)
+        self._evaluator.on_measured(f"{way}.latency", latency_s + late_s, latency_s, now_s)
         return True
 
     def _best(
@@ -307,7 +307,7 @@ class ExchangePolicy(DecidingPolicy[Request]):
 
     def _learn(self, measurements: Iterable[Measurement]) -> None:
         for each in measurements:
-            self._evaluator.measured(each.quantity, each.value, each.prediction, each.at_s)
+            self._evaluator.on_measured(each.quantity, each.value, each.prediction, each.at_s)
 
 
 class Preferring:

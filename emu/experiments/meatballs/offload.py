@@ -119,7 +119,7 @@ class ComputePredictor:
     def predict(self, features: Mapping[str, float], /) -> dict[str, Distribution]:
         """Predict a run with these parameters, begun at `at_s` (default: right after the last)."""
         now_s = features.get("at_s", nan)
-        return {VALUE: self.errors.distribution(now_s).scaled(self.point(features))}
+        return {VALUE: self.errors.distribution(now_s).scale(self.point(features))}
 
     def _point(self, parameters: Mapping[str, float]) -> tuple[float, ...] | None:
         point = tuple([parameters.get(name, nan) for name in self._parameters])

@@ -301,7 +301,7 @@ async def test_its_pause_and_the_end_of_that_are_told_at_once(
             await asyncio.sleep(0.1)
             assert transfer.turn is None  # what was said before is no turn of now
             if not has_daemon:
-                assert OWN_TABLE.table.served(KEY) == ()
+                assert OWN_TABLE.table.networks_of(KEY) == ()
                 assert len(OWN_TABLE.table) == 1
             if number == 0:
                 n_reports = len(reports)

@@ -124,7 +124,7 @@ def table():
     for at_s in range(-300, 0):
         for name in ("wlan0", "lte0"):
             rate_bps = 24e6 if at_s % 2 else 8e6
-            networks.measured(name, Direction.DOWN, rate_bps, 1.0, float(at_s))
+            networks.on_measured(name, Direction.DOWN, rate_bps, 1.0, float(at_s))
     return TransferTable(networks)
 
 

@@ -55,7 +55,7 @@ def test_quantiles_ascend_stay_inside_and_scale(a, p, q, factor):
     low, high = sorted((p, q))
     assert a.samples[0] <= a.quantile(low) <= a.quantile(high) * (1 + 1e-12)
     assert a.quantile(high) <= a.samples[-1]
-    assert a.scaled(factor).quantile(q) == pytest.approx(factor * a.quantile(q))
+    assert a.scale(factor).quantile(q) == pytest.approx(factor * a.quantile(q))
 
 
 def test_expected_over_actual_and_what_the_interval_had():

@@ -7,7 +7,7 @@ from math import inf, log, nan
 import numpy as np
 import pytest
 
-from predictors.completion import LEAST_SIZE, CompletionModel, around
+from predictors.completion import LEAST_SIZE, CompletionModel, distribution_around
 from predictors.inputs import INPUTS, STRATEGIES
 from predictors.training.examples import Settings
 from predictors.training.train import fit
@@ -113,8 +113,10 @@ def test_broken_and_foreign_models_are_refused_with_a_reason(data):
 
 
 def test_errors_stand_around_the_point():
-    assert around(2.0, log(2.0), (-1.0, 0.0, 1.0)).samples == pytest.approx((1.0, 2.0, 4.0))
-    assert max(around(1.0, 27.0, (0.0, 50.0)).samples) < 1e11
+    assert distribution_around(2.0, log(2.0), (-1.0, 0.0, 1.0)).samples == pytest.approx(
+        (1.0, 2.0, 4.0)
+    )
+    assert max(distribution_around(1.0, 27.0, (0.0, 50.0)).samples) < 1e11
 
 
 def test_intervals_are_wide_where_a_network_cannot_be_foretold(made_up):
@@ -152,5 +154,5 @@ def test_a_model_that_never_errs_is_not_believed_to_the_last_digit(examples):
     )
     same_size = replace(perfect, columns={"size_bytes": np.full(len(examples), 3e3)})
     model = fit(same_size, Settings(trees=3))
-    assert all(size >= LEAST_SIZE for size in model.errors.sized([8.0] * 200))
+    assert all(size >= LEAST_SIZE for size in model.errors.expected_sizes([8.0] * 200))
     assert model.predict({"size_bytes": 3e3})["wifi"].mean == pytest.approx(1.0, abs=0.02)

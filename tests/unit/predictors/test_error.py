@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictors.base import Distribution
-from predictors.error import SLICES, ErrorHistory, middles, redistributed, sliced
+from predictors.error import SLICES, ErrorHistory, middles, slice_means, weigh_censored
 
 
 def test_middles_of_equal_weights_are_quantiles():
@@ -16,13 +16,13 @@ def test_middles_of_equal_weights_are_quantiles():
 
 def test_a_censored_error_is_shared_out_among_the_larger_ones():
     # Efron by hand: 2 is censored, its weight goes to 3 and 4 in equal parts; 4 is the last one.
-    weights = redistributed([1.0, 3.0, 2.0, 4.0], [False, False, True, True])
+    weights = weigh_censored([1.0, 3.0, 2.0, 4.0], [False, False, True, True])
     assert weights == pytest.approx([1.0, 1.5, 0.0, 1.5])
 
 
 @given(st.lists(st.tuples(st.floats(-5, 5), st.booleans()), min_size=1, max_size=30))
 def test_redistribution_keeps_the_total(errors):
-    weights = redistributed([value for value, _ in errors], [censored for _, censored in errors])
+    weights = weigh_censored([value for value, _ in errors], [censored for _, censored in errors])
     assert sum(weights) == pytest.approx(len(errors))
 
 
@@ -49,7 +49,7 @@ def sigma(distribution):
 @given(st.lists(st.tuples(st.floats(0.01, 100), st.floats(0.01, 1)), min_size=1, max_size=60),
        st.integers(1, 70))  # fmt: skip
 def test_slices_keep_the_mean_and_stay_within(weighted, count):
-    found = sliced(weighted, count)
+    found = slice_means(weighted, count)
     total = sum(weight for _, weight in weighted)
     mean = sum(value * weight for value, weight in weighted) / total
     assert len(found) == count
@@ -60,7 +60,7 @@ def test_slices_keep_the_mean_and_stay_within(weighted, count):
 
 
 def test_a_slice_is_what_was_seen_and_not_something_between():
-    found = sliced([(10.0, 1.0), (20.0, 1.0)], 50)
+    found = slice_means([(10.0, 1.0), (20.0, 1.0)], 50)
     assert found == pytest.approx([10.0] * 25 + [20.0] * 25)
 
 
@@ -124,8 +124,8 @@ def test_age_that_is_in_the_errors_already_does_not_widen():
     for k in range(40):
         history.add(exp(0.5 * (-1) ** k), 1.0, 20.0 * k)
     last_s = 20.0 * 39
-    assert history.added(last_s + 20.0) == pytest.approx(0.0, abs=0.03)
-    assert history.added(last_s + 1000.0) < 0.1
+    assert history.added_variance(last_s + 20.0) == pytest.approx(0.0, abs=0.03)
+    assert history.added_variance(last_s + 1000.0) < 0.1
 
 
 def test_a_new_access_point_begins_with_the_prior():

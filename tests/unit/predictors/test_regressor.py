@@ -13,8 +13,8 @@ from sklearn.tree import DecisionTreeRegressor
 from emu.commands.train import KINDS as NAMED_IN_HELP
 from predictors.completion import CompletionModel
 from predictors.inputs import INPUTS, RULES, STRATEGIES, Rule, ewma_bps, harmonic_bps
-from predictors.regressor import MISSING, Forest, Machine, Machines, Tree, mirrored
-from predictors.training.examples import Settings, table, typical_of, walked
+from predictors.regressor import MISSING, Forest, Machine, Machines, Tree, mirror
+from predictors.training.examples import Settings, table, typical_of, walk_rows
 from predictors.training.learners import boosting, svr, tree_of
 from predictors.training.train import KINDS, fit
 
@@ -139,7 +139,7 @@ def test_the_walk_agrees_with_scikit_learn(grow, learnable):
     few = inputs[::40].copy()
     few[0] = np.nan
     few[1, ::2] = np.nan
-    assert walked(grown.parts, few) == pytest.approx(grown.predict(few), abs=2e-4)
+    assert walk_rows(grown.parts, few) == pytest.approx(grown.predict(few), abs=2e-4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -193,7 +193,7 @@ def test_a_machine_by_hand():
     # (3 - 1) / 2 = 1, and the DNS time is missing: at the second vector, 2 away from the first.
     expected = 0.25 + np.exp(-0.5 * 2.0) - 2.0
     assert machine.predict(inputs) == pytest.approx(expected)
-    assert Machines((machine,)).walk(mirrored(inputs)) == [pytest.approx(expected)]
+    assert Machines((machine,)).walk(mirror(inputs)) == [pytest.approx(expected)]
 
 
 @pytest.mark.parametrize(

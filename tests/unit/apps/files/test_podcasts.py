@@ -273,7 +273,7 @@ async def test_in_its_pause_it_is_in_the_table_and_has_no_turn(tmp_path, server,
     found = await until(paused)
     assert found[0].again_unix_s is not None
     assert found[0].why == "the server says 503 Reason"
-    assert OWN_TABLE.table.served(found[0].key) == ()
+    assert OWN_TABLE.table.networks_of(found[0].key) == ()
     server.files["status/503"] = AUDIO
     await running
     assert time.time() > found[0].again_unix_s - 0.05

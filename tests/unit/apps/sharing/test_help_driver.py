@@ -80,7 +80,7 @@ class _Kernel:
             raise OSError("another program holds the lock of iptables")
         self.open.pop(address, None)
 
-    def carried(self):
+    def read_carried(self):
         return {each: Counted(1, self.bytes) for each in self.open}
 
 

@@ -22,13 +22,13 @@ class Offered(Script):
     def __init__(self, monkeypatch):
         super().__init__()
         self.choices = []
-        offered = Keeper.offered
+        offered = Keeper.on_choice
 
         def noted(keeper, now_s, options, taken):
             self.choices.append((options, taken))
             offered(keeper, now_s, options, taken)
 
-        monkeypatch.setattr(Keeper, "offered", noted)
+        monkeypatch.setattr(Keeper, "on_choice", noted)
         self.tell(BudgetSet(1e3, DATA, MONTH))
         self.decide(8.5)
 

@@ -14,7 +14,7 @@ from cedos.selector.budgets.controller import (
     PROHIBITIVE,
     Option,
     SteppedQuote,
-    reduced,
+    plannable,
     steps,
 )
 from cedos.selector.budgets.demand import Demand, DemandIncrement, curve, increments
@@ -51,7 +51,7 @@ def test_odyssey_counts_what_is_contemplated_as_spent():
     controller.observe(1.0, 999.0)
     quote = controller.quote(1.0)
     spending = (quote.spending * 2 + quote.spending + 50.0 / 5.0) / 3
-    expected = quote.rate * spending * 999.0 / reduced(949.0, 1000.0)
+    expected = quote.rate * spending * 999.0 / plannable(949.0, 1000.0)
     assert quote.rate_for(50.0, 5.0) == pytest.approx(expected)
 
 
@@ -148,7 +148,7 @@ def test_what_was_learned_helps_the_next_period_and_nonsense_is_refused():
     for second in range(0, 50_000, 100):
         first.observe(float(second), 1000.0)
         options = [Option(10.0, 0.0), Option(0.0, 10.0)]
-        first.offered(float(second), options, options[0])
+        first.on_choice(float(second), options, options[0])
     second_period = Pacer(1000.0, 1e5, 2e5, learned=first.state())
     assert 0.5 < second_period.quote(1e5).rate < 2.0  # known at once: worth 1 s each
     # Who knows nothing spends a hundredth freely, and no more.
@@ -172,7 +172,7 @@ def _spend(controller, supply, forced, dice):
         options = [Option(saved_s, 0.0), Option(0.0, size)]
         cost_s = size * controller.quote(at_s - 1.0).rate_for(size, 1.0)
         chosen = options[cost_s < saved_s]
-        controller.offered(at_s - 1.0, options, chosen)
+        controller.on_choice(at_s - 1.0, options, chosen)
         left -= chosen.amount
         declined += size - chosen.amount
     return supply - left, declined
@@ -219,7 +219,7 @@ def test_what_may_not_fit_if_it_takes_more_than_its_guess_is_dear():
     pacer = Pacer(1000.0, 0.0, 30 * DAY_S)
     for day in range(1, 20):
         pacer.observe(day * DAY_S, 1000.0)
-        pacer.offered(day * DAY_S, [Option(10.0, 0.0), Option(1.0, 5.0)], Option(10.0, 0.0))
+        pacer.on_choice(day * DAY_S, [Option(10.0, 0.0), Option(1.0, 5.0)], Option(10.0, 0.0))
     quote = pacer.quote(19 * DAY_S)
     dear = 30 * DAY_S / 1000.0
     assert quote.rate_for(0.5 * quote.planned, 10.0) < dear
@@ -242,7 +242,7 @@ def _month(usual, on_trip, days=30, trip=7):
         options = [Option(10.0 ** (step * 7 % 11 - 4), 0.0), Option(0.0, 5000.0 / steps)]
         rate = pacer.quote(at_s).rate_for(options[1].amount, 1.0)
         chosen = options[options[1].amount * rate < options[0].cost_s]
-        pacer.offered(at_s, options, chosen)
+        pacer.on_choice(at_s, options, chosen)
         spent += chosen.amount
     return spent
 
@@ -286,7 +286,7 @@ def test_controllers_prices_are_told_closely(make):
         now_s, size = number * 600.0, 10.0 ** (4 + (number * 7 % 35) / 10)
         controller.observe(now_s, 4e9 - number * 0.8e6)
         options = [Option(0.01 * (number * 13 % 97), 0.0), Option(0.1, size)]
-        controller.offered(now_s, options, options[1])
+        controller.on_choice(now_s, options, options[1])
     quote, left = controller.quote(1.2e6), 2e9
     found = steps(quote, left)
     assert 2 < len(found) < 200
@@ -319,7 +319,7 @@ def first_hours(length_s, left_share, burst, *, chosen, units=4e9):
             spent += burst * units / 10.0
             if chosen:
                 ways = [Option(4.0, 0.0), Option(1.0, burst * units / 10.0)]
-                pacer.offered(begins_s + after_s, ways, ways[1])
+                pacer.on_choice(begins_s + after_s, ways, ways[1])
         pacer.observe(begins_s + after_s, units - spent)
         quote = pacer.quote(begins_s + after_s)
         found.append(

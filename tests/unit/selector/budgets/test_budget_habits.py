@@ -128,7 +128,7 @@ def test_a_day_of_joules_leaves_its_evening_to_choices():
                 left -= 1.0
             pacer.observe(at_s, left)
             options = [Option(1.0, 0.0), Option(0.0, 1.0)]
-            pacer.offered(at_s, options, options[0])
+            pacer.on_choice(at_s, options, options[0])
             rates[day, step] = pacer.quote(at_s).rate_for(1.0, 1.0)
         assert left == pytest.approx(28.0)
     # 28 units are left at eight in the evening for 24 that are asked for, worth a second each.
@@ -220,7 +220,7 @@ def _lives(busy):
                 saves_s = 10.0 ** (step * 7 % 6 - 3)
                 options = [Option(saves_s, 0.0), Option(0.0, 1.0)]
                 chosen = options[pacer.quote(at_s).rate_for(1.0, 1.0) < saves_s]
-                pacer.offered(at_s, options, chosen)
+                pacer.on_choice(at_s, options, chosen)
                 left -= chosen.amount
                 saved_s += saves_s if chosen.amount else 0.0
         pacer.observe(begins_s + DAY_S - 1.0, left)

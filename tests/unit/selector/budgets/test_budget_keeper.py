@@ -127,9 +127,9 @@ def test_what_a_budget_bought():
     kept = keeper()
     kept.observe(at("2026-11-21"), 0.0)
     options = [Option(10.0, 0.0), Option(2.0, 1e6)]
-    kept.offered(at("2026-11-21"), options, options[1])
-    kept.offered(at("2026-11-21"), options, options[0])
-    kept.offered(at("2026-11-21"), [options[1]], options[1])  # there was no choice
+    kept.on_choice(at("2026-11-21"), options, options[1])
+    kept.on_choice(at("2026-11-21"), options, options[0])
+    kept.on_choice(at("2026-11-21"), [options[1]], options[1])  # there was no choice
     assert kept.standing(at("2026-11-21")).bought_s == 8.0
 
 
@@ -145,7 +145,7 @@ def test_a_restart_finds_everything_again():
     kept = keeper()
     kept.observe(at("2026-11-21"), 1e9)
     options = [Option(10.0, 0.0), Option(2.0, 1e6)]
-    kept.offered(at("2026-11-21"), options, options[1])
+    kept.on_choice(at("2026-11-21"), options, options[1])
     again = made(MONTHLY, Pacer, at("2026-11-22"), kept.state())
     again.observe(at("2026-11-22"), 1e9)
     assert again.standing(at("2026-11-22")).bought_s == 8.0
@@ -166,7 +166,7 @@ LEARNED = made(MONTHLY, Pacer, at("2026-11-22")).state()["learned"]
 )
 def test_what_is_kept_may_be_nonsense(nonsense):
     kept = made(MONTHLY, Pacer, at("2026-11-22"), nonsense)
-    kept.offered(at("2026-11-22"), [Option(1.0, 5.0), Option(0.0, 9.0)], Option(1.0, 5.0))
+    kept.on_choice(at("2026-11-22"), [Option(1.0, 5.0), Option(0.0, 9.0)], Option(1.0, 5.0))
     kept.observe(at("2026-11-22"), float("nan"))
     assert kept.standing(at("2026-11-22")).spent == 0.0
 
@@ -196,7 +196,7 @@ def test_whatever_happens_there_is_a_price_and_a_budget_that_is_spent_has_none(m
                 kept.observe(now_s, amount)
             case "offer":
                 options = [Option(amount, 0.0), Option(amount / 2, 1e6)]
-                kept.offered(now_s, options, options[1])
+                kept.on_choice(now_s, options, options[1])
             case "change":
                 replaced(kept, replace(BATTERY, supply=min(max(amount, 0.0), 1e15)), now_s)
             case "restart":

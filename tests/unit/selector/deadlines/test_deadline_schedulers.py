@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cedos.selector.deadlines.chance import ChanceScheduler, accepted
+from cedos.selector.deadlines.chance import ChanceScheduler, accepted_chance
 from cedos.selector.deadlines.network_state import NetworkState, deviations
 from cedos.selector.deadlines.plan import D2Sched, DeadlineFlow, DeadlinePlan
 
@@ -291,4 +291,4 @@ def test_half_a_percent_is_risked_but_not_in_the_last_two_minutes(within_s, begi
     lte = NetworkState("lte0", True, 2e-7, 5e6, Spread(5e6))
     plan = planned(ChanceScheduler(), [flow("a", bits / 1e6, within_s)], lte)
     assert bool(plan.paid) is begins
-    assert accepted(within_s) == (0.001 if begins else 0.01)
+    assert accepted_chance(within_s) == (0.001 if begins else 0.01)

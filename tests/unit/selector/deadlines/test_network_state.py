@@ -93,7 +93,7 @@ def test_any_measurements_give_a_rate(measured, over_s, q):
 def carried(now, *, gone_s, within_s, q):
     """Its share of the time, of a Wi-Fi that was there since anybody looked, and has gone lately."""
     networks = HostNetworks()
-    networks.measured("wlan0", Direction.DOWN, 8e6, 1.0, 0.0)
+    networks.on_measured("wlan0", Direction.DOWN, 8e6, 1.0, 0.0)
     for at_s in range(int(now) + 1):
         networks.watch([SeenNetwork("wlan0", at_s < now - gone_s, 0.0)], float(at_s))
     seen = SeenNetwork("wlan0", gone_s == 0.0, 0.0)

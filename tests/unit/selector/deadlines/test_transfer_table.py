@@ -25,7 +25,7 @@ def table():
     networks = HostNetworks()
     for at_s in range(-300, 0):
         for name in ("wlan0", "lte0"):
-            networks.measured(name, Direction.DOWN, 8e6, 1.0, float(at_s))
+            networks.on_measured(name, Direction.DOWN, 8e6, 1.0, float(at_s))
     return TransferTable(networks)
 
 
@@ -128,7 +128,7 @@ def carried(table, bps_of, seconds, seen=(WIFI,), full_bps=8e6):
     for at_s in range(1, seconds + 1):
         now = float(at_s)
         plan(table, *seen, now=now)
-        runs = {key: bps for key, bps in bps_of.items() if table.served(key)}
+        runs = {key: bps for key, bps in bps_of.items() if table.networks_of(key)}
         fair_bps = full_bps / max(len(runs), 1)
         for key, each, _ in [(row.key, row, by) for row, by, _ in table.rows(now)]:
             count = int(min(runs.get(key, 0.0), fair_bps) / 8.0)
@@ -175,7 +175,7 @@ def test_a_network_that_was_faster_for_a_moment_stays_with_the_first_transfer():
     done = dict.fromkeys(keys, 0)
     for at_s in range(1, 60):
         plan(table, WIFI, now=float(at_s))
-        runs = [key for key in keys if table.served(key)]
+        runs = [key for key in keys if table.networks_of(key)]
         full_bps = 13e6 if 9 <= at_s < 13 else 8e6  # as the first others begin
         for key in keys:
             count = int(full_bps / 8.0 / len(runs)) if key in runs else 0
@@ -192,7 +192,7 @@ def test_no_user_holds_the_networks_of_another(table):
     table.report(replace(transfer("b", in_s=700.0), uid=1000), 0.0)
     table.report(replace(transfer("c", in_s=800.0), uid=1000), 0.0)
     plan(table, WIFI)
-    assert [table.served(key) for key in "abc"] == [("wlan0",), ("wlan0",), ()]
+    assert [table.networks_of(key) for key in "abc"] == [("wlan0",), ("wlan0",), ()]
     assert not table.turn("b", 0.0).late
 
 
@@ -200,7 +200,7 @@ def test_another_user_waits_for_wifi_all_the_same(table):
     table.report(transfer("a", in_s=1.5), 0.0)
     table.report(replace(transfer("b", in_s=7200.0), uid=1000), 0.0)
     plan(table, LTE)
-    assert [table.served(key) for key in "ab"] == [("lte0",), ()]
+    assert [table.networks_of(key) for key in "ab"] == [("lte0",), ()]
 
 
 def test_more_bytes_than_the_size_make_the_size_unknown(table):
@@ -252,7 +252,7 @@ def test_what_was_learned_comes_back():
     networks = HostNetworks()
     for at_s in range(100):
         networks.watch([WIFI._replace(up=at_s % 20 < 10)], float(at_s))
-        networks.measured("wlan0", Direction.DOWN, 3e6, 1.0, float(at_s))
+        networks.on_measured("wlan0", Direction.DOWN, 3e6, 1.0, float(at_s))
     again = HostNetworks()
     again.restore(networks.to_state(), 0.0)
     assert again.to_state()["stretches"] == networks.to_state()["stretches"]

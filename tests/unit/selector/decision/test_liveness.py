@@ -7,7 +7,7 @@ import pytest
 from cedos.model import NetworkKind, NetworkLife, NetworkVerdict, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
-from cedos.selector.decision.liveness import ago, is_captive, longer_s, why_dead
+from cedos.selector.decision.liveness import format_age, is_captive, longer_s, why_dead
 from cedos.selector.decision.living import Living, rest_of
 
 
@@ -61,7 +61,7 @@ def test_in_a_data_set_what_is_not_available_is_dead(host, indicators, dead):
     ],
 )
 def test_how_long_ago_is_told_as_exactly_as_it_matters(age_s, words):
-    assert ago(age_s) == words
+    assert format_age(age_s) == words
 
 
 RECORD = {"number": 7, "made_unix_s": 1.7e9}

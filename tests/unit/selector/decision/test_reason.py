@@ -8,7 +8,7 @@ from cedos.model import Evaluation, Strategy, StrategyKind
 from cedos.selector.decision.case import Case
 from cedos.selector.decision.decide import decide, decide_again
 from cedos.selector.decision.living import Living
-from cedos.selector.decision.reason import label, moved, seconds, stayed
+from cedos.selector.decision.reason import describe_move, describe_staying, label, seconds
 from cedos.selector.objective import MaxS, MaxSPerE, WeightedCost
 
 ALL = frozenset({StrategyKind.SINGLE, StrategyKind.MPTCP, StrategyKind.REDUNDANT})
@@ -93,7 +93,7 @@ def test_a_move_is_explained_by_what_decided(staying_s, moving_s, joules, words)
             ("wlan0", "lte0"), (staying_s, moving_s), joules, strict=True
         )
     )
-    assert moved(other, one, 0.1).endswith(words)
+    assert describe_move(other, one, 0.1).endswith(words)
 
 
 def test_staying_is_explained_by_what_decided():
@@ -103,10 +103,16 @@ def test_staying_is_explained_by_what_decided():
         )
         for name, time_s, metered in (("wlan0", 10.0, 0.0), ("lte0", 2.0, 5e6))
     )
-    assert stayed(slow, quick, 0.1).endswith("but cheaper: no metered data instead of 5 MB")
+    assert describe_staying(slow, quick, 0.1).endswith(
+        "but cheaper: no metered data instead of 5 MB"
+    )
     little = replace(slow, time_s=9.5)
-    assert stayed(slow, little, 0.1).endswith("That would save 5 %, and a move must save 10 %")
-    assert stayed(slow, slow, 0.1).endswith("That would save nothing, and a move must save 10 %")
+    assert describe_staying(slow, little, 0.1).endswith(
+        "That would save 5 %, and a move must save 10 %"
+    )
+    assert describe_staying(slow, slow, 0.1).endswith(
+        "That would save nothing, and a move must save 10 %"
+    )
 
 
 def single(name, time_s, cost, energy_j=1.0):
@@ -116,7 +122,7 @@ def single(name, time_s, cost, energy_j=1.0):
 
 def test_a_move_that_saves_of_what_the_program_does_not_take_is_no_cheaper_one():
     """`But cheaper: 274 J instead of 76 J` was said of it."""
-    words = moved(
+    words = describe_move(
         single("lte0", 160.0, 160.0, 274.0), single("wlan0", 178.0, 178.0), 0.3, least_s=140
     )
     assert "cheaper" not in words
@@ -128,14 +134,14 @@ def test_a_move_that_saves_of_what_the_program_does_not_take_is_no_cheaper_one()
 
 def test_moves_by_time_alone_are_explained_by_the_times_that_were_compared():
     slow, quick = single("wlan0", 25.0, 6.0, 48.0), single("lte0", 11.0, 8.0, 4.8)
-    assert stayed(slow, quick, 0.1, only_time=True).endswith(
+    assert describe_staying(slow, quick, 0.1, only_time=True).endswith(
         "but usually faster (median 6.00 s against 8.00 s)"
     )
-    assert moved(slow, replace(quick, time_s=25.5), 0.1, only_time=True).endswith(
+    assert describe_move(slow, replace(quick, time_s=25.5), 0.1, only_time=True).endswith(
         "but usually faster (median 6.00 s against 8.00 s)"
     )
     nearly = replace(quick, cost=5.7)
-    assert stayed(slow, nearly, 0.1, only_time=True).endswith(
+    assert describe_staying(slow, nearly, 0.1, only_time=True).endswith(
         "Usually that would save 5 %, and a move must save 10 %"
     )
 
@@ -212,11 +218,13 @@ def test_a_network_of_which_the_predictors_know_nothing_is_not_called_unusable(h
     gone = (replace(host.wlan, up=False), host.lte)
     assert "lte0 is the only usable network" in why(host, host.oracle(cellular=0.5), networks=gone)
     alone = Evaluation(Strategy(StrategyKind.SINGLE, ("lte0",)), 2.0, 2.0, 2.0, 1.0, 0.0, 0.0)
-    assert stayed(alone, None, 0.1, ["wlan0"]) == (
+    assert describe_staying(alone, None, 0.1, ["wlan0"]) == (
         "stays on lte0: 2.00 s left. The predictors know no times for wlan0, which can therefore not"
         " be chosen"
     )
-    assert stayed(alone, None, 0.1) == "stays on lte0, the only usable network: 2.00 s left"
+    assert (
+        describe_staying(alone, None, 0.1) == "stays on lte0, the only usable network: 2.00 s left"
+    )
 
 
 def test_what_is_typically_faster_and_seldom_much_slower(host):

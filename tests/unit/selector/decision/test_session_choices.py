@@ -87,16 +87,16 @@ def decision(
 
 def beside(looks, host, made, **wifi):
     networks = [host.lte, replace(host.wlan, **wifi)]
-    return looks.beside(made, networks).choice.networks
+    return looks.add_look(made, networks).choice.networks
 
 
 def test_a_network_of_which_only_an_old_rate_is_known_joins(host):
-    found = Looks().beside(decision(host), [host.lte, host.wlan])
+    found = Looks().add_look(decision(host), [host.lte, host.wlan])
     assert found.choice == Strategy(MPTCP, ("lte0", "wlan0"))
     assert found.reason.endswith(
         "wlan0 joins for a moment to show what it does: its rate is 9.00 s old"
     )
-    unknown = Looks().beside(decision(host, age_s=None), [host.lte, host.wlan])
+    unknown = Looks().add_look(decision(host, age_s=None), [host.lte, host.wlan])
     assert unknown.reason.endswith("its rate is unknown")
 
 
@@ -129,6 +129,6 @@ def test_a_look_lasts_a_moment_and_is_not_repeated_at_once(host):
 
 def test_what_was_chosen_already_needs_no_look(host):
     both = replace(decision(host), choice=Strategy(MPTCP, ("lte0", "wlan0")))
-    assert Looks().beside(both, [host.lte, host.wlan]) is both
+    assert Looks().add_look(both, [host.lte, host.wlan]) is both
     twice = replace(decision(host), choice=Strategy(StrategyKind.REDUNDANT, ("lte0", "wlan0")))
-    assert Looks().beside(twice, [host.lte, host.wlan]) is twice
+    assert Looks().add_look(twice, [host.lte, host.wlan]) is twice

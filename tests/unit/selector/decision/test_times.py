@@ -16,7 +16,13 @@ from cedos.model import (
 )
 from cedos.selector.decision.case import Case, assign
 from cedos.selector.decision.decide import decide
-from cedos.selector.decision.times import competitors, emptied, own_queues, queued, shared
+from cedos.selector.decision.times import (
+    competitors,
+    lengthen_by_queue,
+    lengthen_by_sharing,
+    own_queues,
+    with_empty_paths,
+)
 from predictors.base import Distribution
 
 MB = 1_000_000
@@ -49,7 +55,9 @@ def roles(host):
 
 def over_wifi(known, roles, *, size_bytes=MB):
     asked = transfer(size_bytes)
-    return shared(("wifi",), ALONE, size_bytes, competitors(known, roles, asked)).samples
+    return lengthen_by_sharing(
+        ("wifi",), ALONE, size_bytes, competitors(known, roles, asked)
+    ).samples
 
 
 def test_two_alike_take_half_as_long_again_but_for_the_way(roles):
@@ -66,7 +74,7 @@ def test_another_counts_with_what_it_has_left_at_most(left, times, roles):
 def test_over_two_networks_half_of_it_meets_the_others(roles):
     other = CompetingTransfer(key(1), 50 * MB, inf)
     found = competitors(context(other), roles, transfer())
-    both = shared(("wifi", "cellular"), ALONE, MB, found)
+    both = lengthen_by_sharing(("wifi", "cellular"), ALONE, MB, found)
     assert both.samples == pytest.approx((1.225, 2.475))
 
 
@@ -111,13 +119,15 @@ def test_what_we_did_not_fill_is_long_for_its_own_reasons(not_ours, roles):
 def test_models_see_the_empty_path_and_the_queue_is_added(roles):
     columns = {"size_bytes": 3e3, "cellular_rtt_s": 0.3, "wifi_rtt_s": 0.02}
     queues_s = {"cellular": 0.24}
-    shown = emptied(columns, queues_s)
+    shown = with_empty_paths(columns, queues_s)
     assert shown == columns | {"cellular_rtt_s": pytest.approx(0.06)}
-    assert emptied({"size_bytes": 3e3}, queues_s) == {"size_bytes": 3e3}
+    assert with_empty_paths({"size_bytes": 3e3}, queues_s) == {"size_bytes": 3e3}
     time = Distribution((0.1, 0.2))
-    assert queued(("cellular",), time, queues_s).samples == pytest.approx((0.58, 0.68))
-    assert queued(("cellular", "wifi"), time, queues_s).samples == pytest.approx((0.58, 0.68))
-    assert queued(("wifi", "cellular"), time, queues_s) is time
+    assert lengthen_by_queue(("cellular",), time, queues_s).samples == pytest.approx((0.58, 0.68))
+    assert lengthen_by_queue(("cellular", "wifi"), time, queues_s).samples == pytest.approx(
+        (0.58, 0.68)
+    )
+    assert lengthen_by_queue(("wifi", "cellular"), time, queues_s) is time
 
 
 class TwoRoundTrips:

@@ -17,28 +17,28 @@ class TestAccuracy:
     def test_a_class_without_a_sample_is_like_the_application(self):
         accuracy = ShadowAccuracy()
         for _ in range(50):
-            accuracy.resolved("a", consumed=True)
+            accuracy.on_resolved("a", consumed=True)
         assert accuracy.of("new") > 0.9
 
     def test_classes_are_told_apart(self):
         accuracy = ShadowAccuracy()
         for _ in range(100):
-            accuracy.resolved("read", consumed=True)
-            accuracy.resolved("skipped", consumed=False)
+            accuracy.on_resolved("read", consumed=True)
+            accuracy.on_resolved("skipped", consumed=False)
         assert accuracy.of("read") > 0.95
         assert accuracy.of("skipped") < 0.05
 
     def test_habits_shift(self):
         accuracy = ShadowAccuracy(memory=20)
         for consumed in [True] * 100 + [False] * 60:
-            accuracy.resolved("", consumed)
+            accuracy.on_resolved("", consumed)
         assert accuracy.of("") < 0.2
 
     @given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=60))
     def test_it_is_always_a_probability(self, fates):
         accuracy = ShadowAccuracy(memory=5)
         for cls, consumed in fates:
-            accuracy.resolved(cls, consumed)
+            accuracy.on_resolved(cls, consumed)
         for cls in "abcd":
             assert 0.0 < accuracy.of(cls) < 1.0
 

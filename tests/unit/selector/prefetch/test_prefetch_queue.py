@@ -14,8 +14,8 @@ class TestQueue:
     def test_classes_of_higher_accuracy_come_first_then_earlier_hints(self):
         queue = Queue()
         for _ in range(20):
-            queue.accuracy.resolved("good", consumed=True)
-            queue.accuracy.resolved("bad", consumed=False)
+            queue.accuracy.on_resolved("good", consumed=True)
+            queue.accuracy.on_resolved("bad", consumed=False)
         for key, cls in enumerate(["bad", "good", "bad", "good"]):
             queue.hint(key, 0.0, 1e5, cls)
         assert [one.key for one in queue.candidates(0.0)] == [1, 3, 0, 2]
@@ -63,7 +63,7 @@ class TestQueue:
         for key in range(50):
             queue.hint(key, 0.0)
             queue.on_start(key, "wifi")
-            queue.finished(key, 2e6)
+            queue.on_finished(key, 2e6)
         assert queue.left_bytes("a") == pytest.approx(2e6, rel=0.1)
 
     def test_a_lost_network_leaves_what_was_received_and_another_goes_on(self, make):
@@ -72,7 +72,7 @@ class TestQueue:
         plan = queue.plan(0.0, [make.wifi(), make.lte()], make.prices(byte_s=1e-7))
         assert plan.starts == (("a", "wifi"),)
         queue.on_start("a", "wifi")
-        queue.progressed("a", 4e5)
+        queue.on_progress("a", 4e5)
         paths = [make.wifi(present=False, absence_s=1e6), make.lte()]
         assert queue.plan(5.0, paths, make.prices()).stops == ("a",)
         queue.on_stop("a")
@@ -99,7 +99,7 @@ class TestQueue:
         queue.on_start("a", "lte")
         assert queue.demand("a", 1.0) is State.RUNNING
         assert queue.plan(1.0, [make.wifi(), make.lte(0.0)], make.prices(byte_s=1.0)).stops == ()
-        queue.finished("a", 1e6)
+        queue.on_finished("a", 1e6)
         assert queue.items["a"].state is State.CONSUMED
 
     def test_without_budgets_both_networks_are_used(self, make):
@@ -154,7 +154,7 @@ class TestQueue:
     def test_what_demand_will_need_is_left(self, make):
         queue = Queue()
         for _ in range(100):
-            queue.accuracy.resolved("", consumed=True)
+            queue.accuracy.on_resolved("", consumed=True)
         for key in range(10):
             queue.hint(key, 0.0, 1e5)
         paths = [make.lte(idle_s=0.0)]
@@ -186,9 +186,9 @@ class TestQueue:
             elif what == "c":
                 queue.cancel(key, now)
             elif what == "p":
-                queue.progressed(key, 1e4 * now)
+                queue.on_progress(key, 1e4 * now)
             elif what == "f":
-                queue.finished(key, 1e5)
+                queue.on_finished(key, 1e5)
             elif what == "x":
                 queue.on_failure(key, now)
             elif what == "s" and queue.items[key].state is State.WAITING:
@@ -214,7 +214,7 @@ def test_what_is_more_than_what_is_left_stops_others_only_where_it_is_kept_for(m
 def queue_of(*sizes, accuracy=0.8):
     queue = Queue()
     for number in range(40):
-        queue.accuracy.resolved("c", consumed=number % 10 < 10 * accuracy)
+        queue.accuracy.on_resolved("c", consumed=number % 10 < 10 * accuracy)
     for key, size in enumerate(sizes):
         queue.hint(key, 0.0, size, "c")
     return queue
@@ -225,6 +225,6 @@ def test_only_progress_that_counts_ends_a_row_of_failures(step, failures):
     """A server that broke off after one more byte each time was never left to demand."""
     queue = queue_of(1e6)
     for number in range(1, 7):
-        queue.progressed(0, step * number, 1e6)
+        queue.on_progress(0, step * number, 1e6)
         queue.on_failure(0, 1.0)
     assert queue.items[0].failures == failures

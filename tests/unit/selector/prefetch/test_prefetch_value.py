@@ -125,7 +125,7 @@ class TestBatches:
         fast = [make.lte(idle_s=0.0, rate_bps=100e6)]
         assert queue.plan(0.0, fast, prices).starts == (("a", "lte"),)
         queue.on_start("a", "lte")
-        queue.finished("a", 1e6)
+        queue.on_finished("a", 1e6)
         assert queue.plan(0.1, fast, prices).starts == ()
         # Counted by now; there were 2.5 MB in the beginning.
         assert queue.plan(5.0, fast, prices).starts == (("b", "lte"),)

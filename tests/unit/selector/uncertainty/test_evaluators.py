@@ -39,7 +39,7 @@ def knowing(method="brute-force", **seen):
     )
     for k in range(max(map(len, seen.values()))):
         for name, values in seen.items():
-            found.measured(name, values[k % len(values)], sum(values) / len(values), 0.0)
+            found.on_measured(name, values[k % len(values)], sum(values) / len(values), 0.0)
     return found
 
 
@@ -147,7 +147,7 @@ def compared(seen, ways, running, weights):
     for name, of in seen.items():
         knows.predict(name, 2.0, 0.0)
         for value in of:
-            knows.measured(name, value, 2.0, 0.0)
+            knows.on_measured(name, value, 2.0, 0.0)
     judged = as_judged(knows.choose((*ways, BOTH), weights, 0.0, running))
     for name, expected in enumerated(seen, ways, running, weights).items():
         assert judged[name] == pytest.approx(expected, rel=1e-9, abs=1e-9)
@@ -192,7 +192,7 @@ def test_what_can_be_cut_off_takes_until_then_and_the_detour(of, ends, detour_s)
     knows = evaluator("brute-force", plain)
     knows.predict("A", 2.0, 0.0)
     for value in of:
-        knows.measured("A", value, 2.0, 0.0)
+        knows.on_measured("A", value, 2.0, 0.0)
     way = Way(
         "A", (Term("A", itself),), lasting=Distribution(tuple(sorted(ends))), detour_s=detour_s
     )
@@ -280,7 +280,7 @@ def test_choices_are_kept_until_something_is_measured():
     assert knows.choose(ways, running={"A": 1.0}) is not first
     assert knows.choose(ways, WeightedCost(1.0)) is not first
     for news in (
-        lambda: knows.measured("B", 30.0, 17.0, 1.0),
+        lambda: knows.on_measured("B", 30.0, 17.0, 1.0),
         lambda: knows.predict("A", 16.0, 1.0),
         lambda: knows.reset(("A",), 1.0),
     ):
@@ -294,12 +294,12 @@ def test_a_network_that_nobody_uses_becomes_uncertain_and_is_tried_again():
     knows = evaluator("brute-force")
     ways = (server("A", 1.0), server("B", 1.0), BOTH)
     for k in range(60):
-        knows.measured("A", 1.0, 1.0, float(k))
-        knows.measured("B", 2.0, 2.0, float(k))
+        knows.on_measured("A", 1.0, 1.0, float(k))
+        knows.on_measured("B", 2.0, 2.0, float(k))
     price = WeightedCost(s_per_j=0.02)
     assert knows.choose(ways, price, 60.0).name == "A"
     for k in range(60, 400):
-        knows.measured("A", 1.0, 1.0, float(k))
+        knows.on_measured("A", 1.0, 1.0, float(k))
     assert knows.choose(ways, price, 400.0).name == "both"
 
 

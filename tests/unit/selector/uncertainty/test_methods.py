@@ -15,13 +15,13 @@ from cedos.selector.uncertainty.error_bounds import bounds
 from cedos.selector.uncertainty.evaluator import Known, Redundant, Term, Way
 from cedos.selector.uncertainty.times import (
     MOST,
-    gathered,
+    gather,
     interval_of,
     mean_of_first,
     quantile,
     remaining,
     spread_of,
-    summed,
+    sums_of,
     survival_of_first,
 )
 from predictors.base import Distribution
@@ -74,16 +74,16 @@ def test_bounds_are_the_prediction_interval_of_the_logarithms():
 def test_bounds_that_do_not_overlap_leave_nothing_to_hedge():
     knows = evaluator("error-bounds", plain)
     for k in range(10):
-        knows.measured("A", 1.0 + 0.01 * (k % 2), 1.0, 0.0)
-        knows.measured("B", 9.0 + 0.1 * (k % 2), 9.0, 0.0)
+        knows.on_measured("A", 1.0 + 0.01 * (k % 2), 1.0, 0.0)
+        knows.on_measured("B", 9.0 + 0.1 * (k % 2), 9.0, 0.0)
     assert knows.choose((way("A"), way("B"), BOTH)).name == "A"
 
 
 def test_bounds_that_overlap_are_hedged_up_to_the_most_that_it_can_save():
     knows = evaluator("error-bounds", plain)
     for k in range(21):
-        knows.measured("A", 1.0 * exp(0.5 * (k % 3 - 1)), 1.0, 0.0)
-        knows.measured("B", 1.5 * exp(0.5 * (k % 3 - 1)), 1.5, 0.0)
+        knows.on_measured("A", 1.0 * exp(0.5 * (k % 3 - 1)), 1.0, 0.0)
+        knows.on_measured("B", 1.5 * exp(0.5 * (k % 3 - 1)), 1.5, 0.0)
     free = knows.choose((way("A", 1.0), way("B", 1.0), BOTH))
     assert free.name == "both"
     alone, other, both = free.evaluations
@@ -100,8 +100,8 @@ def test_the_least_that_another_way_costs_is_told_by_its_own_bounds():
     """Also where it stops with the first one: it is at its earliest end that it saves the most."""
     knows = evaluator("error-bounds", plain)
     for k in range(21):
-        knows.measured("A", 1.0 * exp(0.8 * (k % 3 - 1)), 1.0, 0.0)
-        knows.measured("B", 3.0 * exp(0.2 * (k % 3 - 1)), 3.0, 0.0)
+        knows.on_measured("A", 1.0 * exp(0.8 * (k % 3 - 1)), 1.0, 0.0)
+        knows.on_measured("B", 3.0 * exp(0.2 * (k % 3 - 1)), 3.0, 0.0)
     working = replace(way("B"), watts=0.5)
     for called_off in (False, True):
         redundant = Redundant("both", ("A", "B"), called_off=called_off)
@@ -116,7 +116,7 @@ def test_the_end_of_a_contact_counts_by_its_probability_at_every_bound():
     """In one of ten cases the network is gone already, which costs 3 s: 0.3 s at each bound."""
     knows = evaluator("error-bounds", plain)
     for k in range(21):
-        knows.measured("A", 0.1 * exp(0.5 * (k % 3 - 1)), 0.1, 0.0)
+        knows.on_measured("A", 0.1 * exp(0.5 * (k % 3 - 1)), 0.1, 0.0)
     (lasts,) = knows.choose((way("A"),)).evaluations
     ends = Distribution((0.0, *[100.0] * 9))
     (may_end,) = knows.choose((replace(way("A"), lasting=ends, detour_s=3.0),)).evaluations
@@ -137,8 +137,8 @@ def rained(right, wrong):
     knows.choose(ways)
     for k in range(right + wrong):
         # B is 2 all along; A is 1 as predicted, or 4.
-        knows.measured("A", 1.0 if k % (right + wrong) < right else 4.0, 1.0, 0.0)
-        knows.measured("B", 2.0, 2.0, 0.0)
+        knows.on_measured("A", 1.0 if k % (right + wrong) < right else 4.0, 1.0, 0.0)
+        knows.on_measured("B", 2.0, 2.0, 0.0)
     found = {each.name: each.time_s for each in knows.choose(ways).evaluations}
     assert found["B"] == pytest.approx(2.0)
     assert found["both"] <= min(found["A"], found["B"])
@@ -159,10 +159,10 @@ def test_the_posterior_is_prior_times_likelihood():
     told = [(1.0, 1.0), (1.0, 3.0), (4.0, 3.0), (4.0, 3.0)]
     knows.predict("A", told[0][1], 0.0)
     knows.choose(ways)
-    knows.measured("B", 2.0, 2.0, 0.0)
+    knows.on_measured("B", 2.0, 2.0, 0.0)
     for k, (value, _) in enumerate(told):
         following = told[k + 1][1] if k + 1 < len(told) else 3.0
-        knows.measured("A", value, following, 0.0)
+        knows.on_measured("A", value, following, 0.0)
     # P(decision B | A = 1) = 1/2, P(B | A = 4) = 1, up to the fading of older counts.
     fade = 0.97
     of_1, of_4 = 1.0 / (1.0 + fade), 1.0
@@ -209,25 +209,25 @@ seconds = st.lists(st.floats(0.001, 1000.0), min_size=1, max_size=12).map(sorted
 @given(st.floats(0, 10), st.lists(seconds, max_size=3))
 def test_sums_are_all_sums(fixed_s, parts):
     expected = sorted(fixed_s + sum(case) for case in product(*parts))
-    assert summed(fixed_s, parts) == pytest.approx(expected)
+    assert sums_of(fixed_s, parts) == pytest.approx(expected)
 
 
 @given(st.lists(seconds.map(lambda each: each * 30), min_size=3, max_size=3))
 def test_with_many_quantities_the_mean_stays_exact(parts):
-    found = summed(0.0, parts)
+    found = sums_of(0.0, parts)
     assert len(found) <= MOST
     assert sum(found) / len(found) == pytest.approx(sum(sum(p) / len(p) for p in parts))
 
 
 @pytest.mark.parametrize("parts", [[[nan]], [[1.0, inf]], [[-inf]], [[-3.0, 1.0]]])
 def test_what_is_no_time_is_none(parts):
-    assert summed(0.0, parts) == []
-    assert summed(nan, [[1.0]]) == []
+    assert sums_of(0.0, parts) == []
+    assert sums_of(nan, [[1.0]]) == []
 
 
 @given(st.lists(st.floats(0.001, 1000.0), min_size=1, max_size=60).map(sorted), st.integers(1, 20))
 def test_gathering_keeps_the_mean(times, count):
-    found = gathered(times, count)
+    found = gather(times, count)
     assert len(found) == min(count, len(times))
     assert sum(found) / len(found) == pytest.approx(sum(times) / len(times))
     assert all(low <= high * (1 + 1e-9) for low, high in pairwise(found))

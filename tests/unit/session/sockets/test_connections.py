@@ -720,7 +720,7 @@ class Laptop:
         self.at_s = 1000.0
         self.table = OwnTable()
         for second in range(1000):
-            self.table.table.networks.measured("lte0", Direction.DOWN, 8e6, 1.0, float(second))
+            self.table.table.networks.on_measured("lte0", Direction.DOWN, 8e6, 1.0, float(second))
 
     def passes(self, seconds):
         self.at_s += seconds
