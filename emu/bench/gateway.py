@@ -72,13 +72,12 @@ Contender = Callable[[int, HalfWay | None, float | None], Watched]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A download; `dies_after_s`: Wi-Fi dies silently then; `lost`: no download over Wi-Fi alone ends."""
+    """A download; `dies_after_s`: Wi-Fi dies silently then."""
 
     name: str
     size: int
     accesses: tuple[Access, Access]
     dies_after_s: float | None = None
-    lost: bool = False
 
 
 def run(progress: Progress, parts: Sequence[str] = ()) -> dict[str, float]:
@@ -161,16 +160,6 @@ def _url(size: int) -> str:
     return f"http://{SERVER}/bytes/{size}"
 
 
-def _peers(laptop: Laptop) -> dict[str, Contender]:
-    """Return the contenders that need no daemon, by name."""
-    phones.use_kernel_path_manager(laptop)
-    return {
-        "wifi": _plain(laptop, NetworkKind.WIFI),
-        "lte": _plain(laptop, NetworkKind.CELLULAR),
-        "mptcp": _mptcp(laptop),
-    }
-
-
 # -- parts ------------------------------------------------------------------------------------
 
 
@@ -186,7 +175,14 @@ def _sum(progress: Progress) -> dict[str, float]:
                 time.sleep(_PAUSE_S)
 
     with emulated(daemon=False) as laptop:
-        measure(_peers(laptop))
+        phones.use_kernel_path_manager(laptop)
+        measure(
+            {
+                "wifi": _plain(laptop, NetworkKind.WIFI),
+                "lte": _plain(laptop, NetworkKind.CELLULAR),
+                "mptcp": _mptcp(laptop),
+            }
+        )
     for name, unmetered in (("gateway", True), ("thrifty_gateway", False)):
         with emulated(daemon=True) as laptop, _redirected(laptop, unmetered=unmetered):
             measure({name: _through(laptop)})
@@ -224,11 +220,11 @@ def _cases(progress: Progress) -> dict[str, float]:
         for seed in _SEEDS:
             for case in _all_cases(seed):
                 for name, contender in contenders.items():
-                    if not (case.lost and name == "wifi"):
-                        measure(laptop, name, contender, case)
+                    measure(laptop, name, contender, case)
 
     with emulated(daemon=False) as laptop:
-        measure_all(laptop, _peers(laptop))
+        phones.use_kernel_path_manager(laptop)
+        measure_all(laptop, {"mptcp": _mptcp(laptop)})
     for unmetered, prefix in ((True, ""), (False, "thrifty_")):
         with emulated(daemon=True) as laptop, _redirected(laptop, unmetered=unmetered):
             measure_all(laptop, {f"{prefix}gateway": _through(laptop)})
@@ -247,14 +243,13 @@ def _all_cases(seed: int) -> list[Case]:
     walk, uneven, train = _REAL if all(name in places for name, _ in _REAL) else _SYNTHETIC
     return [
         Case("good", 40_000_000, good),
-        Case("dies", 40_000_000, good, dies_after_s=4.0, lost=True),
-        Case("walk", 40_000_000, at(*walk), lost=True),
+        Case("dies", 40_000_000, good, dies_after_s=4.0),
+        Case("walk", 40_000_000, at(*walk)),
         Case("uneven", 40_000_000, at(*uneven)),
         Case("train", 10_000_000, at(*train)),
     ]
 
 
-_CASES: Final = ("good", "dies", "walk", "uneven", "train")
 _SEEDS: Final = (0, 1, 2)
 _SYNTHETIC: Final = (("walk-away-s7", 20.0), ("drive-past-s13", 10.0), ("station-s9", 20.0))
 # Real places with their starts: Wi-Fi fades while LTE pauses; Wi-Fi contacts beside LTE in a bus;

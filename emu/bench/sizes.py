@@ -174,14 +174,13 @@ def run(progress: Callable[[str], None]) -> dict[str, float]:
     """Measure for one to three minutes.
 
     Returns:
-        Table 1's rows, of the pages' first visits as there: `http_transactions`,
-        `http_content_length_share`, `http_predictable_share` (stated within 10 % of what was
-        carried), `http_chunked_share`. Of all visits: `http_predictable_bytes_share` (of bytes, whose
-        transfer's estimate was within 10 % when its answer began), the same by stated lengths alone
-        `http_stated_predictable_bytes_share`, and `http_untold_bytes_share`, of
-        bodies that state no length and had never been fetched: these cannot be known as they begin. Of
-        TLS connections: `tls_all_median_rel_error`, `tls_seen0_...`, `tls_seen5plus_...` (of servers
-        never seen before, or five times), each with `_connections`, and `tls_within_interval_share`.
+        Table 1's rows, of the pages' first visits as there: `http_content_length_share`,
+        `http_predictable_share` (stated within 10 % of what was carried), `http_chunked_share`. Of all
+        visits: `http_predictable_bytes_share` (of bytes, whose transfer's estimate was within 10 % when
+        its answer began), and `http_untold_bytes_share`, of bodies that state no length and had never
+        been fetched: these cannot be known as they begin. Of TLS connections:
+        `tls_all_median_rel_error`, and `tls_seen5plus_...` of servers seen five times before, with
+        `_connections`.
 
     Raises:
         EmulationError: nginx or curl fail, or the profiler missed transactions.
@@ -195,26 +194,18 @@ def figures(http: Sequence[Transaction], tls: Sequence[Connection]) -> dict[str,
     # A transaction seen again is known from history: Table 1 counts the first ones.
     first = [each for each in http if not each.again]
     known = {
-        "http_transactions": float(len(first)),
         "http_content_length_share": _share(first, lambda each: each.stated),
         "http_predictable_share": _share(first, lambda each: each.stated and each.near),
         "http_chunked_share": _share(first, lambda each: each.answer.chunked),
-        "http_predictable_bytes_share": _near_bytes(http) / _bytes(http),
-        "http_stated_predictable_bytes_share": _near_bytes(e for e in http if e.stated)
-        / _bytes(http),
+        "http_predictable_bytes_share": _bytes(e for e in http if e.near) / _bytes(http),
         "http_untold_bytes_share": _bytes(e for e in http if not (e.stated or e.fetched))
         / _bytes(http),
     }
     # Sizes of TLS connections come from history alone: judge by how often the host was seen.
-    for name, least, most in (("seen0", 0, 0), ("seen5plus", 5, len(tls)), ("all", 0, len(tls))):
-        some = [each for each in tls if least <= each.seen <= most]
-        if some:
-            known[f"tls_{name}_median_rel_error"] = median(map(relative_error, some))
-        known[f"tls_{name}_connections"] = float(len(some))
-    known["tls_within_interval_share"] = _share(
-        tls, lambda each: each.estimate.low_bytes <= each.down_bytes <= each.estimate.high_bytes
-    )
-    return known
+    often = [each for each in tls if each.seen >= 5]
+    for name, some in (("seen5plus", often), ("all", tls)):
+        known[f"tls_{name}_median_rel_error"] = median(map(relative_error, some))
+    return known | {"tls_seen5plus_connections": float(len(often))}
 
 
 def relative_error(connection: Connection) -> float:
@@ -229,10 +220,6 @@ def _share(some: Sequence[object], fits: Callable[..., bool]) -> float:
 
 def _bytes(some: Iterable[Transaction]) -> int:
     return sum(each.body_bytes for each in some)
-
-
-def _near_bytes(some: Iterable[Transaction]) -> int:
-    return _bytes(each for each in some if each.near)
 
 
 def _transactions(seed: int, progress: Callable[[str], None]) -> list[Transaction]:

@@ -7,7 +7,6 @@ trips of the new path; the gap is the longest pause in what the receiving applic
 """
 
 import asyncio
-import math
 import random
 import socket
 import statistics
@@ -43,19 +42,12 @@ ACCESSES = (
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """A move: seconds to the first data on the new path, what was allowed, the longest pause.
-
-    `sent_s` and `received_s`: to the first packet of any kind from and to the client there, as Delphi
-    measured its switching delay (Table 7); infinite where none came in time.
-    """
+    """A move: seconds to the first data on the new path, what was allowed, the longest pause."""
 
     direction: Direction
-    to: str
     delay_s: float
     allowed_s: float
     gap_s: float
-    sent_s: float
-    received_s: float
 
 
 def networks() -> list[Network]:
@@ -104,30 +96,6 @@ def figures(measured: list[Flip]) -> dict[str, float]:
         found[f"{direction}_median_ms"] = 1e3 * statistics.median(delays)
         found[f"{direction}_flips"] = len(mine)
     found["max_gap_ms"] = 1e3 * max(flip.gap_s for flip in measured)
-    return found | _packets(measured)
-
-
-def _packets(measured: list[Flip]) -> dict[str, float]:
-    """Delphi's Table 7: mean and standard deviation by the network that is switched to.
-
-    `data` is the first packet with payload of the transfer's direction; `sent` may be the packet that
-    says which network is preferred now.
-    """
-    found: dict[str, float] = {}
-    for direction in Direction:
-        for kind, interface in INTERFACES.items():
-            mine = [f for f in measured if f.direction is direction and f.to == interface]
-            for what, all_s in (
-                ("data", [flip.delay_s for flip in mine if flip.delay_s < _WATCH_S]),
-                ("sent", [flip.sent_s for flip in mine]),
-                ("received", [flip.received_s for flip in mine]),
-            ):
-                seen = [each_s for each_s in all_s if math.isfinite(each_s)]
-                key = f"{direction}_to_{kind}_{what}"
-                found[f"{key}_missed"] = len(all_s) - len(seen)
-                if len(seen) > 1:
-                    found[f"{key}_ms"] = 1e3 * statistics.mean(seen)
-                    found[f"{key}_sd_ms"] = 1e3 * statistics.stdev(seen)
     return found
 
 
@@ -185,12 +153,7 @@ async def _one(
             delay_s = sniffer.first(now, direction, ports, at) - at
             allowed_s = _ALLOWED_S + _ALLOWED_RTTS * rtts_s[now]
             gap_s = pauses.longest_s(at, at + _WATCH_S)
-            sent_s, received_s = (
-                sniffer.first(now, way, ports, at, data=False) - at
-                for way in (Direction.UP, Direction.DOWN)
-            )
-            delay_s = min(delay_s, _WATCH_S)
-            made.append(Flip(direction, now, delay_s, allowed_s, gap_s, sent_s, received_s))
+            made.append(Flip(direction, min(delay_s, _WATCH_S), allowed_s, gap_s))
     finally:
         await asyncio.to_thread(transfer.close)
         sniffer.close()

@@ -204,7 +204,7 @@ class Counted(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A period: its choices, its budget, and what the budget could buy at most."""
+    """A period: its choices and its budget."""
 
     begins_s: float
     length_s: float  # until the next one begins
@@ -212,8 +212,6 @@ class World:
     budget: Budget
     forced: float  # units that are used without a choice
     asked: float  # units that would save time
-    # The seconds that could be bought by one who knows the future (fractional knapsack).
-    best_s: float
     change: "Change | None" = None
 
 
@@ -322,19 +320,5 @@ def world_of(
     budget: Budget,
     change: Change | None = None,
 ) -> World:
-    steps = [step for each in choices for step in increments(each.actual)]
-    steps.sort(reverse=True)
-    forced = forced_by(choices)
-    supply = budget.supply if change is None else change.budget.supply
-    best_s = _knapsack(steps, supply - forced)
-    asked = sum(step.amount for step in steps)
-    return World(begins_s, length_s, choices, budget, forced, asked, best_s, change)
-
-
-def _knapsack(steps: Sequence[tuple[float, float]], room: float) -> float:
-    saved_s = 0.0
-    for s_per_unit, amount in steps:
-        taken = min(amount, room)
-        saved_s += taken * s_per_unit
-        room -= taken
-    return saved_s
+    forced, asked = forced_by(choices), asked_by(choices)
+    return World(begins_s, length_s, choices, budget, forced, asked, change)

@@ -41,8 +41,8 @@ CONTROLLERS: dict[str, MakeController] = {"odyssey": Odyssey, "pacer": Pacer}
 # The time between two looks at the supply without a choice. Odyssey's seconds in between are
 # summed up.
 _STEP_S = 600.0
-# The share of an unused supply that counts as wasted.
-WASTED = 0.05
+# The share of a supply that may be left over.
+_LEFT = 0.05
 _FIRST_MONTH = (2026, 1)
 # The months in the life of one person, with lasting habits. Nothing is known in the first.
 _LIVES = 4
@@ -57,16 +57,12 @@ _UNCHOSEN_S = 2 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A period as a controller got through it: units spent and declined, seconds bought.
-
-    `declined_late` is what was declined in the last quarter of the period, of `declined`.
-    """
+    """A period as a controller got through it: units spent and declined, seconds bought."""
 
     world: World
     supply: float
     spent: float
     declined: float
-    declined_late: float
     bought_s: float
     feasible: bool = True
     """True if the unavoidable use fitted the last supply that became known."""
@@ -80,12 +76,6 @@ class Outcome:
     def wanted(self) -> bool:
         """Report whether the declined transfers would have used up what is left over."""
         return self.declined >= self.supply - self.spent
-
-    @property
-    def wasted(self) -> bool:
-        """Report whether much was left that declined transfers of the last quarter would have used."""
-        left = self.supply - self.spent
-        return left > WASTED * self.supply and self.declined_late >= left
 
     @property
     def spent_share(self) -> float:
@@ -123,8 +113,7 @@ def live(worlds: Sequence[World], make: MakeController) -> list[Outcome]:
 
 
 def _period(world: World, keeper: Keeper) -> Outcome:
-    spent = declined = declined_late = bought_s = 0.0
-    late_s = 0.75 * world.length_s
+    spent = declined = bought_s = 0.0
     looked_s = 0.0
     change, feasible = world.change, True
     keeper.observe(world.begins_s, 0.0)
@@ -135,7 +124,7 @@ def _period(world: World, keeper: Keeper) -> Outcome:
             changed_s = world.begins_s + change.at_s
             period = period_at(change.budget, changed_s, UTC)
             keeper.replace_budget(change.budget, period, changed_s)
-            change, declined, declined_late = None, 0.0, 0.0
+            change, declined = None, 0.0
         while looked_s + _STEP_S < choice.at_s:
             looked_s += _STEP_S
             keeper.observe(world.begins_s + looked_s, spent)
@@ -159,13 +148,11 @@ def _period(world: World, keeper: Keeper) -> Outcome:
         quickest = min(choice.actual, key=lambda each: (each.cost_s, each.amount))
         spent += choice.actual[taken].amount
         bought_s += least.cost_s - choice.actual[taken].cost_s
-        more = max(quickest.amount - choice.actual[taken].amount, 0.0)
-        declined += more
-        declined_late += more if choice.at_s >= late_s else 0.0
+        declined += max(quickest.amount - choice.actual[taken].amount, 0.0)
     end_s = world.begins_s + world.length_s - 1.0
     keeper.observe(end_s, spent)
     supply = (world.budget if world.change is None else world.change.budget).supply
-    return Outcome(world, supply, spent, declined, declined_late, bought_s, feasible)
+    return Outcome(world, supply, spent, declined, bought_s, feasible)
 
 
 def simulate(
@@ -206,13 +193,8 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, f
         `months`; and with the prefixes "" (a month's data) and `energy_` (a day's joules): `periods`,
         `bought_over_odyssey_ratio` (seconds saved);
         and for each controller, Odyssey's with `odyssey_` before: `met_share` (periods in which the
-        budget was not exceeded), `unavoidable_share` (of all periods, those that use without a choice
-        exceeds by itself: they cannot be met, and count as not met);
-        `spent_share` (mean share of the supply spent, of the periods in which what was declined would
-        have used up what is left over);
-        `wasted_share` (of all periods: more than 5 % were left over, though what was declined in the
-        last quarter would have used that up); `bought_of_best_share` (seconds saved over those that
-        one who knows the future could have bought, all periods together).
+        budget was not exceeded) and `spent_share` (mean share of the supply spent, of the periods in
+        which what was declined would have used up what is left over).
     """
     summary = {"months": float(months_of(found))}
     for plan, by in found.items():
@@ -230,13 +212,7 @@ def _of(outcomes: Sequence[Outcome]) -> dict[str, float]:
     wanted = [outcome.spent_share for outcome in outcomes if outcome.wanted] or [1.0]
     return {
         "met_share": _mean([float(outcome.met) for outcome in outcomes]),
-        "unavoidable_share": _mean(
-            [float(outcome.world.forced > outcome.world.budget.supply) for outcome in outcomes]
-        ),
         "spent_share": _mean(wanted),
-        "wasted_share": _mean([float(outcome.wasted) for outcome in outcomes]),
-        "bought_of_best_share": sum(outcome.bought_s for outcome in outcomes)
-        / sum(outcome.world.best_s for outcome in outcomes),
     }
 
 
@@ -343,16 +319,13 @@ def odd_figures(outcomes: Sequence[Outcome]) -> dict[str, float]:
     Returns:
         `exceeded` (of months whose use without a choice fitted when the supply became known),
         `infeasible`, `left_over` (more than 5 % though what was declined in all the month would have used
-        it), `left_over_late` (what was declined in its last quarter would have), `bought_of_best_share`.
+        it).
     """
     feasible = [each for each in outcomes if each.feasible]
     return {
         "exceeded": float(sum(not each.met for each in feasible)),
         "infeasible": float(len(outcomes) - len(feasible)),
         "left_over": float(
-            sum(each.wanted and each.spent < (1.0 - WASTED) * each.supply for each in outcomes)
+            sum(each.wanted and each.spent < (1.0 - _LEFT) * each.supply for each in outcomes)
         ),
-        "left_over_late": float(sum(each.wasted for each in outcomes)),
-        "bought_of_best_share": sum(each.bought_s for each in outcomes)
-        / sum(each.world.best_s for each in outcomes),
     }

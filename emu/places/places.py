@@ -12,6 +12,7 @@ import math
 import random
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -225,8 +226,8 @@ def scan(directory: Path) -> tuple[Places, list[str]]:
         if name not in header
     ] + [
         f"{path}:1: column {name!r} appears twice; each column once"
-        for name in dict.fromkeys(header)
-        if header.count(name) > 1
+        for name, count in Counter(header).items()
+        if count > 1
     ]
     if problems:
         return Places(directory, []), problems

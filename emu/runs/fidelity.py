@@ -41,14 +41,12 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
         `together`: `n`, `mean_ratio`, `near_share`, the shares of policies and places whose mean and
         median are within 10 % (`means_within_share`, `medians_within_share`), and of pairs of policies
         of one place that are in the same order (`order_share`; null without a pair that is apart).
-        `speed`: seconds of a place by seconds of one core (`core`, `by_policy`), and on all cores at once
-        by the clock (`all_cores`).
+        `speed`: seconds of a place by seconds of one core (`core`, `by_policy`).
 
     Raises:
         DataSetError: no live run of a policy that the simulator can run.
     """
     cells: dict[tuple[str, str], list[_Compared]] = defaultdict(list)
-    began_s = time.monotonic()
     with ProcessPoolExecutor(os.cpu_count()) as pool:
         # A cell is a policy at a place. Its parts are repeats, each of which a process simulates.
         pending: dict[tuple[str, str], list[Future[_Compared]]] = defaultdict(list)
@@ -74,7 +72,6 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
                         pool.submit(_compare, run.scenario, rows, simulated, place)
                     )
         cells |= {key: [each.result() for each in of_cell] for key, of_cell in pending.items()}
-    took_s = time.monotonic() - began_s
     if not cells:
         raise DataSetError("no run has a policy that the simulator can run")
     times = {key: np.concatenate([each.times_s for each in cell]) for key, cell in cells.items()}
@@ -99,7 +96,6 @@ def figures(recorded: Sequence[Recorded], places: Mapping[str, Place]) -> dict[s
                 for policy, of in by_policy.items()
             },
             "core": _speed(every),
-            "all_cores": sum(each.simulated_s for each in every) / took_s,
         },
     }
 
@@ -192,8 +188,7 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
         f"within 10 %: means {together['means_within_share']:.0%}, medians"
         f" {together['medians_within_share']:.0%} of policies and places"
     )
-    speed = found["speed"]
-    yield f"times real time: {speed['core']:.0f} a core, {speed['all_cores']:.0f} on all of them"
+    yield f"times real time: {found['speed']['core']:.0f} a core"
     if together["order_share"] is not None:
         yield f"in the same order: {together['order_share']:.0%} of pairs of policies"
 

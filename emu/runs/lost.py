@@ -49,8 +49,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     Returns:
         `seconds`: by policy; `oracle`: of the fastest fixed policy on each transfer; `best_of_place`: of
         the policy that was the best at each place. `causes`: connection (`plain`, `mptcp`) -> cause ->
-        `n`, `share` of all losses, `lost_s` in hindsight with its interval by runs, `over_best_s` against
-        the best policy of the place.
+        `n`, `share` of all losses, `lost_s` in hindsight with its interval by runs.
 
     Raises:
         DataSetError: a run lacks the daemon or a fixed policy.
@@ -67,7 +66,7 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
             seconds[name] += float(each.sum())
         seconds["oracle"] += float(np.min([times[name] for name in FIXED], axis=0).sum())
         seconds["best_of_place"] += float(times[best[run.scenario.place]].sum())
-        of_runs += _losses(run, best[run.scenario.place])
+        of_runs += _losses(run)
     lost = [sum(each["lost_s"] for each in of_run.values()) for of_run in of_runs]
     samples = resampled(len(of_runs), np.random.default_rng(1), _RESAMPLES)
     causes: dict[str, dict[str, Any]] = {"plain": {}, "mptcp": {}}
@@ -83,7 +82,6 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
                 "lost_s": float(each_s.sum()),
                 "lost_s_ci95": [float(end) for end in ci95(each_s[samples].sum(axis=1))],
                 "share": float(each_s.sum() / sum(lost)),
-                "over_best_s": sum(each["over_best_s"] for each in found),
             }
     return {
         "places": sorted(best),
@@ -103,7 +101,7 @@ def _best_of_places(recorded: Sequence[Recorded]) -> dict[str, str]:
     return {place: min(of, key=of.__getitem__) for place, of in sums.items()}
 
 
-def _losses(run: Recorded, best: str) -> Iterator[_Losses]:
+def _losses(run: Recorded) -> Iterator[_Losses]:
     """Yield the losses of each repeat, by kind of connection and cause."""
     wifi_bps = {row["at_s"]: row["rate_bps"] for row in run.capacity if row["network"] == "wifi"}
     by_repeat: dict[int, _Losses] = {repeat: {} for repeat in range(run.scenario.repeats)}
@@ -116,10 +114,9 @@ def _losses(run: Recorded, best: str) -> Iterator[_Losses]:
         if lost_s <= max(_LEAST_S, _LEAST_SHARE * min(others)):
             continue
         key = ("mptcp" if row["mptcp"] else "plain", _cause(row, lost_s, wifi_bps))
-        of_key = by_repeat[repeat].setdefault(key, {"n": 0, "lost_s": 0.0, "over_best_s": 0.0})
+        of_key = by_repeat[repeat].setdefault(key, {"n": 0, "lost_s": 0.0})
         of_key["n"] += 1
         of_key["lost_s"] += lost_s
-        of_key["over_best_s"] += row["time_s"] - rows[best, repeat, number]["time_s"]
     yield from by_repeat.values()
 
 
@@ -151,6 +148,5 @@ def lines(found: Mapping[str, Any]) -> Iterator[str]:
             low, high = each["lost_s_ci95"]
             yield (
                 f"{connection:6} {cause:17} {each['n']:6} transfers, {each['lost_s']:7.1f} s"
-                f" [{low:.0f}, {high:.0f}], {each['share']:4.0%};"
-                f" {each['over_best_s']:7.1f} s against the best policy"
+                f" [{low:.0f}, {high:.0f}], {each['share']:4.0%}"
             )

@@ -176,17 +176,16 @@ class Transfer:
 
 @dataclass(slots=True)
 class Seen:
-    """A TCP packet: the kernel's time, interface, direction, the client's port, whether it has data."""
+    """A TCP packet with data: the kernel's time, interface, direction, the client's port."""
 
     at_unix_s: float
     interface: str
     direction: Direction
     port: int
-    data: bool
 
 
 class Sniffer:
-    """A sniffer of all TCP packets on interfaces of the namespace that it is made in."""
+    """A sniffer of TCP packets with data on interfaces of the namespace that it is made in."""
 
     def __init__(self, *interfaces: str) -> None:
         self.seen: list[Seen] = []
@@ -202,19 +201,8 @@ class Sniffer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def first(
-        self,
-        interface: str,
-        direction: Direction,
-        ports: set[int],
-        after: float,
-        *,
-        data: bool = True,
-    ) -> float:
-        """Return when the first such packet after an instant passed; infinite: none yet.
-
-        With `data`, those without payload do not count.
-        """
+    def first(self, interface: str, direction: Direction, ports: set[int], after: float) -> float:
+        """Return when the first such packet with data after an instant passed; infinite: none yet."""
         return min(
             (
                 packet.at_unix_s
@@ -223,7 +211,6 @@ class Sniffer:
                 and packet.interface == interface
                 and packet.direction is direction
                 and packet.port in ports
-                and (packet.data or not data)
             ),
             default=float("inf"),
         )
@@ -254,7 +241,8 @@ class Sniffer:
             return
         header = _ETHERNET + (data[_ETHERNET] & 15) * 4
         total = struct.unpack_from("!H", data, _ETHERNET + 2)[0]
-        payload = total - (header - _ETHERNET) - (data[header + 12] >> 4) * 4
+        if total - (header - _ETHERNET) - (data[header + 12] >> 4) * 4 <= 0:
+            return
         out = whence[2] == _PACKET_OUTGOING
         port = struct.unpack_from("!HH", data, header)[0 if out else 1]
         seconds, nanoseconds = struct.unpack_from("=qq", extra[0][2])
@@ -264,7 +252,6 @@ class Sniffer:
                 interface,
                 Direction.UP if out else Direction.DOWN,
                 port,
-                payload > 0,
             )
         )
 

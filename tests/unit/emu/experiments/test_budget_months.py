@@ -31,7 +31,6 @@ def test_a_budget_can_always_be_met_by_one_who_spends_evenly(plan):
                 to_come += min(option.amount for option in choice.actual)
                 left_share = 1.0 - choice.at_s / world.length_s
                 assert to_come <= world.budget.supply * (0.9 * left_share + 0.0051)
-            assert world.best_s >= 0.0
 
 
 def test_a_day_is_counted_in_joules_of_both_radios():
@@ -57,7 +56,6 @@ def test_budgets_are_met_and_used(found, prefix, spent):
     assert shown[f"{prefix}met_share"] >= shown[f"{prefix}odyssey_met_share"]
     assert shown[f"{prefix}spent_share"] > spent
     assert shown[f"{prefix}bought_over_odyssey_ratio"] > 1.0
-    assert 0.0 < shown[f"{prefix}bought_of_best_share"] <= 1.02
 
 
 def test_what_was_spent_is_what_the_choices_say(found):
