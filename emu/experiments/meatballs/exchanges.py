@@ -20,7 +20,7 @@ from emu.experiments.meatballs.trial import (
     Client,
     Outcome,
     Policy,
-    Record,
+    Race,
     Setting,
     SimulatedNetwork,
     Usage,
@@ -41,7 +41,7 @@ def simulate(
     *,
     start_s: float = 0.0,
     duration_s: float,
-) -> list[Record]:
+) -> list[Race[Request]]:
     """Simulate one trial; ways are named like the networks, and `usage` is filled.
 
     `start_s`: the second of the replay at which the trial begins.
@@ -51,28 +51,23 @@ def simulate(
         name: SimulatedNetwork(agenda, name, network, usage, start_s)
         for name, network in networks.items()
     }
-    carrier = SimulatedExchanges(simulated, policy)
-    for name, network in simulated.items():
-        network.follow(carrier.client, name)
-    return play(agenda, carrier.client, requests, duration_s=duration_s)
 
-
-class SimulatedExchanges:
-    def __init__(self, networks: Mapping[str, SimulatedNetwork], policy: Policy[Request]) -> None:
-        self._networks = networks
-        self.client = Client(policy, self)
-
-    def start(self, task: Request, way: str, now_s: float) -> None:
-        self._networks[way].start(
+    def start(task: Request, way: str, now_s: float) -> None:
+        simulated[way].start(
             task.number,
             task.up_bytes,
             task.down_bytes,
             now_s,
-            lambda at_s, _: self.client.on_answer(task.number, way, at_s),
+            lambda at_s, _: client.on_answer(task.number, way, at_s),
         )
 
-    def cancel(self, task: Request, way: str, now_s: float) -> None:
-        self._networks[way].cancel(task.number, now_s)
+    def cancel(task: Request, way: str, now_s: float) -> None:
+        simulated[way].cancel(task.number, now_s)
+
+    client = Client(policy, start, cancel)
+    for name, network in simulated.items():
+        network.follow(client, name)
+    return play(agenda, client, requests, duration_s=duration_s)
 
 
 METERED = ("cellular",)

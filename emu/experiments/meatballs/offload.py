@@ -25,7 +25,7 @@ from emu.experiments.meatballs.trial import (
     Agenda,
     Client,
     Policy,
-    Record,
+    Race,
     SimulatedNetwork,
     Usage,
     play,
@@ -328,7 +328,7 @@ def simulate(
     *,
     start_s: float = 0.0,
     duration_s: float,
-) -> tuple[list[Record], float]:
+) -> tuple[list[Race[Utterance]], float]:
     """Simulate one trial; return the records, and the seconds for which the device computed.
 
     `wifi`: the network that leads to the server.
@@ -357,7 +357,7 @@ class SimulatedOffload:
         self._policy = policy
         self._began_s: dict[int, float] = {}
         self.busy_s = 0.0
-        self.client = Client(policy, self)
+        self.client = Client(policy, self.start, self.cancel)
 
     def start(self, task: Utterance, way: str, now_s: float) -> None:
         work_s = self._speeds.work_s(way, task.length_s, task.number)

@@ -48,90 +48,46 @@ class Chosen:
     reevaluate_after_s: float | Callable[[], float | None] | None = None
 
 
-# Choose among the usable ways. Arguments: now, the usable ways, and the running ways with their
-# seconds without an answer.
-Choose = Callable[[float, frozenset[str], Mapping[str, float]], Chosen]
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    way: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    way: str
-
-
-Command = Start | Cancel
+T = TypeVar("T", bound=Task)
+T_contra = TypeVar("T_contra", bound=Task, contravariant=True)
 
 
 @dataclass(slots=True)
-class Race:
-    """A task from its beginning to its answer."""
+class Race(Generic[T]):
+    """A task from its beginning to its answer, or to the end of the trial."""
 
+    task: T
     began_s: float  # when the person began to wait
-    choose: Choose  # decides; see `Choose`
     running: dict[str, float] = field(default_factory=dict)  # what is under way, and since when
     done_s: float | None = None  # when the first answer was there; None: not yet
+    ended_s: float = math.inf  # when the trial ended
     winner: str | None = None
     # Every way begun and when, in order.
     starts: list[tuple[str, float]] = field(default_factory=list)
-    decisions: int = 0
-    _decided_s: float = 0.0
-    _again: float | Callable[[], float | None] | None = None
+    decided_s: float = 0.0
+    again: float | Callable[[], float | None] | None = None
 
     @property
     def wake_at_s(self) -> float:
-        """Return when to call `wake`; infinite: not at all."""
-        if callable(self._again):
-            self._again = self._again()
-        return math.inf if self._again is None else self._decided_s + self._again
+        """Return when to decide again, unless something happens; infinite: not at all."""
+        if callable(self.again):
+            self.again = self.again()
+        return math.inf if self.again is None else self.decided_s + self.again
 
-    def begin(self, usable: frozenset[str]) -> list[Command]:
-        return self._decide(self.began_s, usable)
+    @property
+    def wait_s(self) -> float:
+        return (self.ended_s if self.done_s is None else self.done_s) - self.began_s
 
-    def on_answer(self, way: str, now_s: float) -> list[Command]:
-        """Return the answer came in this way; a late one, after another's, changes nothing."""
-        self.running.pop(way, None)
-        if self.done_s is not None:
-            return []
-        self.done_s, self.winner = now_s, way
-        self._again = None
-        cancelled: list[Command] = [Cancel(other) for other in self.running]
-        self.running.clear()
-        return cancelled
+    @property
+    def redundant(self) -> bool:
+        """Report whether more than one way was used, at once or later."""
+        return len({way for way, _ in self.starts}) > 1
 
-    def on_loss(self, way: str, now_s: float, usable: frozenset[str]) -> list[Command]:
-        """Note that a way will not answer: its network has gone, say."""
-        if self.running.pop(way, None) is None or self.done_s is not None:
-            return []
-        return self._decide(now_s, usable)
-
-    def on_attach(self, now_s: float, usable: frozenset[str]) -> list[Command]:
-        return [] if self.done_s is not None else self._decide(now_s, usable)
-
-    def wake(self, now_s: float, usable: frozenset[str]) -> list[Command]:
-        """Reevaluate: `wake_at_s` has passed without an answer, and the silence is new information."""
-        if self.done_s is not None or now_s < self.wake_at_s:
-            return []
-        return self._decide(now_s, usable)
-
-    def _decide(self, now_s: float, usable: frozenset[str]) -> list[Command]:
-        silent = {way: now_s - since_s for way, since_s in self.running.items()}
-        chosen = self.choose(now_s, usable, silent)
-        self.decisions += 1
-        self._decided_s, self._again = now_s, chosen.reevaluate_after_s
-        begun: list[Command] = []
-        for way in sorted((chosen.ways & usable) - self.running.keys()):
-            self.running[way] = now_s
-            self.starts.append((way, now_s))
-            begun.append(Start(way))
-        return begun
-
-
-T = TypeVar("T", bound=Task)
-T_contra = TypeVar("T_contra", bound=Task, contravariant=True)
+    @property
+    def hedged(self) -> bool:
+        """Report whether two ways were begun at the same time."""
+        times = [at_s for _, at_s in self.starts]
+        return len(set(times)) < len(times)
 
 
 class Policy(Protocol[T_contra]):
@@ -139,7 +95,9 @@ class Policy(Protocol[T_contra]):
 
     def choose(
         self, task: T_contra, now_s: float, usable: frozenset[str], silent: Mapping[str, float]
-    ) -> Chosen: ...
+    ) -> Chosen:
+        """Choose among the usable ways; `silent`: running ways with their seconds without an answer."""
+        ...
 
     def measured(self, task: T_contra, way: str, time_s: float, now_s: float) -> None:
         """Learn that an answer took so many seconds in this way, still wanted or not."""
@@ -154,49 +112,21 @@ class Policy(Protocol[T_contra]):
     def detached(self, way: str, now_s: float) -> None: ...
 
 
-class Carrier(Protocol[T_contra]):
-    """Carries out what was decided; answers come to `Client.on_answer`."""
-
-    def start(self, task: T_contra, way: str, now_s: float) -> None: ...
-
-    def cancel(self, task: T_contra, way: str, now_s: float) -> None:
-        """Cancel what was begun; an answer that is under way may still come."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """The record of one task."""
-
-    number: int
-    began_s: float  # when the person began to wait
-    wait_s: float  # until the first answer, or until the trial ended
-    answered: bool
-    winner: str | None
-    starts: tuple[tuple[str, float], ...]  # the ways begun, with the seconds after `began_s`
-    decisions: int
-
-    @property
-    def redundant(self) -> bool:
-        """Report whether more than one way was used, at once or later."""
-        return len({way for way, _ in self.starts}) > 1
-
-    @property
-    def hedged(self) -> bool:
-        """Report whether two ways were begun at the same time."""
-        times = [after_s for _, after_s in self.starts]
-        return len(set(times)) < len(times)
+# Begin a task in a way, or cancel it there, now. An answer that is under way may still come.
+Carry = Callable[[T, str, float], None]
 
 
 class Client(Generic[T]):
-    """A client with all tasks of one trial under one policy."""
+    """A client with all tasks of one trial under one policy.
 
-    def __init__(self, policy: Policy[T], carrier: Carrier[T]) -> None:
+    `start`, `cancel`: carry out what was decided; answers come to `on_answer`.
+    """
+
+    def __init__(self, policy: Policy[T], start: Carry[T], cancel: Carry[T]) -> None:
         self._policy = policy
-        self._carrier = carrier
+        self._start, self._cancel = start, cancel
         self._usable: set[str] = set()
-        self._tasks: dict[int, T] = {}
-        self._races: dict[int, Race] = {}
+        self._races: dict[int, Race[T]] = {}
         self._begun_s: dict[tuple[int, str], float] = {}
 
     @property
@@ -207,42 +137,45 @@ class Client(Generic[T]):
     @property
     def next_wake_s(self) -> float:
         """Return when to call `wake`; infinite: not at all."""
-        return min(
-            (each.wake_at_s for each in self._races.values() if each.done_s is None),
-            default=math.inf,
-        )
+        return min((each.wake_at_s for each in self._waiting()), default=math.inf)
 
     @property
     def waiting(self) -> bool:
-        return any(each.done_s is None for each in self._races.values())
+        return bool(self._waiting())
+
+    def _waiting(self) -> list[Race[T]]:
+        return [each for each in self._races.values() if each.done_s is None]
 
     def begin(self, task: T, now_s: float) -> None:
-        def choose(at_s: float, usable: frozenset[str], silent: Mapping[str, float]) -> Chosen:
-            return self._policy.choose(task, at_s, usable, silent)
-
-        race = Race(now_s, choose)
-        self._tasks[task.number], self._races[task.number] = task, race
-        self._do(task, race.begin(self.usable), now_s)
+        race = self._races[task.number] = Race(task, now_s)
+        self._decide(race, now_s)
 
     def on_answer(self, number: int, way: str, now_s: float) -> None:
-        task, race = self._tasks[number], self._races[number]
+        race = self._races[number]
         began_s = self._begun_s.pop((number, way), None)
         if began_s is None:
             return
-        # Cancelled first: the others' answers may be prevented, and learning takes its time.
-        self._do(task, race.on_answer(way, now_s), now_s)
-        self._policy.measured(task, way, now_s - began_s, now_s)
+        race.running.pop(way, None)
+        # A late one, after another's, only teaches.
+        if race.done_s is None:
+            race.done_s, race.winner = now_s, way
+            # Cancelled first: the others' answers may be prevented, and learning takes its time.
+            for other in race.running:
+                self._cancel(race.task, other, now_s)
+            race.running.clear()
+        self._policy.measured(race.task, way, now_s - began_s, now_s)
 
     def wake(self, now_s: float) -> None:
-        """Time has passed: decides again where that is due."""
-        for number, race in list(self._races.items()):
-            self._do(self._tasks[number], race.wake(now_s, self.usable), now_s)
+        """Decide again where a time has passed without an answer: the silence is new information."""
+        for race in self._waiting():
+            if now_s >= race.wake_at_s:
+                self._decide(race, now_s)
 
     def on_attach(self, way: str, now_s: float) -> None:
         self._usable.add(way)
         self._policy.on_attach(way, now_s)
-        for number, race in list(self._races.items()):
-            self._do(self._tasks[number], race.on_attach(now_s, self.usable), now_s)
+        for race in self._waiting():
+            self._decide(race, now_s)
 
     def connected(self, way: str, rtt_s: float, now_s: float) -> None:
         self._policy.connected(way, rtt_s, now_s)
@@ -253,32 +186,28 @@ class Client(Generic[T]):
             return
         self._usable.discard(way)
         self._policy.detached(way, now_s)
-        for number, race in list(self._races.items()):
+        for number, race in self._races.items():
             self._begun_s.pop((number, way), None)
-            self._do(self._tasks[number], race.on_loss(way, now_s, self.usable), now_s)
+            if race.running.pop(way, None) is not None:
+                self._decide(race, now_s)
 
-    def records(self, end_s: float) -> list[Record]:
-        """Return the records of all tasks by the order of their beginnings; the trial ends at `end_s`."""
-        return [
-            Record(
-                number,
-                each.began_s,
-                (end_s if each.done_s is None else each.done_s) - each.began_s,
-                each.done_s is not None,
-                each.winner,
-                tuple((way, at_s - each.began_s) for way, at_s in each.starts),
-                each.decisions,
-            )
-            for number, each in self._races.items()
-        ]
+    def records(self, end_s: float) -> list[Race[T]]:
+        """Return all tasks by the order of their beginnings; the trial ends at `end_s`."""
+        for each in self._races.values():
+            each.ended_s = end_s
+        return list(self._races.values())
 
-    def _do(self, task: T, commands: list[Command], now_s: float) -> None:
-        for command in commands:
-            if isinstance(command, Cancel):
-                self._carrier.cancel(task, command.way, now_s)
-            else:
-                self._begun_s[task.number, command.way] = now_s
-                self._carrier.start(task, command.way, now_s)
+    def _decide(self, race: Race[T], now_s: float) -> None:
+        silent = {way: now_s - since_s for way, since_s in race.running.items()}
+        usable = self.usable
+        chosen = self._policy.choose(race.task, now_s, usable, silent)
+        race.decided_s, race.again = now_s, chosen.reevaluate_after_s
+        begun = sorted((chosen.ways & usable) - race.running.keys())
+        for way in begun:
+            race.running[way] = self._begun_s[race.task.number, way] = now_s
+            race.starts.append((way, now_s))
+        for way in begun:
+            self._start(race.task, way, now_s)
 
 
 def radios_of(device: str, *technologies: str) -> list[Radio]:
@@ -447,8 +376,8 @@ class SimulatedNetwork:
 
 def play(
     agenda: Agenda, client: Client[T], tasks: Sequence[T], *, duration_s: float
-) -> list[Record]:
-    """Play one trial of one policy; return a record per task.
+) -> list[Race[T]]:
+    """Play one trial of one policy; return what became of each task.
 
     `agenda`: that of the client's networks, which it follows already; an answer is an event in it.
     `duration_s`: when no more requests are made; answers are waited for `AFTER_S` longer.
@@ -494,7 +423,7 @@ SETTINGS: Mapping[str, Setting] = {
 class Outcome:
     """A trial under one policy; bytes are those on the wire."""
 
-    records: Sequence[Record]
+    records: Sequence[Race[Any]]
     energy_j: float
     metered_bytes: float = 0.0
     all_bytes: float = 0.0
@@ -541,5 +470,5 @@ def _figures(of: Sequence[Outcome], setting: Setting) -> dict[str, Any]:
         # The shares begun in two ways at once, and in a second one later.
         "hedged_share": round(float(np.mean([each.hedged for each in records])), 4),
         "second_thought_share": round(float(np.mean(second_thoughts)), 4),
-        "unanswered": sum(not each.answered for each in records),
+        "unanswered": sum(each.done_s is None for each in records),
     }

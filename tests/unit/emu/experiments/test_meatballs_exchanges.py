@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cedos.errors import CedosError
 from cedos.model import NetworkKind
@@ -23,7 +21,7 @@ from emu.experiments.meatballs.exchange_policy import (
 )
 from emu.experiments.meatballs.exchanges import simulate
 from emu.experiments.meatballs.offload import SharedProcessor
-from emu.experiments.meatballs.trial import SETTINGS, Cancel, Chosen, Race, Start, Usage
+from emu.experiments.meatballs.trial import SETTINGS, Chosen, Client, Usage
 from emu.experiments.replayed_network import HEADER_BYTES, ReplayedNetwork
 from emu.places import places
 from emu.places.traces import Trace
@@ -32,70 +30,33 @@ from emu.testbed.access import Access
 BOTH = frozenset({"wifi", "cellular"})
 
 
-def always(*ways, again=None):
-    return lambda now, usable, silent: Chosen(frozenset(ways), again)
+class _Quick(Preferring):
+    """Wi-Fi, and the other network too after 0.3 s of silence."""
 
-
-def test_the_first_answer_wins_and_the_other_is_cancelled():
-    race = Race(5.0, always("wifi", "cellular"))
-    assert race.begin(BOTH) == [Start("cellular"), Start("wifi")]
-    assert race.on_answer("wifi", 5.1) == [Cancel("cellular")]
-    assert (race.done_s, race.winner, race.running) == (5.1, "wifi", {})
-    assert race.on_answer("cellular", 5.2) == []
-    assert (race.done_s, race.winner) == (5.1, "wifi")
-
-
-def test_silence_begins_the_other_and_keeps_the_first():
-    def choose(now, usable, silent):
+    def choose(self, task, now_s, usable, silent):
         late = silent.get("wifi", 0.0) > 0.3
         return Chosen(frozenset({"cellular"} if late else {"wifi"}), 0.2)
 
-    race = Race(0.0, choose)
-    assert race.begin(BOTH) == [Start("wifi")]
-    assert race.wake(0.1, BOTH) == []
-    assert race.wake(0.2, BOTH) == []
-    assert race.wake_at_s == 0.4
-    assert race.wake(0.4, BOTH) == [Start("cellular")]
-    assert race.running == {"wifi": 0.0, "cellular": 0.4}
-    assert race.on_answer("cellular", 0.5) == [Cancel("wifi")]
-    assert race.wake_at_s == math.inf
-    assert race.decisions == 3
 
-
-@given(st.data())
-def test_whatever_happens_each_way_runs_once_at_a_time_and_one_wins(data):
-    ways = ["a", "b", "c"]
-    subsets = st.frozensets(st.sampled_from(ways))
-
-    def choose(now, usable, silent):
-        assert all(seconds >= 0 for seconds in silent.values())
-        return Chosen(data.draw(subsets), data.draw(st.none() | st.floats(0.01, 2)))
-
-    race, now, running, cancelled = Race(0.0, choose), 0.0, set(), set()
-    commands = race.begin(data.draw(subsets))
-    for _ in range(data.draw(st.integers(0, 15))):
-        for command in commands:
-            if isinstance(command, Start):
-                assert command.way not in running
-                assert race.done_s is None
-                running.add(command.way)
-            else:
-                running.discard(command.way)
-                cancelled.add(command.way)
-        assert running == set(race.running)
-        now += data.draw(st.floats(0, 1))
-        usable = data.draw(subsets)
-        event = data.draw(st.sampled_from(["answered", "lost", "on_attach", "wake"]))
-        way = data.draw(st.sampled_from(ways))
-        if event == "answered":
-            commands = race.on_answer(way, now)
-            running.discard(way)
-        elif event == "lost":
-            commands = race.on_loss(way, now, usable)
-            running.discard(way)
-        else:
-            commands = getattr(race, event)(now, usable)
-    assert race.winner not in cancelled or race.winner is None
+def test_silence_begins_the_other_and_keeps_the_first():
+    told = []
+    client = Client(_Quick(), lambda *what: told.append(("start", *what[1:])),
+                    lambda *what: told.append(("cancel", *what[1:])))  # fmt: skip
+    for way in BOTH:
+        client.on_attach(way, 0.0)
+    client.begin(Request(0, 0.0, 1000, 4000), 0.0)
+    client.wake(0.1)
+    client.wake(0.2)
+    assert told == [("start", "wifi", 0.0)]
+    assert client.next_wake_s == 0.4
+    client.wake(0.4)
+    assert told[1:] == [("start", "cellular", 0.4)]
+    client.on_answer(0, "cellular", 0.5)
+    client.on_answer(0, "wifi", 0.6)
+    assert told[2:] == [("cancel", "wifi", 0.5)]
+    assert client.next_wake_s == math.inf
+    (race,) = client.records(9.0)
+    assert (race.winner, race.wait_s, race.redundant, race.hedged) == ("cellular", 0.5, True, False)
 
 
 TASK = Request(0, 0.0, 1000, 4000)
