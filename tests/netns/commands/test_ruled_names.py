@@ -21,7 +21,6 @@ PHONE = {4: "192.168.44.1", 6: "2001:db8:44::1"}
 STRANGER = "198.51.100.53"
 HOST = "updates.example"
 WEB = 8080
-HTTPS = 65
 ADDRESSES = [f"203.0.113.{number}" for number in range(1, 60)]
 RULED6, OTHER6 = "2001:db8:113::7", "2001:db8:113::8"
 OTHER = "198.51.100.80"
@@ -271,24 +270,6 @@ def test_a_socket_that_is_bound_to_a_forbidden_network_reaches_no_ruled_name(wor
     assert not world.laptop.run("tc", "qdisc", "show", "dev", "lte0", "clsact").stdout
 
 
-def test_a_strangers_service_changes_no_rule(world):
-    """Six records of a zone of theirs, with 64 hints each, pushed the ruled name's addresses out."""
-    world.rule()
-    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
-    world.look_up(HOST)
-    for high in range(6):
-        hints = [OTHER, *(f"198.18.{high}.{low}" for low in range(63))]
-        octets = b"".join(ip_address(each).packed for each in hints)
-        data = b"\0\1" + encoded(HOST) + struct.pack("!HH", 4, len(octets)) + octets
-        head = struct.pack("!HHIH", HTTPS, 1, 60, len(data))
-        world.zone["evil.test", HTTPS] = (encoded("evil.test") + head + data,)
-        assert world.look_up("evil.test", HTTPS) == hints
-    (rule,) = world.cedos.client.rules()
-    assert rule.rule.addresses == (ADDRESSES[1],)
-    assert not world.reaches(ADDRESSES[1])
-    assert world.reaches(OTHER)
-
-
 def test_an_urgent_byte_hides_no_answer(world):
     """Skip it, as programs do: the daemon took it for the first byte of a length."""
     world.zone[HOST, dns.A] = [record(HOST, ADDRESSES[0])]
@@ -308,17 +289,6 @@ def test_what_was_looked_up_before_the_rule_is_under_it(world):
     world.rule()
     assert not world.reaches(ADDRESSES[1])
     assert not world.reaches(ADDRESSES[2])
-
-
-def test_a_name_that_leads_to_the_networks_resolver_ends_no_look_ups(world):
-    """An owner of a name below a ruled one ended all look-ups over the phone, by its address."""
-    world.rule()
-    world.zone[HOST, dns.A] = (record(HOST, PHONE[4]),)
-    world.zone["other.example", dns.A] = (record("other.example", OTHER),)
-    assert world.look_up(HOST) == [PHONE[4]]
-    assert not world.reaches(PHONE[4])
-    assert world.look_up("other.example") == world.look_up("other.example", tcp=True) == [OTHER]
-    assert world.reaches(OTHER)
 
 
 def test_what_is_looked_up_while_the_packet_filter_is_flushed_is_under_the_rule(world):
@@ -577,17 +547,3 @@ def test_answers_pass_without_a_rule_for_a_name_and_after_a_crash(world):
     wait_until(answered, 12.0)
     assert world.cedos.run("restore").returncode == 0
     assert "CEDOS" not in world.laptop.run(*shown.split()).stdout
-
-
-def test_a_name_under_another_rule_takes_no_address_over(world):
-    """Whoever has a ruled name led it to another one's address, and that went where its rule forbids."""
-    world.rule()
-    world.zone[HOST, dns.A] = (record(HOST, ADDRESSES[1]),)
-    world.look_up(HOST)
-    assert not world.reaches(ADDRESSES[1])
-    other = "a.name.of.others.example"
-    world.cedos.client.add_rule(RuleRequest(host=other, only=("lte0",)))
-    world.zone[other, dns.A] = (record(other, *ADDRESSES[1:3]),)
-    world.look_up(other)
-    assert world.reaches(ADDRESSES[2])
-    assert not world.reaches(ADDRESSES[1])

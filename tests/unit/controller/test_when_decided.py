@@ -219,25 +219,6 @@ def test_a_flow_that_rests_is_looked_at_each_second_and_no_flow_never():
     assert {round(at_s % 1.0, 3) for at_s, _ in script.looks} == {0.025}, "an idle host wakes once"
 
 
-def test_a_pending_ping_is_waited_for_closely_and_its_silence_is_told():
-    script = Looking()
-    script.tell(on.PingEnded("wlan0", 0.03, 9.0, 9.03), at_s=9.03)
-    script.run(10.0)
-    script.asked_at_s = {"wlan0": 10.0}
-    script.looks.clear()
-    given = script.run(12.0)
-    assert CLOSE_S in script.pauses_s()
-    assert give.WatchSilence(frozenset({"wlan0"})) in given
-    assert script.controller.context(12.0).networks["wlan0"]["silence_s"].value > 1.5
-    # It is heard again, and how long the silence lasted is known from then on.
-    script.tell(on.PingEnded("wlan0", 0.03, 12.4, 12.5), at_s=12.5)
-    script.asked_at_s = {}
-    given = script.run(13.1)
-    assert give.WatchSilence(frozenset()) in given
-    assert script.controller.context(13.1).pauses == {"wlan0": (pytest.approx(2.5),)}
-    assert "silence_s" not in script.controller.context(13.1).networks["wlan0"]
-
-
 def test_receive_buffers_are_bounded_by_what_was_measured():
     script = Script(short_queues=True)
     script.known(9.0, wlan0={"past1_bps": 8e6})

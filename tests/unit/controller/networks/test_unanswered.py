@@ -1,33 +1,6 @@
 """Destinations at which connections wait in vain."""
 
-from dataclasses import replace
-
 from cedos.controller.networks.unanswered import Unanswered
-
-
-def test_servers_that_do_not_answer_count_where_nothing_is_carried(desk):
-    watch, nets = Unanswered(), [desk.wifi, desk.lte]
-    stuck = [desk.flow(desk.wifi, server, state=2) for server in (1, 2, 3)]
-    for at_s, samples in ((1.0, stuck), (2.0, stuck[:1])):
-        watch.observe(samples, nets, at_s)
-    one = watch.in_vain("home", 2.0)
-    assert (one.servers, one.counts) == (1, False)
-    watch = Unanswered()
-    for at_s in (1.0, 2.0):
-        watch.observe(stuck, nets, at_s)
-    several = watch.in_vain("home", 2.0)
-    assert (several.servers, several.asked_s, several.counts) == (3, 1.0, True)
-    assert watch.in_vain("phone", 2.0) is None
-    # Something else came through: it is the servers.
-    alive = desk.flow(desk.wifi, 9, down=500)
-    for at_s, vain in ((2.1, False), (3.0, False), (3.2, True)):
-        watch.observe([*stuck, alive], nets, at_s)
-        assert (watch.in_vain("home", at_s) is not None) is vain
-    # Connections that do come up, and those of no network, say nothing.
-    watch.observe([replace(each, state=1) for each in stuck], nets, 4.3)
-    assert watch.in_vain("home", 4.3) is None
-    watch.observe([desk.flow(desk.lte, 1, state=2)], [desk.wifi], 9.0)
-    assert watch.in_vain("phone", 9.0) is None
 
 
 def test_rescued_connections_speak_against_the_network_they_were_on(desk):

@@ -14,8 +14,6 @@ from kit.waiting import lines_of
 from cedos.host.monitor import dns_message, resolvers
 from cedos.host.monitor.dns_message import (
     AnswerStreams,
-    DnsFault,
-    fault,
     is_public,
     parse,
     question,
@@ -30,8 +28,6 @@ from cedos.host.monitor.resolvers import (
 )
 from cedos.model import FlowKey
 
-PUBLIC, PRIVATE = "93.184.216.34", "192.168.1.1"
-
 
 def answer(number=7, name="example.com", *addresses, code=0, cut=False, kind=1):
     asked = bytearray(question(number, name))
@@ -44,28 +40,6 @@ def answer(number=7, name="example.com", *addresses, code=0, cut=False, kind=1):
         kind = 1 if len(octets) == 4 else 28
         records += b"\xc0\x0c" + struct.pack("!2HIH", kind, 1, 60, len(octets)) + octets
     return head + bytes(asked[12:]) + records
-
-
-@pytest.mark.parametrize(
-    ("data", "wrong"),
-    [
-        (answer(7, "example.com", PUBLIC), None),
-        (answer(7, "EXAMPLE.com", PUBLIC), None),
-        (answer(7, "example.com", code=3), None),  # that it does not exist is an answer
-        (answer(8, "example.com", PUBLIC), DnsFault.FOREIGN),
-        (answer(7, "example.org", PUBLIC), DnsFault.FOREIGN),
-        (answer(7, "example.com", PUBLIC, kind=28), DnsFault.FOREIGN),
-        (question(7, "example.com"), DnsFault.FOREIGN),  # an echo of the question
-        (b"", DnsFault.FOREIGN),
-        (answer(7, "example.com", PUBLIC, cut=True), DnsFault.TRUNCATED),
-        (answer(7, "example.com", code=2), DnsFault.REFUSED),
-        (answer(7, "example.com", code=5), DnsFault.REFUSED),
-        (answer(7, "example.com", PRIVATE), DnsFault.HIJACKED),
-        (answer(7, "example.com", PUBLIC, "0.0.0.0"), DnsFault.HIJACKED),
-    ],
-)
-def test_what_is_wrong_with_an_answer(data, wrong):
-    assert fault(data, 7, "example.com.") is wrong
 
 
 @pytest.mark.parametrize(

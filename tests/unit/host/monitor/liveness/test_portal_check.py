@@ -277,24 +277,6 @@ def test_only_a_web_page_is_ever_suggested(location):
     assert finding.why == "the test page was redirected to something that is no web page"
 
 
-@pytest.mark.parametrize(
-    ("expected", "body", "verdict"),
-    [
-        ("success", b"success\n", PortalVerdict.FREE),
-        ("success", b"8\r\nsuccess\n\r\n0\r\n\r\n", PortalVerdict.FREE),
-        ("Success", b"<HTML><TITLE>Success</TITLE><BODY>Success</BODY></HTML>", PortalVerdict.FREE),
-        ("<b>OK</b>", b"\r\n<b>OK</b>", PortalVerdict.FREE),
-        ("success", b"<html>Welcome. <script>success: go()</script>", PortalVerdict.CAPTIVE),
-        ("OK", b"<p>Pay here</p><button>OK</button>", PortalVerdict.CAPTIVE),
-        ("OK", b"1f\r\n<p>Room number</p><button>OK</button>", PortalVerdict.CAPTIVE),
-        ("NetworkManager is online", b"<p>Not NetworkManager is online", PortalVerdict.CAPTIVE),
-    ],
-)
-def test_the_pages_words_within_a_log_in_page_are_no_page(expected, body, verdict):
-    page = TestPage.of("http://page.test/", expected)
-    assert judge(page, b"HTTP/1.1 200 OK\r\n\r\n" + body).verdict is verdict
-
-
 HERE = ip_address("127.0.0.1")
 LO = Network("lo", "lo", 1, NetworkKind.ETHERNET, False, (ip_interface("127.0.0.1/8"),))
 
