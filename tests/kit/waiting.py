@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import FrameType
 from typing import Any, TypeVar
@@ -18,6 +18,15 @@ async def until(condition: Callable[[], T], limit_s: float = 10.0, every_s: floa
         assert time.monotonic() < deadline_s, "the condition did not become true in time"
         await asyncio.sleep(every_s)
     return found
+
+
+async def first_of(events: AsyncIterable[T], wanted: Callable[[T], object]) -> T:
+    """Return the first event that is wanted; fail after ten seconds."""
+    async with asyncio.timeout(10):
+        async for event in events:
+            if wanted(event):
+                return event
+    raise AssertionError("the events ended")
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from kit.namespaces import small_disk
 from kit.waiting import wait_until
 
 from tests.netns.gateway.conftest import ORIGIN
@@ -20,18 +21,12 @@ SIZE = 3_000_000
 
 
 @pytest.fixture
-def small_disk(tmp_path):
-    """Of one megabyte, where the gateway keeps what it fetches."""
-    folder = tmp_path / "server" / "cache"
-    folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=True)
-    try:
+def cache(tmp_path):
+    with small_disk(tmp_path / "server" / "cache") as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-def test_without_a_disk_it_hands_on_what_it_cannot_keep(small_disk, laptop):
+def test_without_a_disk_it_hands_on_what_it_cannot_keep(cache, laptop):
     data = os.urandom(SIZE)
     laptop.serve_file(data)
     laptop.forward("-D", "1080", "--fail", "closed")
@@ -40,7 +35,7 @@ def test_without_a_disk_it_hands_on_what_it_cannot_keep(small_disk, laptop):
         out, err = curl.communicate(timeout=30)
         assert curl.returncode == 0, err
         assert hashlib.sha256(out).digest() == hashlib.sha256(data).digest()
-    assert sum(each.stat().st_size for each in small_disk.rglob("*") if each.is_file()) < 1_000_000
+    assert sum(each.stat().st_size for each in cache.rglob("*") if each.is_file()) < 1_000_000
     assert laptop.gateway.poll() is None
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 
 import pytest
+from kit.waiting import first_of
 
 from cedos.controller.events import FlowClosed, FlowOpened
 from cedos.host.monitor.flow_monitor import FlowMonitor
@@ -80,14 +81,6 @@ async def received(own, count):
         count -= len(await asyncio.get_running_loop().sock_recv(own, 1 << 16))
 
 
-async def take(events, wanted):
-    async with asyncio.timeout(10):
-        async for event in events:
-            if wanted(event):
-                return event
-    raise AssertionError("the events ended")
-
-
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 async def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench, family):
     track(bench.near)
@@ -97,12 +90,12 @@ async def test_a_tcp_flow_opens_and_closes_with_its_bytes(bench, family):
             assert flows.problem == ""
             events = flows.events()
             port = await download(bench, family, 200_000, 5_000)
-            opened = await take(events, lambda e: e.key.local_port == port)
+            opened = await first_of(events, lambda e: e.key.local_port == port)
             assert isinstance(opened, FlowOpened)
             assert not opened.incoming
             assert opened.key.remote == ip_address(HOSTS[socket.AddressFamily(family)])
             assert opened.key.remote_port == 7000
-            closed = await take(events, lambda e: e.key.local_port == port)
+            closed = await first_of(events, lambda e: e.key.local_port == port)
             assert isinstance(closed, FlowClosed)
             assert closed.key == opened.key
             assert closed.exact
@@ -128,11 +121,11 @@ async def test_an_incoming_flow_has_this_hosts_side_as_local(bench):
         try:
             events = flows.events()
             port = await download(bench, socket.AF_INET, 1_000, 2_000)
-            opened = await take(events, lambda e: e.key.remote_port == port)
+            opened = await first_of(events, lambda e: e.key.remote_port == port)
             assert isinstance(opened, FlowOpened)
             assert opened.incoming
             assert (opened.key.local, opened.key.local_port) == (ip_address("10.9.1.1"), 7000)
-            closed = await take(events, lambda e: isinstance(e, FlowClosed))
+            closed = await first_of(events, lambda e: isinstance(e, FlowClosed))
             assert isinstance(closed, FlowClosed)
             assert closed.key == opened.key
             assert 2_000 <= closed.bytes_down <= 2_002
@@ -210,14 +203,14 @@ async def test_a_udp_flow_closes_with_its_bytes(bench):
                 await loop.sock_sendto(answerer, bytes(1_000), peer)
                 await loop.sock_recv(asker, 2_000)
                 port = asker.getsockname()[1]
-            opened = await take(events, lambda e: e.key.local_port == port)
+            opened = await first_of(events, lambda e: e.key.local_port == port)
             assert opened.key.protocol == "udp"
             await asyncio.sleep(1.2)
             # The kernel looks for what timed out every minute or so, or when somebody asks.
             asking = AsyncRequester(NETLINK_NETFILTER)
             await asking.dump(conntrack.GET, conntrack.dump_request())
             asking.close()
-            closed = await take(events, lambda e: e.key.local_port == port)
+            closed = await first_of(events, lambda e: e.key.local_port == port)
             assert isinstance(closed, FlowClosed)
             assert (closed.bytes_up, closed.bytes_down) == (128, 1_028)
             assert closed.exact
@@ -229,14 +222,14 @@ async def test_without_connection_tracking_ends_still_show(bench):
             assert "connection tracking is not active for IPv4 and IPv6" in flows.problem
             events = flows.events()
             port = await download(bench, socket.AF_INET, 10_000, 10)
-            first = await take(events, lambda e: e.key.local_port == port)
+            first = await first_of(events, lambda e: e.key.local_port == port)
             assert isinstance(first, FlowClosed)
             assert first.bytes_down >= 10_000
             assert first.started_unix_s is None
             track(bench.near)
             assert await flows.check_tracking() == ""
             port = await download(bench, socket.AF_INET6, 10_000, 10)
-            first = await take(events, lambda e: e.key.local_port == port)
+            first = await first_of(events, lambda e: e.key.local_port == port)
             assert isinstance(first, FlowOpened)
 
 
@@ -252,7 +245,7 @@ def test_an_overflow_is_counted_and_made_good(bench):
                 living = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
                 living.setblocking(False)
                 await loop.sock_connect(living, (HOSTS[socket.AF_INET], 7000))
-                opened = await take(events, lambda e: True)
+                opened = await first_of(events, lambda e: True)
                 # More datagram flows, at once and without giving the monitor a turn, than fit.
                 with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as flood:
                     for port in range(1, 40_000):
@@ -261,12 +254,12 @@ def test_an_overflow_is_counted_and_made_good(bench):
                 async with asyncio.timeout(30):
                     while not flows.overflows:
                         await asyncio.sleep(0.05)
-                closed = await take(
+                closed = await first_of(
                     events, lambda e: e.key == opened.key and isinstance(e, FlowClosed)
                 )
                 assert isinstance(closed, FlowClosed)
                 port = await download_more(listener)
-                await take(events, lambda e: e.key.local_port == port)
+                await first_of(events, lambda e: e.key.local_port == port)
 
     async def download_more(listener):
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as own:

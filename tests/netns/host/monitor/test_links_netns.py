@@ -3,10 +3,9 @@
 The tests run with their whole thread in the namespace, as the daemon runs on a host.
 """
 
-import asyncio
 from ipaddress import IPv4Interface, IPv6Interface, ip_address
 
-from kit.waiting import wait_until
+from kit.waiting import first_of, wait_until
 
 from cedos.host.monitor.events import Change
 from cedos.host.monitor.links import InterfaceCounters, LinkMonitor
@@ -24,14 +23,6 @@ def pair(make_namespace, name="wlan0"):
     return near, far
 
 
-async def until(events, wanted):
-    async with asyncio.timeout(10):
-        async for event in events:
-            if wanted(event):
-                return event
-    raise AssertionError("the events ended")
-
-
 async def test_a_network_through_its_life(make_namespace):
     near, far = pair(make_namespace)
 
@@ -43,12 +34,12 @@ async def test_a_network_through_its_life(make_namespace):
 
             near.ip("address", "add", "10.9.1.2/24", "dev", "wlan0")
             near.ip("link", "set", "wlan0", "up")
-            addressed = await until(events, lambda e: bool(e.network.addresses))
+            addressed = await first_of(events, lambda e: bool(e.network.addresses))
             assert IPv4Interface("10.9.1.2/24") in addressed.network.addresses
             assert not addressed.network.up
 
             near.ip("route", "add", "default", "via", "10.9.1.1", "metric", "600")
-            up = await until(events, lambda e: e.network.up)
+            up = await first_of(events, lambda e: e.network.up)
             assert up.change is Change.CHANGED
             assert not up.before.up
             assert up.network.gateways == (ip_address("10.9.1.1"),)
@@ -56,22 +47,22 @@ async def test_a_network_through_its_life(make_namespace):
             assert monitor.is_local(ip_address("10.9.1.2"))
 
             near.ip("route", "replace", "default", "via", "10.9.1.9", "metric", "600")
-            moved = await until(events, lambda e: e.network.gateways != up.network.gateways)
+            moved = await first_of(events, lambda e: e.network.gateways != up.network.gateways)
             assert moved.network.gateways == (ip_address("10.9.1.9"),)
 
             # The far end goes: the carrier is lost, the routes stay.
             far.ip("link", "set", "far0", "down")
-            await until(events, lambda e: not e.network.up)
+            await first_of(events, lambda e: not e.network.up)
             far.ip("link", "set", "far0", "up")
-            await until(events, lambda e: e.network.up)
+            await first_of(events, lambda e: e.network.up)
 
             # The kernel drops the IPv4 routes of a link that goes down without a word.
             near.ip("link", "set", "wlan0", "down")
-            down = await until(events, lambda e: not e.network.gateways)
+            down = await first_of(events, lambda e: not e.network.gateways)
             assert not down.network.up
 
             near.ip("link", "delete", "wlan0")
-            lost = await until(events, lambda e: e.change is Change.LOST)
+            lost = await first_of(events, lambda e: e.change is Change.LOST)
             assert lost.network.name == "wlan0"
             assert monitor.networks() == []
             assert not monitor.is_local(ip_address("10.9.1.2"))
@@ -87,11 +78,11 @@ async def test_ipv6_and_a_gateway_less_link(make_namespace):
             near.ip("link", "set", "wwan0", "up")
             near.ip("address", "add", "fd09::2/64", "dev", "wwan0", "nodad")
             near.ip("-6", "route", "add", "default", "dev", "wwan0", "metric", "700")
-            up = (await until(events, lambda e: e.network.up)).network
+            up = (await first_of(events, lambda e: e.network.up)).network
             assert (up.kind, up.metered, up.gateways) == (NetworkKind.CELLULAR, True, ())
             assert up.addresses == (IPv6Interface("fd09::2/64"),)
             near.ip("-6", "route", "add", "default", "via", "fd09::1", "metric", "600")
-            routed = await until(events, lambda e: bool(e.network.gateways))
+            routed = await first_of(events, lambda e: bool(e.network.gateways))
             assert routed.network.gateways == (ip_address("fd09::1"),)
             assert monitor.metrics() == {"wwan0": 600}
 
@@ -113,7 +104,7 @@ async def test_default_routes_among_thousands_of_others(make_namespace, tmp_path
             (network,) = monitor.networks()
             assert network.gateways == (ip_address("fd09::1"),)
             near.ip("route", "add", "default", "via", "10.9.1.1", "metric", "600")
-            changed = await until(monitor.events(), lambda e: len(e.network.gateways) == 2)
+            changed = await first_of(monitor.events(), lambda e: len(e.network.gateways) == 2)
             assert changed.network.gateways == (ip_address("10.9.1.1"), ip_address("fd09::1"))
             assert monitor.metrics() == {"wlan0": 300}
 
@@ -130,7 +121,7 @@ async def test_a_network_is_followed_while_routes_come_faster_than_they_can_be_r
         async with LinkMonitor() as monitor:
             events = monitor.events()
             if not monitor.networks()[0].up:
-                await until(events, lambda e: e.network.up)
+                await first_of(events, lambda e: e.network.up)
             dump = AsyncRequester.dump
 
             async def dump_no_routes(self, kind, *given, **more):
@@ -140,10 +131,10 @@ async def test_a_network_is_followed_while_routes_come_faster_than_they_can_be_r
 
             monkeypatch.setattr(AsyncRequester, "dump", dump_no_routes)
             near.ip("address", "add", "10.9.1.3/24", "dev", "wlan0")
-            found = await until(events, lambda e: len(e.network.addresses) == 2)
+            found = await first_of(events, lambda e: len(e.network.addresses) == 2)
             assert found.network.up
             near.ip("link", "set", "wlan0", "down")
-            await until(events, lambda e: not e.network.up)
+            await first_of(events, lambda e: not e.network.up)
 
 
 async def test_several_next_hops_and_a_gateway_of_the_other_ip_version(make_namespace):
@@ -162,16 +153,16 @@ async def test_several_next_hops_and_a_gateway_of_the_other_ip_version(make_name
             hops = [word for n in (1, 2) for word in ("nexthop", "via", f"10.9.{n}.1")]
             near.ip("route", "add", "default", "metric", "600", *hops)
             for _ in range(2):
-                await until(events, lambda e: e.network.up)
+                await first_of(events, lambda e: e.network.up)
             found = {network.name: network.gateways for network in monitor.networks()}
             wanted = {"wlan0": (ip_address("10.9.1.1"),), "wlan1": (ip_address("10.9.2.1"),)}
             assert found == wanted
             assert monitor.metrics() == {"wlan0": 600, "wlan1": 600}
 
             near.ip("route", "delete", "default")
-            await until(events, lambda e: not e.network.up)
+            await first_of(events, lambda e: not e.network.up)
             near.ip("route", "add", "default", "via", "inet6", "fd09:1::1", "dev", "wlan0")
-            via = await until(events, lambda e: e.network.up)
+            via = await first_of(events, lambda e: e.network.up)
             assert via.network.gateways == (ip_address("fd09:1::1"),)
 
 
@@ -192,7 +183,7 @@ async def test_other_tables_routes_and_containers_links_are_no_news(make_namespa
             near.ip("link", "add", "veth1", "type", "veth", "peer", "veth2")
             near.ip("link", "add", "ifb9", "type", "ifb")
             near.ip("route", "add", "default", "via", "10.9.1.1", "dev", "wlan0")
-            event = await until(events, lambda e: True)
+            event = await first_of(events, lambda e: True)
             assert event.network.up
             assert [network.name for network in monitor.networks()] == ["wlan0"]
 
@@ -237,11 +228,11 @@ async def test_a_phones_hotspot_over_wifi_is_metered(make_namespace):
         async with LinkMonitor() as monitor:
             events = monitor.events()
             near.ip("address", "add", "192.168.1.7/24", "dev", "wlan0")
-            home = await until(events, lambda e: bool(e.network.addresses))
+            home = await first_of(events, lambda e: bool(e.network.addresses))
             assert not home.network.metered
             near.ip("address", "del", "192.168.1.7/24", "dev", "wlan0")
             near.ip("address", "add", "172.20.10.3/28", "dev", "wlan0")
-            hotspot = await until(events, lambda e: e.network.metered)
+            hotspot = await first_of(events, lambda e: e.network.metered)
             assert hotspot.network.kind is NetworkKind.WIFI
 
 
@@ -257,5 +248,5 @@ async def test_a_new_resolv_conf_is_noticed(make_namespace, tmp_path):
             assert monitor.networks()[0].resolvers == ()
             (tmp_path / "new").write_text("nameserver 8.8.8.8\nnameserver 10.9.1.1\n")
             (tmp_path / "new").rename(file)
-            event = await until(events, lambda e: bool(e.network.resolvers))
+            event = await first_of(events, lambda e: bool(e.network.resolvers))
             assert event.network.resolvers == (ip_address("10.9.1.1"),)

@@ -10,6 +10,7 @@ from ipaddress import ip_address, ip_interface
 from pathlib import Path
 
 import pytest
+from kit.namespaces import echo
 from kit.waiting import until
 
 from cedos.model import Network, NetworkKind, NextHop
@@ -149,22 +150,8 @@ def _serve(server, stop):
                 one.bind((SERVER[version] if one is udp else "", port))
             listening.listen(50)
             stop += [listening, udp]
-            threading.Thread(target=_accept, args=(listening, stop), daemon=True).start()
+            echo(listening, stop)
             threading.Thread(target=_answer_udp, args=(udp,), daemon=True).start()
-
-
-def _accept(listening, stop):
-    with contextlib.suppress(OSError):
-        while True:
-            connection, peer = listening.accept()
-            stop.append(connection)
-            threading.Thread(target=_answer, args=(connection, peer[0]), daemon=True).start()
-
-
-def _answer(connection, peer):
-    with contextlib.suppress(OSError), connection:
-        while data := connection.recv(1 << 16):
-            connection.sendall(peer.encode() if data == b"who\n" else data)
 
 
 def _answer_udp(udp):

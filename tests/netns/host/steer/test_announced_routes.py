@@ -1,13 +1,12 @@
 """Routes that a network announces (DHCP's option 121, RFC 4191) draw nothing past a user's rule."""
 
 import errno
-import fcntl
 import os
-import struct
 from dataclasses import replace
 from ipaddress import ip_interface
 
 import pytest
+from kit.namespaces import tun
 from kit.steered import steered
 
 from cedos.host.steer.steering import Steering
@@ -33,14 +32,6 @@ def announce(host, version, prefixes):
 def device(host, version, *words):
     found = host.client.ip(f"-{version}", "route", "get", *words).split()
     return found[found.index("dev") + 1]
-
-
-def tun(host, name):
-    with host.client.entered():
-        tunnel = os.open("/dev/net/tun", os.O_RDWR)
-        fcntl.ioctl(tunnel, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
-    host.client.ip("link", "set", name, "up")
-    return tunnel
 
 
 @both
@@ -99,7 +90,8 @@ async def test_nor_a_ruled_port_and_hosts_on_the_link_stay_reachable(
 @both
 @steered(default="lte0")
 async def test_halves_of_the_internet_do_not_overrule_the_default(host, steering, version):
-    tunnel = tun(host, "vpn0")
+    tunnel = tun(host.client, "vpn0")
+    host.client.ip("link", "set", "vpn0", "up")
     try:
         inside = {4: "10.0.0.0/8", 6: "fd00::/8"}[version]
         host.client.ip(f"-{version}", "route", "add", inside, "dev", "vpn0")
@@ -120,7 +112,8 @@ async def test_a_vpn_carries_what_is_ruled_whatever_a_network_announces(host, st
     steering.set_ruled({(SERVER[version], None): "lte0", (EVERYWHERE[version], 8000): "lte0"})
     asked = (SERVER[version], "ipproto", "tcp", "dport", "8000")
     assert device(host, version, *asked) == "lte0"
-    tunnel = tun(host, "vpn0")
+    tunnel = tun(host.client, "vpn0")
+    host.client.ip("link", "set", "vpn0", "up")
     try:
         host.client.ip(f"-{version}", "route", "add", AROUND[version][0], "dev", "vpn0")
         await host.until(lambda: device(host, version, *asked) == "vpn0")

@@ -6,7 +6,6 @@ by others, which also come between our commands. A packet socket sees by which n
 """
 
 import contextlib
-import fcntl
 import os
 import random
 import socket
@@ -14,6 +13,7 @@ import struct
 from ipaddress import ip_address, ip_interface, ip_network
 
 import pytest
+from kit.namespaces import tun
 from kit.waiting import wait_until
 from pyroute2 import IPRoute
 from pyroute2.netlink.exceptions import NetlinkError
@@ -174,9 +174,7 @@ class Walk:
             self.done.append("the VPN goes")
             self.tunnel.close()
             return
-        file = os.open("/dev/net/tun", os.O_RDWR)
-        self.tunnel.callback(os.close, file)
-        fcntl.ioctl(file, 0x400454CA, struct.pack("16sH22x", b"vpn0", 0x1001))
+        self.tunnel.callback(os.close, tun(self.client, "vpn0"))
         index = self.index("vpn0")
         self.change("link", "set", index=index, state="up")
         for own in ("10.99.0.2/24", "fd99::2/64"):

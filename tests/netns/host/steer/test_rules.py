@@ -1,6 +1,5 @@
 """New flows take the network that was chosen, and nothing else is disturbed."""
 
-import fcntl
 import os
 import socket
 import struct
@@ -8,6 +7,7 @@ from dataclasses import replace
 from ipaddress import ip_address, ip_interface
 
 import pytest
+from kit.namespaces import tun
 from kit.steered import steered, steering_of
 
 from cedos.errors import SteeringError
@@ -143,7 +143,7 @@ def test_forwarded_packets_of_containers_are_left_alone(host):
 
 @steered(default="lte0")
 async def test_a_full_tunnel_keeps_the_default_and_is_reported(host, steering):
-    tunnel = _tun(host, "vpn0")
+    tunnel = tun(host.client, "vpn0")
     try:
         host.client.ip("addr", "add", "10.8.0.2/24", "dev", "vpn0")
         host.client.ip("link", "set", "vpn0", "up")
@@ -162,7 +162,7 @@ async def test_a_full_tunnel_keeps_the_default_and_is_reported(host, steering):
 
 def test_a_full_tunnel_by_rule_keeps_the_default(host):
     async def body():
-        tunnel = _tun(host, "wg0")
+        tunnel = tun(host.client, "wg0")
         try:
             host.client.ip("link", "set", "wg0", "up")
             # As wg-quick does it.
@@ -289,13 +289,6 @@ def test_bad_wishes_are_refused_with_what_would_be_right(host):
 def _sent_packets(host, interface):
     words = host.client.ip("-s", "link", "show", interface).split("TX:")[1].split()
     return int(words[words.index("bytes") + 7])
-
-
-def _tun(host, name):
-    with host.client.entered():
-        tunnel = os.open("/dev/net/tun", os.O_RDWR)
-        fcntl.ioctl(tunnel, 0x400454CA, struct.pack("16sH22x", name.encode(), 0x1001))
-    return tunnel
 
 
 def test_nothing_leads_round_a_user_s_rule(host):

@@ -5,11 +5,11 @@ import contextlib
 import errno
 import os
 import socket
-import threading
 from ipaddress import IPv4Address, ip_interface
 from pathlib import Path
 
 import pytest
+from kit.namespaces import echo
 from kit.waiting import wait_until
 
 from cedos.errors import AlreadyRunningError, HostError, SteeringError
@@ -74,7 +74,7 @@ class Neighbours:
         with host.entered():
             listening = socket.create_server(("", port))
         self.sockets.append(listening)
-        threading.Thread(target=_echo, args=(listening, self.sockets), daemon=True).start()
+        echo(listening, self.sockets)
 
     def state(self, of):
         parts = [of.ip("rule"), of.ip("-4", "route", "show", "table", "all"), of.ip("-4", "addr")]
@@ -115,20 +115,6 @@ class Neighbours:
                 return kernel.link("wlan0").hardware_address
             finally:
                 kernel.close()
-
-
-def _echo(listening, kept):
-    with contextlib.suppress(OSError):
-        while True:
-            connection, peer = listening.accept()
-            kept.append(connection)
-            threading.Thread(target=_answer, args=(connection, peer[0]), daemon=True).start()
-
-
-def _answer(connection, peer):
-    with contextlib.suppress(OSError), connection:
-        while data := connection.recv(1 << 16):
-            connection.sendall(peer.encode() if data == b"who\n" else data)
 
 
 @pytest.fixture

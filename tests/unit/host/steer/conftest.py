@@ -6,6 +6,7 @@ from ipaddress import ip_address, ip_interface
 import pytest
 from kit.steer_kernel import MemoryKernel
 
+from cedos.host.steer.steering import Steering
 from cedos.kernel.mptcp import MptcpEvent, MptcpEventKind
 from cedos.kernel.policy_routing import LOOPBACK_INDEX
 from cedos.model import FlowKey, Network, NetworkKind, NextHop
@@ -109,3 +110,10 @@ def make_world():
 def fresh(tmp_path_factory):
     """A folder of its own for each example."""
     return lambda: tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture
+async def steering(world, tmp_path):
+    async with Steering(tmp_path, kernel=world.kernel) as made:
+        await made.networks_changed([world.wlan0, world.lte0])
+        yield made

@@ -14,13 +14,6 @@ from cedos.kernel import own_file
 KEEPS = "net.mptcp.close_timeout"
 
 
-@pytest.fixture
-async def steering(world, tmp_path):
-    async with Steering(tmp_path, kernel=world.kernel) as made:
-        await made.networks_changed([world.wlan0, world.lte0])
-        yield made
-
-
 async def test_the_way_back_is_on_the_disk_before_anything_is_barred(world, tmp_path):
     async with Steering(tmp_path, kernel=world.kernel, filter_flows=False) as steering:
         await steering.networks_changed([world.wlan0, world.lte0])

@@ -8,7 +8,6 @@ import pytest
 from cedos.host.steer import rule_wall
 from cedos.host.steer.kernel.rule_filter import element, later_parts
 from cedos.host.steer.routing_rules import contains
-from cedos.host.steer.steering import Steering
 
 PLACE, WIDE = ("198.51.100.7/32", None), ("0.0.0.0/0", 443)
 
@@ -18,10 +17,9 @@ def said(world, network, prefix, port=None):
 
 
 @pytest.fixture
-async def steering(world, tmp_path):
-    async with Steering(tmp_path, kernel=world.kernel) as made:
-        await made.networks_changed([world.wlan0, world.lte0])
-        yield made
+async def steering(steering, world):
+    yield steering
+    await steering.close()
     assert not any(world.kernel.forbidden.values()), "it is undone at the end"
 
 

@@ -21,13 +21,6 @@ def single(name):
     return Strategy(StrategyKind.SINGLE, (name,))
 
 
-@pytest.fixture
-async def steering(world, tmp_path):
-    async with Steering(tmp_path, kernel=world.kernel) as made:
-        await made.networks_changed([world.wlan0, world.lte0])
-        yield made
-
-
 async def spare(world, token=7):
     """A connection with a spare path."""
     event = world.established(token)
