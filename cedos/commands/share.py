@@ -138,7 +138,7 @@ def receipts(as_json: bool) -> None:
         return "this host" if host == own else store.name_of(host) or host.hex()[:12]
 
     try:
-        owed, all_ = store.owed(), store.receipts()
+        owed, all_ = store.list_debts(), store.receipts()
     finally:
         store_names = {each: name(each) for row in owed for each in (row.requestor, row.helper)}
         store.close()

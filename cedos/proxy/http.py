@@ -102,7 +102,7 @@ class RequestParser:
             del self._data[:2]
             searched = 0
         if self._data and not _TOKEN.match(self._data[:1]) and self._data[:1] != b"\r":
-            raise _bad("this is not an HTTP request; the proxy itself does not speak TLS")
+            raise _bad_request("this is not an HTTP request; the proxy itself does not speak TLS")
         end = self._data.find(b"\r\n\r\n", searched)
         if end < 0 and len(self._data) <= LONGEST_HEAD:
             return None
@@ -115,7 +115,7 @@ class RequestParser:
         return _parse(bytes(self._data[:end]), bytes(self._data[end + 4 :]))
 
 
-def _bad(details: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> RefusedError:
+def _bad_request(details: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> RefusedError:
     return RefusedError(status, "http_request_error", details)
 
 
@@ -123,21 +123,23 @@ def _parse(head: bytes, rest: bytes) -> ProxyRequest:
     first, *lines = head.split(b"\r\n")
     line = _LINE.fullmatch(first)
     if line is None:
-        raise _bad("the request line is not METHOD TARGET HTTP/1.1")
+        raise _bad_request("the request line is not METHOD TARGET HTTP/1.1")
     method, target, major, minor = line.groups()
     if major != b"1":
-        raise _bad("the proxy speaks HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
+        raise _bad_request("the proxy speaks HTTP/1.1", HTTPStatus.HTTP_VERSION_NOT_SUPPORTED)
     fields = [_field(each) for each in lines]
     if method == b"CONNECT":
         host, port = authority(target.decode())
         if port is None:
-            raise _bad("CONNECT wants host:port")
+            raise _bad_request("CONNECT wants host:port")
         return ProxyRequest(True, host, port, b"", None, rest)
     scheme, separator, remaining = target.partition(b"://")
     if not separator:
-        raise _bad("this is a proxy: the target must be a whole URL, or use CONNECT host:port")
+        raise _bad_request(
+            "this is a proxy: the target must be a whole URL, or use CONNECT host:port"
+        )
     if scheme.lower() != b"http":
-        raise _bad(
+        raise _bad_request(
             "only http:// can be asked for in clear; use CONNECT", HTTPStatus.NOT_IMPLEMENTED
         )
     there, path = re.fullmatch(rb"([^/?#]*)(.*)", remaining).groups()  # type: ignore[union-attr]
@@ -148,7 +150,7 @@ def _parse(head: bytes, rest: bytes) -> ProxyRequest:
         [
             b"%s %s HTTP/1.%s" % (method, asked, b"0" if minor == b"0" else b"1"),
             b"Host: " + there,
-            *(b"%s: %s" % field for field in _forwarded(fields)),
+            *(b"%s: %s" % field for field in _forwarded_fields(fields)),
             b"Via: 1.%s cedos" % minor,
             b"Connection: close",
         ]
@@ -159,7 +161,7 @@ def _parse(head: bytes, rest: bytes) -> ProxyRequest:
 def _field(line: bytes) -> tuple[bytes, bytes]:
     match = _FIELD.fullmatch(line)
     if match is None:
-        raise _bad("a field of the head is not `Name: value`")
+        raise _bad_request("a field of the head is not `Name: value`")
     return match[1], match[2].strip(b" \t")
 
 
@@ -170,7 +172,7 @@ def _values(fields: list[tuple[bytes, bytes]], wanted: bytes) -> list[bytes]:
 def _single(fields: list[tuple[bytes, bytes]], wanted: bytes) -> bytes | None:
     values = set(_values(fields, wanted))
     if len(values) > 1:
-        raise _bad(f"{wanted.decode()} is there twice")
+        raise _bad_request(f"{wanted.decode()} is there twice")
     return values.pop() if values else None
 
 
@@ -179,18 +181,18 @@ def _body_bytes(fields: list[tuple[bytes, bytes]], *, old: bool) -> int | None:
     coding = _single(fields, b"transfer-encoding")
     if coding is not None:
         if length is not None or old:
-            raise _bad("transfer-encoding excludes content-length and HTTP/1.0")
+            raise _bad_request("transfer-encoding excludes content-length and HTTP/1.0")
         if coding.lower() != b"chunked":
-            raise _bad("of transfer codings, chunked is taken", HTTPStatus.NOT_IMPLEMENTED)
+            raise _bad_request("of transfer codings, chunked is taken", HTTPStatus.NOT_IMPLEMENTED)
         return None
     if length is None:
         return 0
     if not re.fullmatch(rb"[0-9]{1,18}", length):
-        raise _bad("content-length is not a number")
+        raise _bad_request("content-length is not a number")
     return int(length)
 
 
-def _forwarded(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
+def _forwarded_fields(fields: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
     named = {
         each.strip().lower()
         for value in _values(fields, b"connection")
@@ -211,23 +213,25 @@ def authority(text: str) -> tuple[str, int | None]:
     """Split `host`, `host:port` or `[IPv6]:port`. RefusedError: it is none of them."""
     match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@]+)(?::([0-9]{0,5}))?", text)
     if match is None:
-        raise _bad("the target is not host:port")
+        raise _bad_request("the target is not host:port")
     host, digits = match[1], match[2]
     port = int(digits) if digits else None
     if port is not None and not 1 <= port <= 65535:
-        raise _bad("the target's port is not 1 to 65535")
+        raise _bad_request("the target's port is not 1 to 65535")
     if host.startswith("["):
         try:
             return ipv6_text(IPv6Address(host[1:-1])), port
         except ValueError:
-            raise _bad("the target is not an IPv6 address") from None
+            raise _bad_request("the target is not an IPv6 address") from None
     if _NUMERIC.fullmatch(host):
         try:
             return str(IPv4Address(host)), port
         except ValueError:
-            raise _bad("the target's address is not written as four decimal numbers") from None
+            raise _bad_request(
+                "the target's address is not written as four decimal numbers"
+            ) from None
     if not _NAME.fullmatch(host):
-        raise _bad("the target's host is not a name")
+        raise _bad_request("the target's host is not a name")
     return host, port
 
 

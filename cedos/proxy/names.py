@@ -56,7 +56,7 @@ def read(message: bytes) -> AskedName | None:
     return AskedName(number, *found, ends, _takes(message, ends, extra))
 
 
-def numbered(message: bytes, number: int) -> bytes:
+def with_number(message: bytes, number: int) -> bytes:
     """Return the message under another number."""
     return struct.pack("!H", number) + message[2:]
 
@@ -83,13 +83,13 @@ def error_of(message: bytes) -> int:
     return int(_HEADER.unpack_from(message)[1]) & 15
 
 
-def truncated(message: bytes, question: AskedName) -> bytes:
+def truncate(message: bytes, question: AskedName) -> bytes:
     """Return an answer without its records: the asker asks again by TCP."""
     number, flags = _HEADER.unpack_from(message)[:2]
     return _HEADER.pack(number, flags | _TRUNCATED, 1, 0, 0, 0) + message[12 : question.ends]
 
 
-def failed(message: bytes, question: AskedName) -> bytes:
+def servfail(message: bytes, question: AskedName) -> bytes:
     """Return a SERVFAIL, so that the asker does not wait."""
     flags = _RESPONSE | _RECURSES | (_HEADER.unpack_from(message)[1] & _RECURSE) | SERVER_FAILED
     return _HEADER.pack(question.number, flags, 1, 0, 0, 0) + message[12 : question.ends]
@@ -176,7 +176,7 @@ class Resolver:
                         answer = await _by_udp(server, message, question)
                         if is_truncated(answer):
                             answer = await _by_tcp(server, message, question)
-                        return numbered(answer, question.number)
+                        return with_number(answer, question.number)
         raise NobodyAnswersError("no resolver answers")
 
 
@@ -185,7 +185,7 @@ async def _by_udp(server: Endpoint, message: bytes, question: AskedName) -> byte
     with _socket(server, socket.SOCK_DGRAM) as one:
         # A connected socket gets no packets of others, and an error at once from a closed port.
         await loop.sock_connect(one, _address(server, one))
-        await loop.sock_sendall(one, numbered(message, number))
+        await loop.sock_sendall(one, with_number(message, number))
         while True:
             answer = await receive(one, LARGEST_BYTES)
             if answers(answer, question, number):
@@ -196,7 +196,7 @@ async def _by_tcp(server: Endpoint, message: bytes, question: AskedName) -> byte
     loop, number = asyncio.get_running_loop(), secrets.randbelow(1 << 16)
     with _socket(server, socket.SOCK_STREAM) as one:
         await loop.sock_connect(one, _address(server, one))
-        await loop.sock_sendall(one, struct.pack("!H", len(message)) + numbered(message, number))
+        await loop.sock_sendall(one, struct.pack("!H", len(message)) + with_number(message, number))
         answer = await read_message(one)
         if answer is None or not answers(answer, question, number):
             raise ValueError("no answer to what was asked")
@@ -205,13 +205,13 @@ async def _by_tcp(server: Endpoint, message: bytes, question: AskedName) -> byte
 
 async def read_message(one: socket.socket, most_bytes: int = LARGEST_BYTES) -> bytes | None:
     """Return the next message of a TCP connection; None: it has ended, or is longer. OSError."""
-    head = await _exactly(one, 2)
+    head = await _read_exactly(one, 2)
     if head is None or int.from_bytes(head) > most_bytes:
         return None
-    return await _exactly(one, int.from_bytes(head))
+    return await _read_exactly(one, int.from_bytes(head))
 
 
-async def _exactly(one: socket.socket, count: int) -> bytes | None:
+async def _read_exactly(one: socket.socket, count: int) -> bytes | None:
     data = bytearray()
     while len(data) < count:
         more = await receive(one, count - len(data))

@@ -196,7 +196,7 @@ class _OneWay:
         except (BlockingIOError, InterruptedError):
             return
         except OSError as error:
-            self._broke(self._source_name, error)
+            self._on_broken(self._source_name, error)
             return
         if count == 0:
             self._hand_end_on()
@@ -221,7 +221,7 @@ class _OneWay:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self._broke(self._sink_name, error)
+            self._on_broken(self._sink_name, error)
             return
         self.moved_bytes += sent
         # The sink is full: copy the rest, and read no more until it is written.
@@ -242,7 +242,7 @@ class _OneWay:
         except (BlockingIOError, InterruptedError):
             sent = 0
         except OSError as error:
-            self._broke(self._sink_name, error)
+            self._on_broken(self._sink_name, error)
             return
         if sent:
             self.moved_at_s = self._loop.time()
@@ -263,12 +263,12 @@ class _OneWay:
         try:
             self.sink.shutdown(socket.SHUT_WR)
         except OSError as error:
-            self._broke(self._sink_name, error)
+            self._on_broken(self._sink_name, error)
             return
         end_on_close(self.sink)
         self.ended = True
         self._on_end()
 
-    def _broke(self, side: str, error: OSError) -> None:
+    def _on_broken(self, side: str, error: OSError) -> None:
         self.stop()
         _end(self._done, f"{side}: {error.strerror or error}")

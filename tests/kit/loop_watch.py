@@ -22,7 +22,7 @@ ALLOWED = {
     "apps/files/objects/object_store.py:_clients": "at the start: folders of the gateway's own",
     "apps/files/objects/object_store.py:_read": "at the start: what the last process kept, within limits",
     "apps/files/partial.py:finish": "cedos-get and cedos-pod alone: the user's own disk",
-    "apps/files/podcast_library.py:_parsed": "cedos-pod alone, which begins one process for each feed",
+    "apps/files/podcast_library.py:_parse_apart": "cedos-pod alone: one process for each feed",
     "kernel/own_file.py:database": "at the start; later in a thread",
     "kernel/own_file.py:write": "the state's own folder, in which we name the files",
     "kernel/interface_kind.py:_dhclient_files": "root's folder of leases",

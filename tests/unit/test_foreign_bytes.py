@@ -31,7 +31,7 @@ from cedos.api.budgets import parse_budget
 from cedos.api.programs import ChoiceRequest
 from cedos.api.transfers import TransferReport
 from cedos.apps.files import messages as files
-from cedos.apps.files.objects.http_rules import conditions, confirmed, is_fresh, kept_fields
+from cedos.apps.files.objects.http_rules import conditions, confirmed_fields, is_fresh, kept_fields
 from cedos.apps.files.objects.stored_object import ObjectRecord
 from cedos.apps.sharing.protocol.certificates import (
     CertificateAuthority,
@@ -141,7 +141,7 @@ def cached(data):
     kept = ObjectRecord("1", "http://a.test/", "v", kept_fields(headers), True, 1e9, 3)
     is_fresh(kept, 1e9)
     conditions(kept)
-    confirmed(kept, headers)
+    confirmed_fields(kept, headers)
 
 
 def packet(protocol, payload):
@@ -191,8 +191,8 @@ def commanded(data):
 def asked_name(data):
     """Parse a datagram as the stub does, and as a resolver's answer."""
     if (question := names.read(data)) is not None:
-        names.truncated(data, question)
-        names.failed(data, question)
+        names.truncate(data, question)
+        names.servfail(data, question)
         names.answers(data, question, question.number)
 
 
@@ -346,7 +346,7 @@ PARSERS = {
         (ValueError,),
     ),
     "datagrams of neighbours": Parser(
-        lambda data: neighbours_datagram(data).verified(trust(), START_S),
+        lambda data: neighbours_datagram(data).verify_sender(trust(), START_S),
         (pack(identity("ann"), InviteMessage(1, bytes(16), 1)),),
         (UntrustedError,),
     ),

@@ -88,13 +88,13 @@ class Getting:
         TransferError: the server will not, the disk cannot, or what came is wrong again and again.
         SessionError: no server for too long; what has come is kept.
         """
-        await self._link.until_done(self._over, self.progress, self._patience_s)
+        await self._link.until_done(self._is_over, self.progress, self._patience_s)
 
     async def _head(self, connection: "Connection") -> bool:
-        await self._asked(connection, head=True)
+        await self._ask(connection, head=True)
         return True
 
-    async def _asked(self, connection: "Connection", *, head: bool = False) -> Answer:
+    async def _ask(self, connection: "Connection", *, head: bool = False) -> Answer:
         target, progress = self._target, self.progress
         asked = FileRequest(path_text(self._path), target.have, target.version, head=head)
         await connection.write(pack(asked))
@@ -118,7 +118,7 @@ class Getting:
         progress.have_bytes = target.have
         return answer
 
-    async def _over(self, connection: "Connection") -> bool:
+    async def _is_over(self, connection: "Connection") -> bool:
         """Give up a server that sends without end what is not of the file. Errors: as of `run`."""
         before = _received_by(connection) - self._received_bytes
         getting = asyncio.get_running_loop().create_task(self._get(connection))
@@ -138,7 +138,7 @@ class Getting:
     async def _get(self, connection: "Connection") -> bool:
         target, progress = self._target, self.progress
         # The server answers with the offset that it sends from, the bytes, and their digest.
-        answer = await self._asked(connection)
+        answer = await self._ask(connection)
         while target.have < answer.size:
             data = await connection.read(min(self._read_bytes, answer.size - target.have))
             if not data:

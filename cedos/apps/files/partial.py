@@ -134,7 +134,7 @@ _BUSY_S: Final = 5.0
 _LOOK_S: Final = 0.05
 
 
-def _opened(path: Path) -> int:
+def _open_part(path: Path) -> int:
     """Open the part; others may write into its folder, so that only a file of this user is accepted.
 
     A new one is for its owner alone: a user who may open a file may lock it.
@@ -189,7 +189,7 @@ class OpenFolder(NamedTuple):
     def __exit__(self, *_: object) -> None:
         os.close(self.number)
 
-    def below(self, file: Path, *, make: bool = False, links: bool = False) -> int:
+    def open_below(self, file: Path, *, make: bool = False, links: bool = False) -> int:
         """Open the folder of a file below this one; `make` creates a missing one. Errors: OSError.
 
         `links`: links of this user and of root are followed.
@@ -208,7 +208,7 @@ def folder_below(top: int, parts: Iterable[str], *, make: bool = False, links: b
             if make:
                 with suppress(FileExistsError):
                     os.mkdir(part, dir_fd=number)
-            below = _entered(part, number, links=links)
+            below = _enter(part, number, links=links)
             os.close(number)
             number = below
     except OSError:
@@ -217,7 +217,7 @@ def folder_below(top: int, parts: Iterable[str], *, make: bool = False, links: b
     return number
 
 
-def _entered(name: str, folder: int, *, links: bool) -> int:
+def _enter(name: str, folder: int, *, links: bool) -> int:
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         return os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
@@ -270,7 +270,7 @@ class Partial:
             if below is None:
                 self._folder = OpenFolder.of(target.parent).number
             else:
-                self._folder = below.below(target, links=True)
+                self._folder = below.open_below(target, links=True)
         except FileNotFoundError as error:
             raise DiskError(f"there is no folder {target.parent}") from error
         except OSError as error:
@@ -294,7 +294,7 @@ class Partial:
         self._before = NotedBytes()
         self._noted: NotedBytes | None = None
         try:
-            self.number = _opened(self._part)
+            self.number = _open_part(self._part)
         except OSError as error:
             raise disk_error(self.path, error) from error
         try:

@@ -93,13 +93,13 @@ class PlayTarget(PipeTarget):
         self._stored += len(data)
         self._more.set()
         # Stop reading while enough is stored: the session then leaves metered networks.
-        while not self._manager.may_read(self._ahead(), self._most_bytes):
+        while not self._manager.may_read(self._bytes_ahead(), self._most_bytes):
             assert self._handing is not None
             if self._handing.done():
                 self._handing.result()  # the player has closed the pipe
             await asyncio.sleep(_DRAIN_LOOK_S)
 
-    def _ahead(self) -> int:
+    def _bytes_ahead(self) -> int:
         """Return the bytes stored here and in the player, by its clock: one limit holds for both."""
         return max(self._stored, self.buffered_bytes() % _ALL)
 
@@ -113,7 +113,7 @@ class PlayTarget(PipeTarget):
             self._handed += len(chunk)
             self._stored -= len(chunk)
 
-    async def drained(self) -> None:
+    async def drain(self) -> None:
         """Wait until the player has everything."""
         while self._handing is not None and (self._chunks or self._handed < self.have):
             if self._handing.done():

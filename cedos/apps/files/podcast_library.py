@@ -180,7 +180,7 @@ class Library:
                 " and . _ - behind the first can"
             )
 
-    def wanted(self) -> list[Episode]:
+    def wanted_episodes(self) -> list[Episode]:
         """Return the wanted episodes, the most urgent first; none of a feed that was taken out."""
         return sorted(filter(self._is_wanted, self.episodes), key=lambda each: each.by_unix_s)
 
@@ -290,7 +290,7 @@ def _parse_in_child(most_s: int, most_bytes: int) -> None:
         parent.write(msgspec.json.encode(found))
 
 
-async def _parsed(data: bytes) -> list[Episode]:
+async def _parse_apart(data: bytes) -> list[Episode]:
     """Parse a feed in a child process: one that is made for it takes minutes, and no thread can be ended.
 
     FeedError: the bytes are no feed, or one that takes too much time or memory.
@@ -375,7 +375,7 @@ async def read_feed(url: str, networks: LeadingNetworks) -> list[Episode]:
         raise WebError("no network leads to the server")
     way = WebWay(first.interface, forbids=networks.forbids)
     data = await web_getting.read(url, _MOST_FEED_BYTES, way)
-    found = await _parsed(data)
+    found = await _parse_apart(data)
     for each in found:
         each.least = way.least
     return found

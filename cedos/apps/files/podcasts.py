@@ -218,7 +218,7 @@ class EpisodeFetching:
                 # Take new episodes, the most urgent first, as long as the table has rows for them.
                 of_feed = Counter(each.episode.podcast for each in pending.values())
                 new: list[WantedEpisode] = []
-                for each in self._library.wanted():
+                for each in self._library.wanted_episodes():
                     if len(pending) + len(new) >= _MOST_AT_ONCE:
                         break
                     if each.key not in tasks and of_feed[each.podcast] < _MOST_OF_FEED:

@@ -39,7 +39,7 @@ class UploadBody:
             if below is None:
                 self._number = os.open(source, flags)
             else:
-                folder = below.below(source)
+                folder = below.open_below(source)
                 try:
                     self._number = os.open(source.name, flags | os.O_NOFOLLOW, dir_fd=folder)
                 finally:
@@ -87,7 +87,7 @@ class Putting:
 
     async def ask(self) -> None:
         """Reach the server, so that its networks are known. Errors: as of `run`."""
-        await self._link.until_done(self._reached, self.progress, self._patience_s)
+        await self._link.until_done(self._on_connection, self.progress, self._patience_s)
 
     async def run(self) -> None:
         """Upload until the server has the whole file under its name.
@@ -95,16 +95,16 @@ class Putting:
         TransferError: the server will not, or the file changed. SessionError: no server for too long;
         what has arrived is kept there.
         """
-        await self._link.until_done(self._over, self.progress, self._patience_s)
+        await self._link.until_done(self._is_over, self.progress, self._patience_s)
 
     def close(self) -> None:
         self._body.close()
 
     @staticmethod
-    async def _reached(_connection: "Connection") -> bool:
+    async def _on_connection(_connection: "Connection") -> bool:
         return True
 
-    async def _over(self, connection: "Connection") -> bool:
+    async def _is_over(self, connection: "Connection") -> bool:
         body, progress = self._body, self.progress
         version = body.version
         # Ask from where on the server wants the file: an earlier session may have brought a part.

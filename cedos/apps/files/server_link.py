@@ -67,7 +67,7 @@ class ServerLink:
         while True:
             had, sessions = progress.have_bytes, progress.sessions
             try:
-                if await self._once(over, progress):
+                if await self._try_once(over, progress):
                     return
             except SessionRefusedError:
                 raise
@@ -86,7 +86,7 @@ class ServerLink:
                 await asyncio.sleep(_PAUSES_S[min(failures, len(_PAUSES_S) - 1)])
                 failures += 1
 
-    async def _once(
+    async def _try_once(
         self, over: Callable[["Connection"], Awaitable[bool]], progress: Progress
     ) -> bool:
         if self._connection is None:

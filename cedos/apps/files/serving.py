@@ -46,7 +46,7 @@ from cedos.apps.files.partial import (
     folder_below,
     when_free,
 )
-from cedos.apps.files.tree import FileHash, Tree, Version, listed, reader
+from cedos.apps.files.tree import FileHash, Tree, Version, list_entries, reader
 from cedos.errors import SessionError, TransferError
 from cedos.kernel.own_file import to_its_end
 from cedos.logs import get_logger
@@ -92,7 +92,7 @@ class ListedFolders:
             if comes:
                 self._coming[folder] = key, name
 
-    def closed(self, folder: int) -> None:
+    def on_closed(self, folder: int) -> None:
         """Note that a folder will be closed: what was to come into it has come, or does not."""
         self._coming.pop(folder, None)
 
@@ -102,7 +102,7 @@ class ListedFolders:
         more_bytes = _listed_bytes(name)
         # Some that were counted may be gone by now.
         if not (names and n_bytes > more_bytes) and now_s - looked_s >= _LOOKED_S:
-            found = (each.name for each in listed(folder) if each)
+            found = (each.name for each in list_entries(folder) if each)
             here = set(islice(found, MOST_ENTRIES))
             coming = [each for of, each in list(self._coming.values()) if of == key]
             every = [*here, *(each for each in coming if each not in here)]
@@ -145,10 +145,10 @@ class Uploads:
         """
         parts = self._parts(path)
         async with place:
-            os.close(await to_its_end(asyncio.to_thread(self._made, parts), os.close))
+            os.close(await to_its_end(asyncio.to_thread(self._make_folder, parts), os.close))
 
     @asynccontextmanager
-    async def begun(
+    async def open_part(
         self,
         connection: "Connection",
         request: PutRequest,
@@ -177,7 +177,7 @@ class Uploads:
         try:
             async with place:
                 await self._make_way(unfinished, path)
-                making = asyncio.to_thread(self._made, parts[:-1], parts[-1])
+                making = asyncio.to_thread(self._make_folder, parts[:-1], parts[-1])
                 folder = await to_its_end(making, self._close)
             inside = (
                 f"/proc/self/fd/{folder}/"  # this very folder, whatever its path leads to by now
@@ -209,7 +209,7 @@ class Uploads:
                 del self._running[peer_key]
 
     def _close(self, folder: int) -> None:
-        self._listed.closed(folder)
+        self._listed.on_closed(folder)
         os.close(folder)
 
     async def _make_way(self, unfinished: OrderedDict[str, str], path: str) -> None:
@@ -232,7 +232,7 @@ class Uploads:
             if partial.have:
                 partial.discard()
 
-    def _made(self, parts: list[str], file: str = "") -> int:
+    def _make_folder(self, parts: list[str], file: str = "") -> int:
         """Open a folder, made if it is not there, for a file if one comes there.
 
         TransferError: there is no room, or it cannot be.
@@ -384,7 +384,7 @@ class Serving:
         path, began_s = "", time.monotonic()
         new = not connection.resumed  # else it has asked before, and may ask when it likes
         try:
-            while (request := await _next(connection, first=new)) is not None:
+            while (request := await _next_request(connection, first=new)) is not None:
                 self._count(served)
                 new = False
                 await self._turn(connection).begin()
@@ -395,7 +395,7 @@ class Serving:
                         raise TransferError(
                             f"this server speaks version {VERSION} of the file protocol"
                         )
-                    with self._only(connection, path):
+                    with self._hold_alone(connection, path):
                         served = await self._answer(connection, request, who, files)
                 except TransferError as error:
                     log.info("refused", path=path, to=who, why=str(error))
@@ -411,7 +411,9 @@ class Serving:
         except TimeoutError:
             connection.abort("no request came")
         except SessionError as error:
-            log.info("broken off", path=path, to=who, seconds=_since(began_s), why=str(error))
+            log.info(
+                "broken off", path=path, to=who, seconds=_seconds_since(began_s), why=str(error)
+            )
         except OSError as error:
             log.error("serving a client failed", why=error.strerror)
             connection.abort("the server failed")
@@ -435,7 +437,7 @@ class Serving:
         if served:
             self.served += 1
             began_s = served.pop("began_s")
-            log.info("served", **served, seconds=_since(began_s))
+            log.info("served", **served, seconds=_seconds_since(began_s))
             served.clear()
 
     async def _answer(
@@ -468,7 +470,7 @@ class Serving:
         return {"path": request.path, "to": who, "bytes": n_bytes, "began_s": began_s}
 
     @contextmanager
-    def _only(self, connection: "Connection", path: str) -> Iterator[None]:
+    def _hold_alone(self, connection: "Connection", path: str) -> Iterator[None]:
         """Abort older sessions of this host for this file without a network: their client is gone.
 
         A client that crashed would else be waited for until its deadline.
@@ -533,12 +535,12 @@ class Serving:
             return
         began_s = time.monotonic()
         # The answer to a whole file may have been lost: do not take it twice.
-        if await self._has(connection, request):
+        if await self._has_file(connection, request):
             return
         async with AsyncExitStack() as taken:
             # A thread hashes what is here already.
             turn = self._turn(connection)
-            beginning = self._uploads.begun(connection, request, turn)
+            beginning = self._uploads.open_part(connection, request, turn)
             partial = await taken.enter_async_context(beginning)
             # Go on where an earlier session ended, if it was the same version.
             start = partial.have if partial.version == request.version else 0
@@ -562,10 +564,10 @@ class Serving:
                 await to_its_end(asyncio.to_thread(partial.finish, request.modified_unix_s))
         self.kept += 1
         n_bytes = request.size - start
-        log.info("kept", path=request.path, of=who, bytes=n_bytes, seconds=_since(began_s))
+        log.info("kept", path=request.path, of=who, bytes=n_bytes, seconds=_seconds_since(began_s))
         await connection.write(pack(PutAnswer(request.size)))
 
-    async def _has(self, connection: "Connection", request: PutRequest) -> bool:
+    async def _has_file(self, connection: "Connection", request: PutRequest) -> bool:
         """Return True if the file is here: a client that ended before the answer sends it again.
 
         TransferError: there is another one.
@@ -591,7 +593,7 @@ class Serving:
         return True
 
 
-async def _next(connection: "Connection", *, first: bool) -> AnyRequest | None:
+async def _next_request(connection: "Connection", *, first: bool) -> AnyRequest | None:
     """Return the next request, None when the client has finished. The first one must come soon."""
     async with asyncio.timeout(REQUEST_S if first else None):
         begun = await connection.first_byte()
@@ -614,7 +616,7 @@ def _refusal(request: AnyRequest, why: str) -> Answer | Listing | PutAnswer:
     return refusal
 
 
-def _since(began_s: float) -> float:
+def _seconds_since(began_s: float) -> float:
     return round(time.monotonic() - began_s, 3)
 
 

@@ -132,7 +132,7 @@ class Tree:
         found: list[Entry] = []
         count = 0
         try:
-            for looked, each in enumerate(listed(number), 1):
+            for looked, each in enumerate(list_entries(number), 1):
                 entry = _entry(each) if each else None
                 if entry is not None:
                     if count >= MOST_ENTRIES:
@@ -159,7 +159,7 @@ class Tree:
         if digest is None:
             digest = await to_its_end(asyncio.to_thread(hashing.go_on, wanted))
             if digest is not None and Version.of(os.fstat(hashing.number)) != version:
-                return hashing.again(digest)
+                return hashing.digest_if_changed(digest)
             if digest is not None:
                 self._digests[version] = digest
                 if len(self._digests) > _DIGESTS_KEPT:
@@ -167,7 +167,7 @@ class Tree:
         return digest
 
 
-def listed(folder: int) -> "Iterator[os.DirEntry[str] | None]":
+def list_entries(folder: int) -> "Iterator[os.DirEntry[str] | None]":
     """Yield what a list of an open folder has; None for a half, which it has not. Errors: OSError."""
     with os.scandir(f"/proc/self/fd/{folder}") as found:
         each: os.DirEntry[str]
@@ -235,7 +235,7 @@ class FileHash:
             self._offset += n_bytes
         return self._digest.digest()
 
-    def again(self, digest: bytes) -> bytes | None:
+    def digest_if_changed(self, digest: bytes) -> bytes | None:
         """Return the digest of a file that has changed, or no file's; None: it is to be hashed again.
 
         What was hashed may be of two versions, and so may what is sent. What two passes agree on was

@@ -67,7 +67,7 @@ async def fetch(
     if partial.have and partial.version:
         headers |= {hdrs.RANGE: f"bytes={partial.have}-", hdrs.IF_RANGE: partial.version}
     try:
-        async with _asked(url, headers, way) as (head, answer):
+        async with _ask(url, headers, way) as (head, answer):
             size = _begin(head, partial)
             async for block in web.decode_body(head, answer, _BLOCK_BYTES):
                 partial.write(block)
@@ -97,7 +97,7 @@ async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
     data = bytearray()
     headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "gzip, deflate"}
     try:
-        async with asyncio.timeout(_WHOLE_S), _asked(url, headers, way) as (head, answer):
+        async with asyncio.timeout(_WHOLE_S), _ask(url, headers, way) as (head, answer):
             if head.status != 200:
                 raise _refusal(head)
             async for block in web.decode_body(head, answer, _BLOCK_BYTES, most_bytes):
@@ -111,7 +111,7 @@ async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
 
 
 @asynccontextmanager
-async def _asked(
+async def _ask(
     url: str, headers: dict[str, str], way: WebWay
 ) -> AsyncIterator[tuple[AnswerHead, aiohttp.ClientResponse]]:
     """Ask for a URL, and where it leads to. Errors, also of the block: WebError, TransferError."""

@@ -255,7 +255,7 @@ class Prefetcher:
             elif now_s - attempt.heard_s > self._silence_s:
                 _log.warning("a prefetch hangs; it is tried again later", item=key)
                 self._stop(entry)
-                self._failed(key, now_s)
+                self._on_failure(key, now_s)
 
     def _start(
         self, key: Hashable, entry: _Entry, network: str | None, interface: str | None = None
@@ -325,11 +325,11 @@ class Prefetcher:
         else:
             if not entry.waiters:
                 _log.info("a prefetch failed", item=key, why=str(error) or type(error).__name__)
-            self._failed(key, now_s, for_good=isinstance(error, NotThereError))
+            self._on_failure(key, now_s, for_good=isinstance(error, NotThereError))
             self._settle(entry, _presentable(error))
         self._kicked.set()
 
-    def _failed(self, key: Hashable, now_s: float, *, for_good: bool = False) -> None:
+    def _on_failure(self, key: Hashable, now_s: float, *, for_good: bool = False) -> None:
         last = self.queue.items[key].failures + 1 >= self._attempts
         self.queue.on_failure(key, now_s, for_good=for_good or last)
 

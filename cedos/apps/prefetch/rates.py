@@ -76,7 +76,7 @@ class Rates:
                     facts.radio,
                     average,
                     mean_wake_j(facts.radio, facts.shares or {}),
-                    idle_s=_least(own_idle_s, facts.idle_s),
+                    idle_s=_smaller(own_idle_s, facts.idle_s),
                     present=facts.up,
                     stretch=self.outlook.stretch(name),
                 )
@@ -99,6 +99,6 @@ class Rates:
         return max(facts.rate_bps or 0.0, usual_bps) or None
 
 
-def _least(a: float | None, b: float | None) -> float | None:
+def _smaller(a: float | None, b: float | None) -> float | None:
     known = [value for value in (a, b) if value is not None]
     return min(known) if known else None

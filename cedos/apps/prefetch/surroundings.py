@@ -257,7 +257,7 @@ class Turn:
         self._clear = clear
         self.stopped = False  # the attempt has ended, whatever its fetcher still does
 
-    def received(self, total_bytes: float, size_bytes: float | None = None) -> None:
+    def on_received(self, total_bytes: float, size_bytes: float | None = None) -> None:
         """Report the received bytes of the item, and its size if that is known."""
         self._report(total_bytes, size_bytes)
 

@@ -196,7 +196,9 @@ class GatewaySharing:
                 host = self._store.host_of_session(session)
                 if host is None:
                     return SharingRefused("this host is not registered")
-                return GivenReceipts(tuple(self._store.since(asked.after, host, _MOST_RECEIPTS)))
+                return GivenReceipts(
+                    tuple(self._store.receipts_since(asked.after, host, _MOST_RECEIPTS))
+                )
             case AskRates():
                 if self._store.host_of_session(session) is None:
                     return SharingRefused("this host is not registered")

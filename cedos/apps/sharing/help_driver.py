@@ -84,7 +84,7 @@ class HelpDriver(SideDriver[HelperMachine]):
             write_status(self._side.status, self.facts())
             await asyncio.sleep(_COUNT_S)
 
-    def _beside(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def _side_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
         return [self._follow_uplink()]
 
     async def _follow_uplink(self) -> None:
@@ -98,7 +98,7 @@ class HelpDriver(SideDriver[HelperMachine]):
             self._obey()
             await asyncio.sleep(_UPLINK_S)
 
-    async def _left(self) -> None:
+    async def _wait_left(self) -> None:
         # What is on its way arrives yet; the machine's timer ends it.
         await self._alone.wait()
 
@@ -106,7 +106,7 @@ class HelpDriver(SideDriver[HelperMachine]):
         """Store a receipt; of a contract that this host has not kept, if others owe it to this host."""
         receipt, side = read_receipt(data, self._side.identity.gateway), self._side
         unknown = not (
-            self._counts.knows(receipt.contract) or side.store.contract(receipt.contract)
+            self._counts.has_contract(receipt.contract) or side.store.contract(receipt.contract)
         )
         if unknown and receipt.helper == side.identity.key.public:
             side.store.add([(receipt, data)])
@@ -130,7 +130,7 @@ class HelpDriver(SideDriver[HelperMachine]):
     async def _start(self, command: StartForwarding) -> None:
         async with self._turn:
             try:
-                admitted = await self._calls.call(lambda: self._admitted(command))
+                admitted = await self._calls.call(lambda: self._admit(command))
                 await self._calls.call(lambda: self._forwarding.admit(admitted))
             except (CedosError, OSError, ValueError) as error:
                 _log.warning("a requestor cannot be helped", name=command.name, why=str(error))
@@ -142,7 +142,7 @@ class HelpDriver(SideDriver[HelperMachine]):
                 self._machine.on_forwarding(command.requestor, self._now_s())
             self._obey()
 
-    def _admitted(self, command: StartForwarding) -> ForwardedRequestor:
+    def _admit(self, command: StartForwarding) -> ForwardedRequestor:
         hardware = self._forwarding.hardware_address(ip_address(command.link[0]))
         if hardware is None:
             raise ValueError("the requestor's hardware address is not known")

@@ -103,14 +103,17 @@ def certificate_question(answer: bytes, session: bytes, name: str, now_s: float)
 
     `session`: the public key by which the gateway knows this client. SharingError: it shares nothing.
     """
-    facts = expected(answer, GatewayFacts)
+    facts = expect_answer(answer, GatewayFacts)
     request = request_certificate(own_signing_key(), session, name, facts.public, now_s)
     return pack_question(AskCertificate(request))
 
 
 def keep_certificate(answer: bytes, facts_answer: bytes, now_s: float) -> float:
     """Write the certificate of an answer; return when it expires. SharingError: it is none."""
-    facts, given = expected(facts_answer, GatewayFacts), expected(answer, GivenCertificate)
+    facts, given = (
+        expect_answer(facts_answer, GatewayFacts),
+        expect_answer(answer, GivenCertificate),
+    )
     try:
         made = Trust(facts.public).read(given.certificate, now_s)
     except UntrustedError as error:
@@ -119,7 +122,7 @@ def keep_certificate(answer: bytes, facts_answer: bytes, now_s: float) -> float:
     return float(made.expires_s)
 
 
-def expected(data: bytes, kind: type[AnswerKind]) -> AnswerKind:
+def expect_answer(data: bytes, kind: type[AnswerKind]) -> AnswerKind:
     """Return the gateway's answer. SharingError: it refuses, or answers something else."""
     try:
         answer = read_answer(data)

@@ -30,7 +30,7 @@ from cedos.apps.sharing.questions import (
     GivenWaiting,
     PathDeclared,
 )
-from cedos.apps.sharing.side_driver import Command, Side, SideDriver, asked
+from cedos.apps.sharing.side_driver import Command, Side, SideDriver, ask_gateway
 from cedos.errors import CedosError
 from cedos.host.monitor.flow_monitor import FlowMonitor
 from cedos.host.steer.sharing.helper_paths import HelperPaths
@@ -132,7 +132,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
     def _is_ours(self, address: object) -> bool:
         return any(address == IPv4Address(it.command.source) for it in self._ways.values())
 
-    def _beside(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def _side_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
         return [self._follow_rates(), self._declare()]
 
     async def _share(self) -> None:
@@ -194,7 +194,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
                 if now_s - way.declared_s >= PERIOD_S:
                     question = DeclarePath(command.source, command.join, command.confirm)
                     with suppress(CedosError):
-                        await asked(self._side.ask, question, PathDeclared)
+                        await ask_gateway(self._side.ask, question, PathDeclared)
                         way.declared_s = now_s
             await asyncio.sleep(_LOOK_S)
 
@@ -207,7 +207,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
             new = tuple(it.helper for it in self._machine.helpers() if it.helper not in told_s)
             if new:
                 with suppress(CedosError):
-                    given = await asked(self._side.ask, AskRates(new), GivenRates)
+                    given = await ask_gateway(self._side.ask, AskRates(new), GivenRates)
                     for helper, rate_bps in zip(new, given.rates_bps, strict=False):
                         told_s[helper] = now_s
                         if rate_bps is not None:
@@ -305,7 +305,7 @@ class RequestDriver(SideDriver[RequestorMachine]):
         ways = [way for helper in idle if (way := self._ways.get(helper)) is not None]
         try:
             question = AskWaiting(tuple(way.command.source for way in ways))
-            given = await asked(self._side.ask, question, GivenWaiting)
+            given = await ask_gateway(self._side.ask, question, GivenWaiting)
         except CedosError:
             return
         finally:

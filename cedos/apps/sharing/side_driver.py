@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from cedos.apps.sharing.own_identity import AnswerKind, SharingClock, expected
+from cedos.apps.sharing.own_identity import AnswerKind, SharingClock, expect_answer
 from cedos.apps.sharing.protocol.accounting import OwnCounts
 from cedos.apps.sharing.protocol.certificates import HostIdentity, Trust, UntrustedError
 from cedos.apps.sharing.protocol.commands import (
@@ -164,7 +164,7 @@ class SideDriver(ABC, Generic[Machine]):
 
     async def run(self) -> None:
         """Share until it is cancelled; then leave all neighbours."""
-        work = [self._follow_gateway(), *self._beside()]
+        work = [self._follow_gateway(), *self._side_tasks()]
         beside = [asyncio.get_running_loop().create_task(each) for each in work]
         try:
             await self._share()
@@ -174,7 +174,7 @@ class SideDriver(ABC, Generic[Machine]):
             await asyncio.gather(*beside, return_exceptions=True)
             self._machine.stop(self._now_s())
             self._obey()
-            await self._left()
+            await self._wait_left()
             self._set_timer(None)
             await self._calls.close()
             self._socket.close()
@@ -192,11 +192,11 @@ class SideDriver(ABC, Generic[Machine]):
     def _carry_out(self, command: Command) -> None:
         """Begin to do what the machine commands."""
 
-    def _beside(self) -> Sequence[Coroutine[Any, Any, None]]:
+    def _side_tasks(self) -> Sequence[Coroutine[Any, Any, None]]:
         """Return what goes on beside `_share`."""
         return ()
 
-    async def _left(self) -> None:
+    async def _wait_left(self) -> None:
         """Return when the last neighbour is left for good."""
 
     def _obey(self) -> None:
@@ -259,13 +259,13 @@ class SideDriver(ABC, Generic[Machine]):
 
     async def _ask_gateway(self) -> None:
         side = self._side
-        facts = await asked(self._hear, AskFacts(), GatewayFacts)
+        facts = await ask_gateway(self._hear, AskFacts(), GatewayFacts)
         try:
             self._machine.on_revocations(facts.revocations, self._now_s())
         except UntrustedError as error:
             _log.warning("revocations are not accepted", why=str(error))
         after = max(side.store.highest_serial(side.identity.gateway), self._refused)
-        given = await asked(self._hear, AskReceipts(after), GivenReceipts)
+        given = await ask_gateway(self._hear, AskReceipts(after), GivenReceipts)
         for each in given.receipts:
             try:
                 self._on_receipt(each)
@@ -303,7 +303,7 @@ class KernelCalls:
         """Let work go on beside; what fails there is logged."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._on_done)
 
     async def close(self) -> None:
         """Return when all calls have ended."""
@@ -311,14 +311,14 @@ class KernelCalls:
             await asyncio.gather(*self._tasks, return_exceptions=True)
         self._thread.shutdown()
 
-    def _over(self, task: "asyncio.Task[None]") -> None:
+    def _on_done(self, task: "asyncio.Task[None]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("sharing fails", exc_info=error)
 
 
-async def asked(
+async def ask_gateway(
     ask: Callable[[bytes], Awaitable[bytes]], question: Asked, kind: type[AnswerKind]
 ) -> AnswerKind:
     """Ask the gateway. CedosError: it does not answer, or refuses."""
-    return expected(await ask(pack_question(question)), kind)
+    return expect_answer(await ask(pack_question(question)), kind)

@@ -18,7 +18,7 @@ from cedos.apps.sharing.protocol.certificates import (
     CertificateAuthority,
     CertificateRequest,
     UntrustedError,
-    opened,
+    open_sealed,
 )
 from cedos.apps.sharing.protocol.receipts import Receipt
 from cedos.errors import SharingError
@@ -126,7 +126,7 @@ class SharingStore:
         sql = f"SELECT {_RECEIPT_COLUMNS} FROM receipt ORDER BY id DESC LIMIT ?"  # noqa: S608
         return [Receipt(*row) for row in self._read(sql, (limit,))]
 
-    def since(self, serial: int, host: bytes, limit: int = 100) -> list[bytes]:
+    def receipts_since(self, serial: int, host: bytes, limit: int = 100) -> list[bytes]:
         """Return the signed receipts about a host with higher serials, the lowest first."""
         # Two searches by index: with OR, SQLite would sort all that a host has.
         each = "SELECT * FROM (SELECT serial, data FROM receipt WHERE {} = ? AND serial > ? {})"
@@ -135,7 +135,7 @@ class SharingStore:
         values = (host, serial, limit, host, serial, limit, limit)
         return [row[1] for row in self._read(both, values)]
 
-    def owed(self) -> list[Owed]:
+    def list_debts(self) -> list[Owed]:
         """Return who owes whom how much, by currency; the largest amounts first."""
         sql = (
             "SELECT requestor, helper, currency, sum(amount), sum(up_bytes + down_bytes), count(*)"
@@ -163,7 +163,9 @@ class SharingStore:
             UntrustedError: the request is wrong, or one of its keys is revoked, or this client has
                 as many certificates as it may have.
         """
-        wish, _ = opened(request, CertificateRequest, MOST_CERTIFICATE_BYTES, "certificate request")
+        wish, _ = open_sealed(
+            request, CertificateRequest, MOST_CERTIFICATE_BYTES, "certificate request"
+        )
         sql = (
             "SELECT 1 FROM revocation JOIN certificate USING (serial) WHERE host = ? OR session = ?"
         )
@@ -181,7 +183,7 @@ class SharingStore:
 
     def add_certificate(self, data: bytes) -> None:
         """Write a verified certificate."""
-        made, _ = opened(data, Certificate, MOST_CERTIFICATE_BYTES, "certificate")
+        made, _ = open_sealed(data, Certificate, MOST_CERTIFICATE_BYTES, "certificate")
         row = (made.serial, made.host, made.session, made.name, made.expires_s, data)
         self._write("INSERT OR IGNORE INTO certificate VALUES (?, ?, ?, ?, ?, ?)", [row])
 

@@ -131,7 +131,7 @@ class TreeCopy:
 def _make_folder(above: OpenFolder, folder: Path) -> OpenFolder:
     """Open a folder, made if it is not there, by no link of another user. Errors: TransferError."""
     try:
-        return OpenFolder(folder, above.below(folder / "file", make=True, links=True))
+        return OpenFolder(folder, above.open_below(folder / "file", make=True, links=True))
     except OSError as error:
         raise _error(folder, error) from error
 

@@ -339,7 +339,7 @@ async def _run(
         await names.close()  # it takes redirected questions until then
         await proxy.close()
         for teller in tellers:
-            await teller.last()
+            await teller.report_last()
         await link.close()
         await told.close()
         await ruled.close()

@@ -417,7 +417,7 @@ class _Run:
 
 def _size_here(target: Path, top: OpenFolder) -> int | None:
     """Return a file's size; None: there is none, or a link of another user, which is not followed."""
-    folder = top.below(target, links=True)
+    folder = top.open_below(target, links=True)
     try:
         found = os.stat(target.name, dir_fd=folder, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode) and found.st_uid in (0, os.geteuid()):
@@ -461,7 +461,7 @@ async def _play(source: Source, ends: Endpoints, bitrate_bps: float, store_bytes
     try:
         await getting.run()
         await link.close()
-        await target.drained()
+        await target.drain()
         await output.drain()
     finally:
         searching.cancel()

@@ -214,12 +214,12 @@ class Gateway:
             self._associations,
             self._names,
             self._count_open,
-            self._admitted,
+            self._admit,
             clients,
             settings.idle_s,
             service,
             share,
-            unread=Unread() if free_bytes is None else Unread.within(free_bytes // 2),
+            unread=Unread() if free_bytes is None else Unread.within_memory(free_bytes // 2),
         )
         self._listener: Listener | None = None
         self._sessions: dict[asyncio.Task[None], GatewaySession] = {}
@@ -326,7 +326,7 @@ class Gateway:
             raise ValueError(f"more than {OPENS_PER_S} connections a second")
 
     @contextmanager
-    def _admitted(self, client: bytes, files: int) -> Iterator[None]:
+    def _admit(self, client: bytes, files: int) -> Iterator[None]:
         """Count what a client opens until its files are closed. RefusedError: not one more."""
         if self._clients(client) is None:
             raise RefusedError(

@@ -16,7 +16,7 @@ from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.origin import Origins, asking_user
 from cedos.proxy.gateway.packet_relay import Associations
 from cedos.proxy.http import RefusedError
-from cedos.proxy.names import ASKED_S, NobodyAnswersError, Resolver, failed, read
+from cedos.proxy.names import ASKED_S, NobodyAnswersError, Resolver, read, servfail
 from cedos.proxy.own_tasks import OwnTasks
 from cedos.proxy.splice import end_on_close, reset_on_close
 from cedos.proxy.streams.association import ProxiedAssociation
@@ -41,12 +41,12 @@ async def unless_broken(stream: ProxiedStream, work: Coroutine[Any, Any, _T]) ->
     """Return the work's result. If the stream breaks first, cancel the work: StreamBrokenError."""
     working = asyncio.get_running_loop().create_task(work)
 
-    def changed() -> None:
+    def on_change() -> None:
         if stream.broken is not None:
             working.cancel()
 
-    stream.watch(changed)
-    changed()
+    stream.watch(on_change)
+    on_change()
     try:
         return await working
     except asyncio.CancelledError:
@@ -78,7 +78,7 @@ class NameService:
         self._per_client[client] += 1
         task = asyncio.get_running_loop().create_task(self._ask(asked, say))
         self._tasks.add(task)
-        task.add_done_callback(lambda done: self._over(done, client))
+        task.add_done_callback(lambda done: self._on_done(done, client))
 
     def close(self) -> None:
         for task in self._tasks:
@@ -92,12 +92,12 @@ class NameService:
             async with asyncio.timeout(ASKED_S):  # the client does not wait longer
                 answer = await self._resolver.ask(asked.message, question)
         except (NobodyAnswersError, TimeoutError):
-            answer = failed(asked.message, question)
+            answer = servfail(asked.message, question)
         if len(answer) > LARGEST_PACKET:
-            answer = failed(asked.message, question)
+            answer = servfail(asked.message, question)
         say(GatewayAnswer(asked.number, answer).pack(), ANSWER_S)
 
-    def _over(self, task: asyncio.Task[None], client: bytes) -> None:
+    def _on_done(self, task: asyncio.Task[None], client: bytes) -> None:
         self._tasks.discard(task)
         self._per_client[client] -= 1
         if not self._per_client[client]:
@@ -145,9 +145,9 @@ class GatewaySession:
         self._service = terms.service(connection) if terms.service is not None else None
         self._streams = Multiplexer(
             connection,
-            self._opened,
-            self._associated,
-            self._asked,
+            self._on_opened,
+            self._on_associated,
+            self._on_question,
             terms.unread.client(self._client),
         )
         connection.on_sleep(self._state)
@@ -180,11 +180,11 @@ class GatewaySession:
         """End the connections that are left."""
         await self._tasks.end()
 
-    def _opened(self, stream: ProxiedStream, asked: OpenStream) -> None:
+    def _on_opened(self, stream: ProxiedStream, asked: OpenStream) -> None:
         self._terms.count_open(self._client)
         self._tasks.begin(self._open(stream, asked))
 
-    def _associated(self, association: ProxiedAssociation) -> None:
+    def _on_associated(self, association: ProxiedAssociation) -> None:
         self._terms.count_open(self._client)
         try:
             with ExitStack() as counted:
@@ -194,7 +194,7 @@ class GatewaySession:
         except RefusedError as error:
             association.refuse(error)
 
-    def _asked(self, question: GatewayQuestion) -> None:
+    def _on_question(self, question: GatewayQuestion) -> None:
         if self._terms.name_of(self._client) is None:
             return
         if not question.share:
@@ -222,7 +222,7 @@ class GatewaySession:
         asking_user.set(asked.user)
         try:
             with ExitStack() as counted:
-                connected = self._connected(asked, counted)
+                connected = self._connect(asked, counted)
                 with await unless_broken(stream, connected) as origin:
                     stream.accept()
                     await self._carry(stream, origin)
@@ -235,7 +235,7 @@ class GatewaySession:
             stream.drop()
             raise
 
-    async def _connected(self, asked: OpenStream, counted: ExitStack) -> socket.socket:
+    async def _connect(self, asked: OpenStream, counted: ExitStack) -> socket.socket:
         # What it asks for may cost more than to read that it asks.
         await self.connection.flow.driver.turns.turn(self._client.hex())
         counted.enter_context(self._terms.admitted(self._client, 1))

@@ -85,35 +85,35 @@ class DestinationRules:
         for address in meanings(text):
             self._check(address, port)
         if port in GUARDED_PORTS and port not in self._ports:
-            raise _denied(f"this gateway does not connect to port {port} ({GUARDED_PORTS[port]})")
+            raise _denial(f"this gateway does not connect to port {port} ({GUARDED_PORTS[port]})")
 
     def _check(self, address: Address, port: int) -> None:
         if address.is_multicast or address == IPv4Address("255.255.255.255"):
-            raise _denied(f"{address} is not one host's address")
+            raise _denial(f"{address} is not one host's address")
         if is_within(address, self._denied):
-            raise _denied(f"this gateway does not connect to {address}")
+            raise _denial(f"this gateway does not connect to {address}")
         try:
             kind = route_type(address)
         except OSError as error:
-            raise _failed(str(address), port, error) from None
+            raise _failure(str(address), port, error) from None
         if kind == RTN_BROADCAST:
-            raise _denied(f"{address} is not one host's address")
+            raise _denial(f"{address} is not one host's address")
         here = is_within(address, _LOCAL) or kind in DELIVERED_HERE
         if here and port in self._own_ports:
-            raise _denied(f"{address} port {port} leads back here", "proxy_loop_detected")
+            raise _denial(f"{address} port {port} leads back here", "proxy_loop_detected")
         if here and self._local:
             return
         if here:
-            raise _denied(f"{address} is an address of the gateway's own host")
+            raise _denial(f"{address} is an address of the gateway's own host")
         if is_within(address, HIDDEN) and not is_within(address, self._opened):
             what = (
                 "on the gateway's own link"
                 if is_within(address, _LINK)
                 else "a cloud's, for its hosts"
             )
-            raise _denied(f"{address} is {what}")
+            raise _denial(f"{address} is {what}")
         if not is_global(address) and not is_within(address, self._inside):
-            raise _denied(f"{address} is no public address, and this gateway keeps to those")
+            raise _denial(f"{address} is no public address, and this gateway keeps to those")
 
 
 def _is_part(network: IPNetwork, of: Iterable[IPNetwork]) -> bool:
@@ -123,7 +123,7 @@ def _is_part(network: IPNetwork, of: Iterable[IPNetwork]) -> bool:
     )
 
 
-def _denied(details: str, kind: str = "destination_ip_prohibited") -> RefusedError:
+def _denial(details: str, kind: str = "destination_ip_prohibited") -> RefusedError:
     return RefusedError(HTTPStatus.FORBIDDEN, kind, details)
 
 
@@ -151,7 +151,7 @@ class Origins:
         what = f"{host} was not found in time"
         try:
             async with asyncio.timeout(self._timeout_s):
-                addresses = self._permitted(await self.look_up(host, asker), port)
+                addresses = self._permitted_addresses(await self.look_up(host, asker), port)
                 what = f"{host} port {port} did not answer within {self._timeout_s:g} s"
                 return await self._race(host, addresses, port, asker)
         except TimeoutError:
@@ -160,7 +160,7 @@ class Origins:
 
     async def addresses(self, host: str, port: int, asker: Hashable = None) -> list[str]:
         """Return the permitted addresses of a host's port, in the resolver's order. RefusedError."""
-        return self._permitted(await self.look_up(host, asker), port)
+        return self._permitted_addresses(await self.look_up(host, asker), port)
 
     async def look_up(self, host: str, asker: Hashable) -> list[str]:
         """Return the addresses of a host, permitted or not. RefusedError."""
@@ -198,7 +198,7 @@ class Origins:
             self._of_user[user] += 1
         answering = asyncio.get_running_loop().create_task(_getaddrinfo(host))
 
-        def ended(done: asyncio.Task[list[Any]]) -> None:
+        def on_done(done: asyncio.Task[list[Any]]) -> None:
             self._looking_up.discard(done)
             self._running -= Counter((asker,))
             self._of_user -= Counter((user,))
@@ -208,10 +208,10 @@ class Origins:
                 done.exception()  # for a caller that waits no more
 
         self._looking_up.add(answering)
-        answering.add_done_callback(ended)
+        answering.add_done_callback(on_done)
         return await asyncio.shield(answering)
 
-    def _permitted(self, addresses: list[str], port: int) -> list[str]:
+    def _permitted_addresses(self, addresses: list[str], port: int) -> list[str]:
         """Return the permitted addresses in the resolver's order, IPv4 and IPv6 in turn."""
         permitted, refused = [], None
         for address in addresses:
@@ -262,12 +262,12 @@ class Origins:
             for late in await asyncio.gather(*trying, return_exceptions=True):
                 if isinstance(late, socket.socket):
                     late.close()
-        raise _failed(host, port, error)
+        raise _failure(host, port, error)
 
     def _attempt(
         self, address: str, port: int, asker: Hashable, *, second: bool
     ) -> asyncio.Task[socket.socket]:
-        attempt = asyncio.get_running_loop().create_task(self._one(address, port))
+        attempt = asyncio.get_running_loop().create_task(self._connect_one(address, port))
         if second:
             whose: tuple[Hashable, ...] = (asker, (asker, asking_user.get()))
             self._second_attempts.update(whose)
@@ -285,7 +285,7 @@ class Origins:
             if not self._second_attempts[each]:
                 del self._second_attempts[each]
 
-    async def _one(self, address: str, port: int) -> socket.socket:
+    async def _connect_one(self, address: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         trying = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -326,7 +326,7 @@ async def _writable(one: socket.socket) -> None:
         loop.remove_writer(one)
 
 
-def _failed(host: str, port: int, error: OSError) -> RefusedError:
+def _failure(host: str, port: int, error: OSError) -> RefusedError:
     kinds = {
         errno.ECONNREFUSED: "connection_refused",
         errno.ETIMEDOUT: "connection_timeout",

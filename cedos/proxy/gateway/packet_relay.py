@@ -126,11 +126,11 @@ class RememberedOfUser:
         """Tell whether one more look-up leaves as many to one user more."""
         return self._client.looking_up + self._looking_up < self._client.all.most_now
 
-    def used(self, relay: "PacketRelay") -> None:
+    def on_use(self, relay: "PacketRelay") -> None:
         self._relays[relay] = None
         self._relays.move_to_end(relay)
 
-    def left(self, relay: "PacketRelay") -> None:
+    def on_left(self, relay: "PacketRelay") -> None:
         self._relays.pop(relay, None)
 
     def make_room(self) -> None:
@@ -218,7 +218,7 @@ class PacketRelay:
             one.close()
         self._sockets.clear()
         self._share.add(-len(self._peers) - len(self._found))
-        self._share.left(self)
+        self._share.on_left(self)
         self._peers.clear()
         self._found.clear()
 
@@ -233,7 +233,7 @@ class PacketRelay:
 
     def _remember(self, table: OrderedDict[_Peer, Any], key: _Peer, value: object) -> None:
         """Remember a peer or a name, even if older ones have to be forgotten for it."""
-        self._share.used(self)
+        self._share.on_use(self)
         if key not in table:
             if len(table) >= MOST_PEERS:
                 table.popitem(last=False)
@@ -382,7 +382,7 @@ class Associations:
             )
         # Connect both ends: packets of the client go to the relay, answers come back to the client.
         relay = PacketRelay(
-            partial(self._permitted, client, association.user),
+            partial(self._permitted_addresses, client, association.user),
             association.send,
             association.tell_undelivered,
             self._remembered.share(client, association.user),
@@ -390,11 +390,13 @@ class Associations:
         self._relays[association] = relay
         self._per_client[client] += 1
         association.received = partial(_sent_on, relay)
-        association.ended = partial(self._over, client, association, counted.pop_all())
+        association.ended = partial(self._on_over, client, association, counted.pop_all())
         association.accept()
         self._check_later()
 
-    async def _permitted(self, client: bytes, user: int, host: str, port: int) -> list[str]:
+    async def _permitted_addresses(
+        self, client: bytes, user: int, host: str, port: int
+    ) -> list[str]:
         asking_user.set(user)
         await current().turns.turn(client.hex())
         if self._name_of(client) is None:
@@ -408,7 +410,7 @@ class Associations:
             relay.close()
         self._relays.clear()
 
-    def _over(self, client: bytes, association: ProxiedAssociation, counted: ExitStack) -> None:
+    def _on_over(self, client: bytes, association: ProxiedAssociation, counted: ExitStack) -> None:
         relay = self._relays.pop(association, None)
         if relay is None:
             return

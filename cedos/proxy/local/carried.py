@@ -153,7 +153,7 @@ class CarriedConnections:
         for session in filter(None, sessions):
             counts = session.received_by_network(), session.sent_by_network()
             self._counted[session] = counts
-            down, up = map(_more, counts, before.get(session, ({}, {})))
+            down, up = map(_growth, counts, before.get(session, ({}, {})))
             carried[session] = down, up
         for each in self._connections.values():
             if each.session is not None:
@@ -191,7 +191,7 @@ class CarriedConnections:
         self.on_reported([each for each in ended if each.ended_unix_s is not None])
 
 
-def _more(now: _Bytes, before: _Bytes) -> dict[str, int]:
+def _growth(now: _Bytes, before: _Bytes) -> dict[str, int]:
     return {network: max(0, size - before.get(network, 0)) for network, size in now.items()}
 
 
@@ -246,7 +246,7 @@ class CarriedTeller:
             await asyncio.sleep(_LOOK_S)
             silent_s += _LOOK_S
 
-    async def last(self) -> None:
+    async def report_last(self) -> None:
         """Report what is not reported yet: a proxy may have carried one connection, for half a second."""
         self._look()
         if self._connections.changed:

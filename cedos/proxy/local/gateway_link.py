@@ -182,14 +182,14 @@ class GatewayLink:
             share = self._share(streams, user)
             stream = streams.open(host, port, unread=share, user=user)
             if self._carried is not None:
-                self._carried(streams.connection, stream, self._decided)
+                self._carried(streams.connection, stream, self._last_decision)
             if begun is not None:
                 begun(stream)
             return stream
 
-        return await self._opened(ask, user)
+        return await self._open(ask, user)
 
-    def _decided(self, label: Label) -> int | None:
+    def _last_decision(self, label: Label) -> int | None:
         return None if self._chooser is None else self._chooser.last_decision(label)
 
     async def associate(
@@ -207,7 +207,7 @@ class GatewayLink:
                 self._carried(streams.connection, association, lambda _: None)
             return association
 
-        return await self._opened(ask, user)
+        return await self._open(ask, user)
 
     def _share(self, streams: Multiplexer, user: int) -> Share:
         """Return what a user has of a session. RefusedError: the user has too much of it already."""
@@ -258,7 +258,7 @@ class GatewayLink:
         finally:
             del self._questions[number]
 
-    def _answered(self, answer: GatewayAnswer) -> None:
+    def _on_answer(self, answer: GatewayAnswer) -> None:
         waits = self._questions.get(answer.number)
         if waits is not None and not waits.done():
             waits.set_result(answer.message)
@@ -267,7 +267,7 @@ class GatewayLink:
         """Note that a connection reached its origin without the gateway: the networks work."""
         self._direct += 1
 
-    async def _opened(self, ask: Callable[[Multiplexer], _Opened], user: int) -> _Opened:
+    async def _open(self, ask: Callable[[Multiplexer], _Opened], user: int) -> _Opened:
         await self._pace(user)  # first, as a session may end while it waits
         streams = await self._session()
         await self._answering(streams)
@@ -276,7 +276,7 @@ class GatewayLink:
         except OSError as error:
             raise GatewayUnreachableError(str(error)) from error
         try:
-            await self._accepted(streams, opened)
+            await self._wait_accepted(streams, opened)
         except BaseException as error:
             opened.drop()
             if isinstance(error, OSError):
@@ -309,11 +309,11 @@ class GatewayLink:
                     raise GatewayUnreachableError("no network leads there")
             await asyncio.sleep(_CHECK_S)
 
-    async def _accepted(
+    async def _wait_accepted(
         self, streams: Multiplexer, opened: ProxiedStream | ProxiedAssociation
     ) -> None:
         """Wait for the origin's answer, as long as the gateway is not silent."""
-        waiting = self._loop.create_task(opened.accepted())
+        waiting = self._loop.create_task(opened.wait_accepted())
         silent_s, until_s = 0.0, self._loop.time() + _ORIGIN_S
         try:
             while not (await asyncio.wait({waiting}, timeout=_CHECK_S))[0]:
@@ -422,7 +422,7 @@ class GatewayLink:
             raise
         self._away_at_s, self.problem = None, ""
         self._streams = streams = Multiplexer(connection, sizes=self._sizes)
-        streams.answered = self._answered
+        streams.answered = self._on_answer
         self._running = self._loop.create_task(self._run(streams))
         return streams
 

@@ -66,7 +66,7 @@ class GatewayLinks:
         user: int = UNKNOWN.user,
     ) -> ProxiedStream:
         """Open a stream to an origin. Arguments and errors: `GatewayLink.open`."""
-        return await self._opened(
+        return await self._open_over_first(
             lambda link, asked: link.open(host, port, asked, user=user), begun
         )
 
@@ -76,7 +76,7 @@ class GatewayLinks:
         user: int = UNKNOWN.user,
     ) -> ProxiedAssociation:
         """Open an association for datagrams. Arguments and errors: `GatewayLink.associate`."""
-        return await self._opened(lambda link, asked: link.associate(asked, user), begun)
+        return await self._open_over_first(lambda link, asked: link.associate(asked, user), begun)
 
     async def ask(self, message: bytes) -> bytes:
         """Return a gateway's answer to a DNS message. GatewayUnreachableError: none answers."""
@@ -93,7 +93,7 @@ class GatewayLinks:
         for link in (*self._links, *self._left):
             await link.close()
 
-    async def _opened(
+    async def _open_over_first(
         self,
         open_over: Callable[[GatewayLink, Callable[[_Opened], None]], Awaitable[_Opened]],
         begun: Callable[[_Opened], None] | None,
@@ -102,7 +102,7 @@ class GatewayLinks:
         # Whether a gateway was asked to open the stream: then first bytes may have left with that.
         was_asked = False
 
-        def asked(opened: _Opened) -> None:
+        def on_asked(opened: _Opened) -> None:
             nonlocal was_asked
             was_asked = True
             if begun is not None:
@@ -112,7 +112,7 @@ class GatewayLinks:
         order = self._in_order()
         for link in order:
             try:
-                opened = await open_over(link, asked)
+                opened = await open_over(link, on_asked)
             except GatewayUnreachableError:
                 # The origin may have got first bytes: only the caller knows whether to send them again.
                 if was_asked or link is order[-1]:

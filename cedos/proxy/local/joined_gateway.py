@@ -60,7 +60,7 @@ class JoinedGateway:
         return self.host, self.port, self.server_key, self.client.public
 
     def __str__(self) -> str:
-        return _shown(self.host, self.port)
+        return _show_address(self.host, self.port)
 
 
 def own_path() -> Path:
@@ -83,10 +83,10 @@ def path() -> Path:
 
 def invitation(address: tuple[str, int], server_key: bytes, secret: bytes) -> str:
     """Return the line that a person pastes; the gateway lets its holder in."""
-    return f"cedos://{keys.to_text(secret)}@{_shown(*address)}/{keys.to_text(server_key)}"
+    return f"cedos://{keys.to_text(secret)}@{_show_address(*address)}/{keys.to_text(server_key)}"
 
 
-def _shown(host: str, port: int) -> str:
+def _show_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -95,10 +95,10 @@ def parse(line: str) -> JoinedGateway:
     match = _LINE.fullmatch(line.strip())
     if match is None:
         raise ValueError("it is not a line cedos://...@HOST:PORT/... as `cedos gateway` prints it")
-    return _joined(match["address"], match["key"], match["secret"])
+    return _make_joined(match["address"], match["key"], match["secret"])
 
 
-def _joined(address: str, key: str, secret: str) -> JoinedGateway:
+def _make_joined(address: str, key: str, secret: str) -> JoinedGateway:
     host, port = _address(address)
     found = []
     for what, text in (("the gateway's key", key), ("the secret", secret)):
@@ -144,7 +144,9 @@ def read(file: Path) -> list[JoinedGateway]:
     if not fields.gateway:
         raise ConfigError(_NONE)
     try:
-        return [_joined(_shown(e.host, e.port), e.key, e.secret) for e in fields.gateway]
+        return [
+            _make_joined(_show_address(e.host, e.port), e.key, e.secret) for e in fields.gateway
+        ]
     except ValueError as error:
         raise ConfigError(f"{file}: {error}") from None
 

@@ -200,7 +200,7 @@ class LocalProxy:
         if far or not (self.goes_direct(host) or await self._may_go_direct(host, port, user)):
             away: str | None = None
             try:
-                stream = await self._opened(host, port, words, user)
+                stream = await self._open_stream(host, port, words, user)
             except RefusedError as error:
                 # The gateway has no way there (no IPv6, say), but this host may have one: go on, direct.
                 if self._fail is Fail.CLOSED or far or error.kind != "destination_ip_unroutable":
@@ -260,7 +260,7 @@ class LocalProxy:
             return found
         return [address for address in found if self.goes_direct(address)]
 
-    async def _opened(
+    async def _open_stream(
         self, host: str, port: int, words: FirstWords | None, user: int
     ) -> ProxiedStream:
         """Open a stream through the gateway; if its session is lost meanwhile, try the next one, once."""

@@ -34,11 +34,11 @@ from cedos.proxy.names import (
     answered_here,
     answers,
     error_of,
-    failed,
     host_servers,
     read,
     read_message,
-    truncated,
+    servfail,
+    truncate,
 )
 from cedos.proxy.own_tasks import OwnTasks
 
@@ -107,7 +107,7 @@ class NameStub:
         self._near = frozenset(each.strip(".").lower() for each in near)
         self._servers = servers
         self._rules = rules or RuleBook()
-        self._local = Resolver(self._others)
+        self._local = Resolver(self._other_resolvers)
         self._sockets: list[tuple[socket.socket, socket.socket]] = []
         self._tasks = OwnTasks(_log, "a look-up failed")
         self._owners = SocketOwners()
@@ -172,9 +172,9 @@ class NameStub:
             return answered_here(message, question, own)
         # Names nearby, and those under a rule, are looked up by this host's resolvers.
         if self._is_near(question.name):
-            return await self._here(message, question, user)
+            return await self._ask_here(message, question, user)
         if self._fails_open and self._rules.names(question.name):
-            return await self._ruled(message, question, user)
+            return await self._answer_under_rule(message, question, user)
         # All others: the gateway, then this host's resolvers if the gateway fails or knows no such name.
         share = self._shares.setdefault(user, asyncio.Semaphore(MOST_FAR_OF_USER))
         try:
@@ -182,14 +182,14 @@ class NameStub:
                 found = await self._link.ask(message)
         except GatewayUnreachableError as error:
             _log.debug("name looked up here", why=str(error))
-            found = failed(message, question)
+            found = servfail(message, question)
         if not answers(found, question, question.number):
-            found = failed(message, question)
+            found = servfail(message, question)
         code = error_of(found)
         if self._fails_open and (
             code == SERVER_FAILED or (code == NO_SUCH_NAME and self._tunnelled())
         ):
-            here = await self._here(message, question, user)
+            here = await self._ask_here(message, question, user)
             # If the VPN's resolver does not know the name either, the gateway's answer stands.
             return found if code == NO_SUCH_NAME and error_of(here) else here
         # An alias of a ruled name (or what does not tell that) is asked for here again: so the daemon
@@ -197,41 +197,41 @@ class NameStub:
         if self._fails_open and self._rules.stands:
             reply = parse(found)
             if reply is None or any(map(self._rules.names, reply.aliases)):
-                return await self._ruled(message, question, user)
+                return await self._answer_under_rule(message, question, user)
         return found
 
-    async def _ruled(self, message: bytes, question: AskedName, user: int) -> bytes:
+    async def _answer_under_rule(self, message: bytes, question: AskedName, user: int) -> bytes:
         """Ask this host's own resolvers, and put what the answer leads to under the name's rule.
 
         Where that cannot be read, or is too much, the program gets a failure.
         """
-        found = await self._here(message, question, user)
+        found = await self._ask_here(message, question, user)
         if (reply := parse(found)) is None:
-            return failed(message, question)
+            return servfail(message, question)
         for each in reply.names:
             self._rules.learn(each.name, (*each.addresses, *each.aliases), user)
         return found
 
-    async def _here(self, message: bytes, question: AskedName, user: int) -> bytes:
+    async def _ask_here(self, message: bytes, question: AskedName, user: int) -> bytes:
         """Ask this host's own resolvers for a user.
 
         One on loopback may itself be asking this stub (systemd-resolved, say): fail when its user asks
         the same once more, to end the circle.
         """
         what = user, question.name, question.kind
-        if self._asked_here[what] and all(map(_is_loopback, self._others())):
-            return failed(message, question)
+        if self._asked_here[what] and all(map(_is_loopback, self._other_resolvers())):
+            return servfail(message, question)
         self._asked_here[what] += 1
         try:
             return await self._local.ask(message, question)
         except NobodyAnswersError:
-            return failed(message, question)
+            return servfail(message, question)
         finally:
             self._asked_here[what] -= 1
             if not self._asked_here[what]:
                 del self._asked_here[what]
 
-    def _others(self) -> list[Endpoint]:
+    def _other_resolvers(self) -> list[Endpoint]:
         """Return this host's resolvers without this one."""
         own = set(self.addresses)
         return [each for each in self._servers() if each not in own]
@@ -240,11 +240,11 @@ class NameStub:
         return (
             is_near(name)
             or self._link.leads_to(name)
-            or _within(name, self._near)
-            or _within(name, _NEAR_REVERSE)
+            or _is_within(name, self._near)
+            or _is_within(name, _NEAR_REVERSE)
             # Search domains come from the network, and a hostile one may name any domain. So they count
             # only where names may be looked up outside the gateway anyway.
-            or (self._fails_open and _within(name, search_domains()))
+            or (self._fails_open and _is_within(name, search_domains()))
         )
 
     def _readable(self, udp: socket.socket) -> None:
@@ -260,7 +260,7 @@ class NameStub:
         self, message: bytes, question: AskedName, user: int, say: Callable[[bytes], object]
     ) -> None:
         answer = await self.answer(message, question, user)
-        say(answer if len(answer) <= question.takes_bytes else truncated(answer, question))
+        say(answer if len(answer) <= question.takes_bytes else truncate(answer, question))
 
     def _acceptable(self, tcp: socket.socket) -> None:
         try:
@@ -313,7 +313,7 @@ def _give_back(places: Counter[int], user: int, _task: asyncio.Task[None]) -> No
         del places[user]
 
 
-def _within(name: str, domains: Sequence[str] | frozenset[str]) -> bool:
+def _is_within(name: str, domains: Sequence[str] | frozenset[str]) -> bool:
     name = name.strip(".")
     return any(name == each or name.endswith(f".{each}") for each in domains)
 

@@ -63,7 +63,7 @@ class ProgramPackets:
         self._ways: OrderedDict[_Destination, _Way] = OrderedDict()
         # Destinations whose way is being chosen, and the packets that wait for that.
         self._choosing: dict[_Destination, tuple[asyncio.Future[bool], list[bytes]]] = {}
-        self._direct = PacketRelay(permitted, self._answered, self._not_direct)
+        self._direct = PacketRelay(permitted, self._on_answer, self._not_direct)
         self._association: ProxiedAssociation | None = None  # the gateway has accepted it
         # It was asked for; the gateway has not answered.
         self._begun: ProxiedAssociation | None = None
@@ -75,7 +75,7 @@ class ProgramPackets:
     def send(self, host: str, port: int, data: bytes) -> None:
         """Send a datagram, or lose it."""
         now = self.used_s = self._loop.time()
-        way = self._way(host, port, now)
+        way = self._way_to(host, port, now)
         if way is None:
             chosen = self._choosing.get((host, port))
             held = sum(len(packets) for _, packets in self._choosing.values())
@@ -117,7 +117,7 @@ class ProgramPackets:
     async def _open(self) -> None:
         """Open an association; if that fails, send the packets that waited another way."""
         try:
-            association = await self._link.associate(self._asked, self._user)
+            association = await self._link.associate(self._on_asked, self._user)
         except (GatewayUnreachableError, RefusedError) as error:
             _log.debug("no association", why=str(error))
             self._not_before_s = self._loop.time() + AGAIN_S
@@ -126,25 +126,25 @@ class ProgramPackets:
             for host, port, data in lost:
                 self.send(host, port, data)
         else:
-            association.ended = self._over
+            association.ended = self._on_over
             self._association = None if association.gone else association
             self._waiting.clear()
         finally:
             self._opening = self._begun = None
 
-    def _asked(self, association: ProxiedAssociation) -> None:
+    def _on_asked(self, association: ProxiedAssociation) -> None:
         """Send the waiting packets behind the request for an association."""
-        association.received = self._received
-        association.undelivered = self._undelivered
+        association.received = self._on_received
+        association.undelivered = self._on_undelivered
         self._begun = association
         for host, port, data in self._waiting:
             association.send(host, port, data)
 
-    def _over(self) -> None:
+    def _on_over(self) -> None:
         """Forget the association; the next packet opens another one."""
         self._association = None
 
-    def _way(self, host: str, port: int, now: float) -> _Way | None:
+    def _way_to(self, host: str, port: int, now: float) -> _Way | None:
         """Return a destination's way; choose one if it is new, or has not answered for a while.
 
         What is sent all the time does not wait: half the time before a way ends, the next one is chosen.
@@ -180,7 +180,7 @@ class ProgramPackets:
             for data in packets:
                 self.send(host, port, data)
 
-    def _far(self, host: str, port: int) -> _Way | None:
+    def _way_by_gateway(self, host: str, port: int) -> _Way | None:
         """Return the way of a host in whose name the gateway may speak; None: it may not.
 
         The program's last packet took this way, and what the gateway sends answers it.
@@ -188,12 +188,12 @@ class ProgramPackets:
         way = self._ways.get((host, port))
         return None if way is None or way.direct else way
 
-    def _received(self, packet: ProgramPacket) -> None:
-        if self._far(packet.host, packet.port) is not None:
+    def _on_received(self, packet: ProgramPacket) -> None:
+        if self._way_by_gateway(packet.host, packet.port) is not None:
             self._came(packet.host, packet.port, packet.data)
 
-    def _undelivered(self, packet: UndeliveredPacket) -> None:
-        if (way := self._far(packet.host, packet.port)) is None:
+    def _on_undelivered(self, packet: UndeliveredPacket) -> None:
+        if (way := self._way_by_gateway(packet.host, packet.port)) is None:
             return
         if packet.why is not Obstacle.NO_WAY or not self._fails_open:
             self._refused(packet.host, packet.port)
@@ -204,7 +204,7 @@ class ProgramPackets:
     def _not_direct(self, host: str, port: int, _why: Obstacle) -> None:
         self._refused(host, port)
 
-    def _answered(self, host: str, port: int, data: bytes) -> None:
+    def _on_answer(self, host: str, port: int, data: bytes) -> None:
         way = self._ways.get((host, port))
         if way is not None and way.direct:
             way.until_s = self._loop.time() + IDLE_S

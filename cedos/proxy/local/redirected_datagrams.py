@@ -70,7 +70,7 @@ class _Sender:
         refused: Callable[[str, Any], None],
     ) -> None:
         self.user = user
-        self.packets = packets(user, self._answered, self._not_taken)
+        self.packets = packets(user, self._on_answer, self._not_taken)
         self.destinations: OrderedDict[tuple[str, int], _Known] = OrderedDict()
         self._came, self._refused = came, refused
 
@@ -82,7 +82,7 @@ class _Sender:
             self.destinations.popitem(last=False)
         self.packets.send(*destination, data)
 
-    def _answered(self, host: str, port: int, data: bytes) -> None:
+    def _on_answer(self, host: str, port: int, data: bytes) -> None:
         known = self.destinations.get((host, port))
         if known is not None:
             self._came(known, data)
@@ -136,7 +136,7 @@ class RedirectedDatagrams:
         six = len(self._families) > 1 and self._redirection.hold_addresses(self._port)
         if six:
             self._routes = NetlinkListener(
-                NETLINK_ROUTE, [GROUP_IPV6_ROUTE], self._routed, self._hold_addresses
+                NETLINK_ROUTE, [GROUP_IPV6_ROUTE], self._on_route_change, self._hold_addresses
             )
         for sockets in self._families:
             self._redirection.divide(sockets)
@@ -149,7 +149,7 @@ class RedirectedDatagrams:
     def _hold_addresses(self) -> None:
         self._redirection.hold_addresses(self._port)
 
-    def _routed(self, events: bytes) -> None:
+    def _on_route_change(self, events: bytes) -> None:
         """Put the route back that another program has deleted, or datagrams would go into a network."""
         if any(each.type == RTM_DELROUTE and is_of_host(each) for each in messages(events)):
             self._hold_addresses()
@@ -195,24 +195,24 @@ class RedirectedDatagrams:
         known, now_s = self._known.get(address), self._loop.time()
         # Fast path: the same socket sent to the same address here a moment ago.
         if known is None or known.sender != sender or now_s > known.checked_s + _CHECKED_S:
-            known = self._checked(one, address, sender, now_s)
+            known = self._check_sender(one, address, sender, now_s)
             if known is None:
-                self._refused(address, sender)
+                self._on_refused(address, sender)
                 return
         to = known.to
         if to.port == NAMES_PORT:
-            self._question(data, to.user, partial(self._came, known))
+            self._question(data, to.user, partial(self._on_answer, known))
             return
         program = self._senders.get(to.cookie)
         if program is None:
             self._make_room(to.user)
             program = self._senders[to.cookie] = _Sender(
-                to.user, self._packets, self._came, self._refused
+                to.user, self._packets, self._on_answer, self._on_refused
             )
         self._senders.move_to_end(to.cookie)
         program.send(known, data)
 
-    def _checked(
+    def _check_sender(
         self, one: socket.socket, address: str, sender: Any, now_s: float
     ) -> _Known | None:
         """Return a datagram's destination if its sender is the socket that the address was made for.
@@ -254,7 +254,7 @@ class RedirectedDatagrams:
         whose = user if user in full else min(full)
         self._end(next(cookie for cookie, each in self._senders.items() if each.user == whose))
 
-    def _came(self, known: _Known, data: bytes) -> None:
+    def _on_answer(self, known: _Known, data: bytes) -> None:
         """Hand an answer on, unless the program's port is free, or another one's, by now."""
         now_s = self._loop.time()
         if now_s > max(known.checked_s, known.answered_s) + _CHECKED_S:
@@ -262,9 +262,9 @@ class RedirectedDatagrams:
                 return
             known.answered_s = now_s
         with suppress(OSError):  # the program does not read, or has gone
-            known.by.sendmsg([data], [_from(known.address)], 0, known.sender)
+            known.by.sendmsg([data], [_source_control(known.address)], 0, known.sender)
 
-    def _refused(self, address: str, sender: Any) -> None:
+    def _on_refused(self, address: str, sender: Any) -> None:
         self._refusals.tell(sender[:2], (address, self._port))
 
     def _end(self, cookie: int) -> None:
@@ -347,7 +347,7 @@ def _sent_to(ancillary: Sequence[tuple[int, int, bytes]]) -> str | None:
     return None
 
 
-def _from(address: str) -> tuple[int, int, bytes]:
+def _source_control(address: str) -> tuple[int, int, bytes]:
     """Return the control message that sends a datagram from an address."""
     packed = ip_address(address).packed
     if len(packed) == 4:

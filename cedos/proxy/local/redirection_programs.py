@@ -429,7 +429,7 @@ def _lead_datagram(
     for field, at in fields.items():
         code.put(Opcode.LOAD, 2, STACK, _HERE_AT + at)
         code.put(Opcode.STORE, CONTEXT, 2, field)
-    code.put(Opcode.SET, 2, immediate=_signed(kernel_port(datagrams.port)))
+    code.put(Opcode.SET, 2, immediate=_as_signed(kernel_port(datagrams.port)))
     code.put(Opcode.STORE, CONTEXT, 2, _USER_PORT)
 
 
@@ -459,11 +459,13 @@ def _draw(code: Assembly, within: IPv4Network | IPv6Network, shares: int) -> Non
         )
         if drawn:
             code.call(Helper.RANDOM)
-            code.put(Opcode.AND, 0, immediate=_signed(drawn))
-            code.put(Opcode.OR, 0, immediate=_signed(fixed))
+            code.put(Opcode.AND, 0, immediate=_as_signed(drawn))
+            code.put(Opcode.OR, 0, immediate=_as_signed(fixed))
             code.put(Opcode.STORE, STACK, 0, _HERE_AT + word)
         else:
-            code.put(Opcode.STORE_NUMBER, STACK, offset=_HERE_AT + word, immediate=_signed(fixed))
+            code.put(
+                Opcode.STORE_NUMBER, STACK, offset=_HERE_AT + word, immediate=_as_signed(fixed)
+            )
     last = _HERE_AT + ADDRESS_BYTES - 1
     code.put(Opcode.LOAD_BYTE, 2, STACK, last)
     code.put(Opcode.AND, 2, immediate=256 - shares)
@@ -549,13 +551,13 @@ def _lead(code: Assembly, version: int, table: int, to: LedTo, labels: str, othe
 def _lead_to(
     code: Assembly, table: int, port: int, words: Mapping[int, int], otherwise: str
 ) -> None:
-    led = _signed(kernel_port(port))
+    led = _as_signed(kernel_port(port))
     code.put(Opcode.STORE_NUMBER, STACK, offset=_ASKED_AT + ADDRESS_BYTES + 4, immediate=led)
     _put_cookie(code)
     _put_in(code, table, _COOKIE_AT, _ASKED_AT)
     code.jump(Opcode.IF_NOT, otherwise, 0)
     for field, number in {_USER_PORT: led, **words}.items():
-        code.put(Opcode.SET, 2, immediate=_signed(number))
+        code.put(Opcode.SET, 2, immediate=_as_signed(number))
         code.put(Opcode.STORE, CONTEXT, 2, field)
 
 
@@ -572,6 +574,6 @@ def _put(code: Assembly, key_at: int, value_at: int, how: int = 0) -> None:
     code.call(Helper.MAP_UPDATE)
 
 
-def _signed(number: int) -> int:
+def _as_signed(number: int) -> int:
     """Return an unsigned number of 32 bits as the signed one of an instruction."""
     return number - (1 << 32) if number >= 1 << 31 else number

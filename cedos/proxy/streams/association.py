@@ -67,7 +67,7 @@ class ProxiedAssociation:
     def ask(self) -> None:
         self._say(OpenAssociation(self.number, self.user))
 
-    async def accepted(self) -> None:
+    async def wait_accepted(self) -> None:
         """Wait for the gateway's answer. RefusedError; StreamBrokenError."""
         await asyncio.shield(self._accepted)
 
@@ -76,7 +76,7 @@ class ProxiedAssociation:
 
     def refuse(self, error: RefusedError) -> None:
         self._say(StreamRefused(self.number, error.status, error.kind, error.details))
-        self.broke(error)
+        self.break_off(error)
 
     def send(self, host: str, port: int, data: bytes) -> None:
         """Send a packet, unless the session has ended."""
@@ -95,7 +95,7 @@ class ProxiedAssociation:
     def drop(self) -> None:
         """Close it for both ends, if it is open."""
         if not self._gone:
-            self.broke(StreamBrokenError("it was ended here"))
+            self.break_off(StreamBrokenError("it was ended here"))
             self._say(StreamReset(self.number))
 
     # What the multiplexer calls
@@ -107,9 +107,9 @@ class ProxiedAssociation:
                 if not self._accepted.done():
                     self._accepted.set_result(None)
             case StreamRefused():
-                self.broke(RefusedError(frame.status, frame.kind, frame.details))
+                self.break_off(RefusedError(frame.status, frame.kind, frame.details))
             case StreamReset():
-                self.broke(StreamBrokenError("the other end ended it"))
+                self.break_off(StreamBrokenError("the other end ended it"))
             case _:
                 raise ValueError("an association has no bytes, and is opened once")
 
@@ -122,7 +122,7 @@ class ProxiedAssociation:
         else:
             self.undelivered(packet)
 
-    def broke(self, error: Exception) -> None:
+    def break_off(self, error: Exception) -> None:
         """Close it here: nothing is sent or received any more."""
         if self._gone:
             return

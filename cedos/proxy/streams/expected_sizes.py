@@ -100,7 +100,7 @@ class ExpectedBursts:
         self._bytes = dict.fromkeys(Direction, 0)
         self._expected = dict.fromkeys(Direction, inf)
 
-    def begins(self, now_s: float) -> bool:
+    def is_new_request(self, now_s: float) -> bool:
         """Tell whether the program's data now is a new request."""
         return now_s - self._moved_s > _PAUSE_S
 
@@ -128,9 +128,9 @@ class ExpectedBursts:
             for way, size in self._bytes.items():
                 for name in self._names:
                     self._history.learn(name, self._port, way, size)
-        self.broke()
+        self.on_cut_off()
 
-    def broke(self) -> None:
+    def on_cut_off(self) -> None:
         """Note that the burst was cut off: its size is not known."""
         self._bytes = dict.fromkeys(Direction, 0)
         self._expected = dict.fromkeys(Direction, inf)

@@ -140,7 +140,7 @@ def parse(message: bytes | memoryview) -> Frame:
             offset = _OFFSET.unpack_from(message)[2]
             frame: Frame = StreamBytes(stream, offset, memoryview(message)[_OFFSET.size :])
         else:
-            frame = _parsed(kind, stream, bytes(message))
+            frame = _parse(kind, stream, bytes(message))
     except (struct.error, UnicodeDecodeError) as error:
         raise ValueError(f"not a frame of streams: {error}") from None
     if stream == 0:
@@ -148,7 +148,7 @@ def parse(message: bytes | memoryview) -> Frame:
     return frame
 
 
-def _parsed(kind: int, stream: int, data: bytes) -> Frame:
+def _parse(kind: int, stream: int, data: bytes) -> Frame:
     exact = _HEAD.size
     frame: Frame
     if kind == OPEN:

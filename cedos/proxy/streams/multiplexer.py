@@ -129,7 +129,7 @@ class Multiplexer:
         `unread` bounds its unread bytes, with others; `user`: for whom it is, of this host.
         StreamBrokenError: the session has ended.
         """
-        stream = self._made(self._number(), unread)
+        stream = self._make_stream(self._number(), unread)
         self._shares[stream.number] = unread
         stream.ask(host, port, user % USERS)
         return stream
@@ -154,18 +154,18 @@ class Multiplexer:
     async def run(self) -> None:
         """Take frames until the session ends; then break all streams."""
         why = "the session ended"
-        self.connection.on_change(self._changed)
+        self.connection.on_change(self._on_change)
         try:
-            self._changed()
+            self._on_change()
             why = await self._over
         finally:
             self.connection.on_change(None)
             self._let_go()
             for stream in list(self._streams.values()):
-                stream.broke(StreamBrokenError(why))
+                stream.break_off(StreamBrokenError(why))
                 stream.on_change()
             for association in list(self._associations.values()):
-                association.broke(StreamBrokenError(why))
+                association.break_off(StreamBrokenError(why))
 
     def state(self) -> bytes | None:
         """Return the state that a session without streams keeps while it sleeps; None: it has some."""
@@ -181,7 +181,7 @@ class Multiplexer:
     def put(self, stream: Numbered, data: bytes, label: Label, *, ordered: bool) -> None:
         if self._over.done():
             return  # nothing is kept for a session that has ended
-        if self._waiting or not self._sent(stream, data, label, ordered=ordered):
+        if self._waiting or not self._try_send(stream, data, label, ordered=ordered):
             self._waiting.append((stream, data, label, ordered))
             self._account()
             if len(self._waiting) > _MOST_WAITING:
@@ -190,7 +190,7 @@ class Multiplexer:
     def try_put(self, stream: ProxiedStream, head: bytes, data: Chunk, label: Label) -> bool:
         large = label is LARGE
         may = not self._waiting and (not large or self._its_turn(stream))
-        if may and self._sent(stream, data, label, ordered=True, head=head):
+        if may and self._try_send(stream, data, label, ordered=True, head=head):
             return True
         (self._in_turn if large else self._no_room)[stream.number] = stream
         return False
@@ -210,7 +210,7 @@ class Multiplexer:
         self._no_room.pop(number, None)
         self._in_turn.pop(number, None)
 
-    def announced(self, size_bytes: int, direction: Direction) -> None:
+    def on_announced(self, size_bytes: int, direction: Direction) -> None:
         self.connection.tell(LARGE, size_bytes, direction)
 
     def lend(self, size_bytes: int) -> bool:
@@ -268,7 +268,7 @@ class Multiplexer:
         least_s = min((each for each in lasts_s if each is not None), default=0.0)
         return Readers({rank: least_s} if least_s else {}, waiting)
 
-    def _sent(
+    def _try_send(
         self, stream: Numbered, data: Chunk, label: Label, *, ordered: bool, head: bytes = b""
     ) -> bool:
         after = stream.after if ordered else ()
@@ -280,7 +280,7 @@ class Multiplexer:
             stream.after = (sent,)
         return bool(sent)
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self._again = True
         if self._turning:
             return
@@ -308,12 +308,12 @@ class Multiplexer:
                 if self._over.done():
                     return  # it was ended at one before
                 frame = parse(message)
-                if (stream := self._taken(frame)) is not None:
+                if (stream := self._give_to_stream(frame)) is not None:
                     touched[frame.stream] = stream
         # Frames that waited for room go before new data.
         while self._waiting:
             sender, data, label, ordered = self._waiting[0]
-            if not self._sent(sender, data, label, ordered=ordered):
+            if not self._try_send(sender, data, label, ordered=ordered):
                 break
             self._waiting.popleft()
         self._account()
@@ -342,7 +342,7 @@ class Multiplexer:
             if number in turns and stream.sent_bytes == before:
                 break  # the session has no room at all
 
-    def _taken(self, frame: Frame) -> ProxiedStream | None:
+    def _give_to_stream(self, frame: Frame) -> ProxiedStream | None:
         """Give a frame to its stream, and return that; None: no stream has to be called."""
         stream = self._streams.get(frame.stream)
         if stream is not None:
@@ -355,7 +355,7 @@ class Multiplexer:
             self._may_open(frame.stream, self._opened)
             if self._opened is not None:
                 share = self._unread.share(frame.user) if self._unread is not None else None
-                self._opened(self._made(frame.stream, share), frame)
+                self._opened(self._make_stream(frame.stream, share), frame)
         elif isinstance(frame, OpenAssociation):
             self._may_open(frame.stream, self._associated)
             if self._associated is not None:
@@ -425,7 +425,7 @@ class Multiplexer:
     def _new(self, number: int) -> bool:
         return number > self._all_opened_to and number not in self._opened_ahead
 
-    def _made(self, number: int, unread: Share | None) -> ProxiedStream:
+    def _make_stream(self, number: int, unread: Share | None) -> ProxiedStream:
         # The end that dialled chooses networks.
         bodies = AnnouncedBodies() if self._opened is None else None
         bursts = ExpectedBursts(self._sizes) if bodies and self._sizes is not None else None

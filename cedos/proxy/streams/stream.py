@@ -80,7 +80,7 @@ class StreamSession(Protocol):
     def forget(self, number: int) -> None:
         """Forget a stream that is over."""
 
-    def announced(self, size_bytes: int, direction: Direction) -> None:
+    def on_announced(self, size_bytes: int, direction: Direction) -> None:
         """Note that so many bytes follow on a stream now; small bodies are not announced."""
 
     def lend(self, size_bytes: int) -> bool:
@@ -172,7 +172,7 @@ class ProxiedStream:
         self.host, self.port = host, port
         self._say(OpenStream(self.number, host, port, user))
 
-    async def accepted(self) -> None:
+    async def wait_accepted(self) -> None:
         """Wait for the other end's answer. RefusedError; StreamBrokenError."""
         if not self._accepted and self._broken is None:
             self._answer = self._answer or self._loop.create_future()
@@ -237,7 +237,7 @@ class ProxiedStream:
             wider = min(2 * self._window_bytes, WINDOW_BYTES)
             reads = read - self._window_from
             if reads >= self._window_bytes or (
-                reads >= self._window_bytes // 2 and self._lent(wider)
+                reads >= self._window_bytes // 2 and self._borrow(wider)
             ):
                 self._window_bytes, self._window_from = wider, read
         self._grant()
@@ -281,7 +281,7 @@ class ProxiedStream:
         if self._broken is None and not (self._ended and self._peer_ended):
             # Behind the end that was sent: what the program said before it left arrives.
             self._say(StreamReset(self.number), ordered=self._ended)
-            self.broke(StreamBrokenError("it was reset here"))
+            self.break_off(StreamBrokenError("it was reset here"))
         self._give_up()
         self.on_change()
 
@@ -307,18 +307,18 @@ class ProxiedStream:
                 self._accepted = True
                 self._tell()
             case StreamRefused():
-                self.broke(RefusedError(frame.status, frame.kind, frame.details))
+                self.break_off(RefusedError(frame.status, frame.kind, frame.details))
             case StreamReset():
-                self.broke(StreamBrokenError("the other end reset it"))
+                self.break_off(StreamBrokenError("the other end reset it"))
             case _:
                 raise ValueError("a stream was opened twice")
 
-    def broke(self, error: Exception) -> None:
+    def break_off(self, error: Exception) -> None:
         """Break it here: nothing is sent or received any more."""
         if self._broken is None:
             self._broken = error
         if self._bursts is not None:
-            self._bursts.broke()
+            self._bursts.on_cut_off()
         self._tell()
         self._session.forget(self.number)
 
@@ -348,7 +348,7 @@ class ProxiedStream:
             return
         self._note_due(size_bytes, direction)
         wider = min(size_bytes, WINDOW_BYTES)
-        if direction is Direction.DOWN and self._window_bytes < wider and self._lent(wider):
+        if direction is Direction.DOWN and self._window_bytes < wider and self._borrow(wider):
             self._window_bytes, self._window_from = wider, self.read_bytes
             self._grant()
 
@@ -358,7 +358,7 @@ class ProxiedStream:
         if bursts is None or (bodies is not None and bodies.says_lengths):
             return
         now_s = self._loop.time()
-        if not goes_on and bursts.begins(now_s):
+        if not goes_on and bursts.is_new_request(now_s):
             bursts.begin(self.server, self.port)
         self._moved_s = now_s
         for way, size in bursts.moves(direction, count, now_s):
@@ -369,9 +369,9 @@ class ProxiedStream:
         """Note that so many bytes follow."""
         moved = self.sent_bytes if direction is Direction.UP else self.received_bytes
         self._due[direction] = moved + size_bytes
-        self._session.announced(size_bytes - SMALL_BYTES, direction)
+        self._session.on_announced(size_bytes - SMALL_BYTES, direction)
 
-    def _lent(self, window_bytes: int) -> bool:
+    def _borrow(self, window_bytes: int) -> bool:
         """Borrow the rest of a larger window from the session, if it lends."""
         more = window_bytes - self._window_bytes
         if not self._session.lend(more):

@@ -43,7 +43,7 @@ class Unread:
         self._clients: WeakValueDictionary[Hashable, UnreadOfClient] = WeakValueDictionary()
 
     @classmethod
-    def within(cls, bytes_: int) -> Self:
+    def within_memory(cls, bytes_: int) -> Self:
         """Return limits for a process that has no more memory than this for unread bytes."""
         return cls(min(bytes_, MOST_BYTES), min(bytes_ // 2, MOST_OF_ONE_BYTES))
 
@@ -60,12 +60,12 @@ class Unread:
             return  # what tells of a break waits, too: the call that broke it looks again
         self._breaking = True
         try:
-            while (drop := self._beyond(client)) is not None:
+            while (drop := self._next_to_free(client)) is not None:
                 drop()
         finally:
             self._breaking = False
 
-    def _beyond(self, client: "UnreadOfClient") -> Callable[[], None] | None:
+    def _next_to_free(self, client: "UnreadOfClient") -> Callable[[], None] | None:
         """Return what frees something beyond a limit; None: all limits are kept."""
         clients = self._clients.values()
         if client.sessions_bytes > self._most_of_one_bytes // 2:

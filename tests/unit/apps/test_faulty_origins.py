@@ -129,7 +129,7 @@ async def at_a_gateway(url, folder):
             found = await fetcher.find("a" * 32, url, "")
             number = os.open(found.path, os.O_RDONLY)
             size = await found.known_size()
-            await found.beyond(size)
+            await found.wait_beyond(size)
             body = os.pread(number, size, 0)
             if not body.startswith(PACKED):  # it is passed on as it came
                 yield body

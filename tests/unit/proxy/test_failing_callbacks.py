@@ -93,7 +93,7 @@ async def test_of_what_carries_them_all(ends, monkeypatch, nothing_is_near):
     port = await ends.origin(echo)
     first = await ends.forward(port)
     assert await says(first, b"one") == b"one"
-    takes, failed = Multiplexer._taken, []
+    takes, failed = Multiplexer._give_to_stream, []
 
     def fails_once(self, frame):
         if isinstance(frame, StreamBytes) and not failed:
@@ -101,7 +101,7 @@ async def test_of_what_carries_them_all(ends, monkeypatch, nothing_is_near):
             raise RuntimeError("a fault of this program")
         return takes(self, frame)
 
-    monkeypatch.setattr(Multiplexer, "_taken", fails_once)
+    monkeypatch.setattr(Multiplexer, "_give_to_stream", fails_once)
     with capture_logs() as log:
         first[1].write(b"lost")
         with suppress(ConnectionError):  # it is reset

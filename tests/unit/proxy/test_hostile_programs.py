@@ -690,7 +690,7 @@ async def test_a_name_with_thousands_of_silent_addresses_takes_no_file_from_othe
 
     monkeypatch.setattr(origin, "_getaddrinfo", resolve)
     monkeypatch.setattr(DestinationRules, "check", checks)
-    monkeypatch.setattr(Origins, "_one", dials)
+    monkeypatch.setattr(Origins, "_connect_one", dials)
     origins = Origins(DestinationRules(()))
     count = 100
     floods = [asyncio.create_task(origins.connect("many.test", 80, b"one")) for _ in range(count)]
@@ -739,7 +739,7 @@ async def test_what_one_client_asks_for_leaves_the_event_loop_to_others(ends, mo
             running = asyncio.create_task(streams.run())
             if asked == "packet":
                 association = streams.associate()
-                await association.accepted()
+                await association.wait_accepted()
             for number in range(60):
                 if asked == "packet":
                     association.send(f"127.0.0.{number + 1}", 9, b"x")

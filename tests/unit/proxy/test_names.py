@@ -27,10 +27,10 @@ from cedos.proxy.names import (
     Resolver,
     answers,
     error_of,
-    failed,
     host_servers,
     read,
-    truncated,
+    servfail,
+    truncate,
 )
 from cedos.proxy.streams.frames import GatewayAnswer, GatewayQuestion, parse_packet
 
@@ -120,10 +120,10 @@ def question(message):
 def test_answers_of_our_own_are_answers(tail):
     message = asks("far.test") + tail
     asked = question(message)
-    for own in (failed(message, asked), truncated(tells(message, records=50), asked)):
+    for own in (servfail(message, asked), truncate(tells(message, records=50), asked)):
         assert answers(own, asked, 7)
         assert len(own) == asked.ends
-    assert error_of(failed(message, asked)) == names.SERVER_FAILED
+    assert error_of(servfail(message, asked)) == names.SERVER_FAILED
 
 
 def test_who_passes_an_answer_on_reads_no_records():

@@ -565,7 +565,7 @@ async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_near
 
     An address that it leased for seconds, or the end of a VPN, had a flow of datagrams leave in clear.
     """
-    here = Origins._one
+    here = Origins._connect_one
     world = ["203.0.113.9", "2001:db8::9"]
     answers = []
     dialled = []
@@ -580,7 +580,7 @@ async def test_with_fail_closed_nothing_leaves_that_a_hostile_network_calls_near
         return await here(origins, address, port)
 
     monkeypatch.setattr(Origins, "look_up", resolve)
-    monkeypatch.setattr(Origins, "_one", dials)
+    monkeypatch.setattr(Origins, "_connect_one", dials)
     monkeypatch.setattr(EgressReader, "has_own", lambda _reader, _address: True)
     await ends.start(fail=Fail.CLOSED, patience_s=0.3)
     port = await ends.origin(echo)
@@ -710,7 +710,7 @@ async def test_a_gateway_with_another_key_is_not_the_one(ends):
 async def test_a_gateway_that_answers_no_request_keeps_no_program_for_ever(ends, monkeypatch):
     """Give up: the session stood, no path was silent, and programs waited, also with another way."""
     monkeypatch.setattr(gateway_link, "_ORIGIN_S", 0.5, raising=False)
-    monkeypatch.setattr(GatewaySession, "_opened", lambda *_: None)
+    monkeypatch.setattr(GatewaySession, "_on_opened", lambda *_: None)
     await ends.start(fail=Fail.OPEN)
     assert await _through_or_direct(ends, await ends.origin(echo)) == b"aend"
     ends.proxy._fail = Fail.CLOSED

@@ -68,7 +68,7 @@ def conditions(record: ObjectRecord) -> dict[str, str]:
     return {name: record.headers[kept][0] for name, kept in asks if kept in record.headers}
 
 
-def confirmed(record: ObjectRecord, headers: HeaderLists) -> HeaderLists | None:
+def confirmed_fields(record: ObjectRecord, headers: HeaderLists) -> HeaderLists | None:
     """Return the fields of an object that a 304 confirms; None: it names another version (4.3.4)."""
     name = "etag" if "etag" in headers else "last-modified"
     had, named = (_text(each, name).removeprefix("W/") for each in (record.headers, headers))

@@ -24,7 +24,7 @@ from cedos import web
 from cedos.apps.files.messages import unix_time
 from cedos.apps.files.objects.http_rules import (
     conditions,
-    confirmed,
+    confirmed_fields,
     is_fresh,
     kept_fields,
     may_be_reused,
@@ -148,7 +148,7 @@ class ObjectFetcher:
 
     async def _ask(self, client: str, url: URL) -> _Ways:
         """Return what is here, or on its way, or else what the origin answers."""
-        while (found := self._here(client, url)) is None:
+        while (found := self._find_without_question(client, url)) is None:
             if (question := self._asking.get((client, url))) is None:
                 return await self._ask_for_all(client, url)
             await question.over.wait()
@@ -158,12 +158,12 @@ class ObjectFetcher:
                 return await self._asked(client, url)
         return found
 
-    def _here(self, client: str, url: URL) -> StoredObject | None:
+    def _find_without_question(self, client: str, url: URL) -> StoredObject | None:
         """Return what answers without a question: it is on its way, or fresh."""
         for each in self.store.of_url(client, str(url)):
             if each.record.reusable and not (each.whole or each.failed):
                 return each
-        kept = self._kept(client, url)
+        kept = self._find_kept(client, url)
         return kept if kept is not None and is_fresh(kept.record, time.time()) else None
 
     async def _ask_for_all(self, client: str, url: URL) -> _Ways:
@@ -181,7 +181,7 @@ class ObjectFetcher:
             question.over.set()
 
     async def _asked(self, client: str, url: URL) -> _Ways:
-        kept = self._kept(client, url)
+        kept = self._find_kept(client, url)
         with ExitStack() as taken:
             if kept is not None:  # it stays while the origin is asked about it
                 kept.users += 1
@@ -189,7 +189,7 @@ class ObjectFetcher:
                 await self._slots[client].take(url, taken)
                 answer = await self._request(client, url, kept)
                 try:
-                    way = await self._answered(client, url, kept, answer)
+                    way = await self._on_answer(client, url, kept, answer)
                 except BaseException as error:
                     answer.close()
                     if isinstance(error, TransferError) or not isinstance(error, Exception):
@@ -211,7 +211,7 @@ class ObjectFetcher:
                 answer.release()
             return way
 
-    def _kept(self, client: str, url: URL) -> StoredObject | None:
+    def _find_kept(self, client: str, url: URL) -> StoredObject | None:
         """Return the newest whole object that may answer requests for a URL."""
         kept = [each for each in self.store.of_url(client, str(url)) if each.whole]
         return next((each for each in reversed(kept) if each.record.reusable), None)
@@ -227,7 +227,7 @@ class ObjectFetcher:
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise TransferError(f"{url.host} cannot be asked: {words(error)}") from None
 
-    async def _answered(
+    async def _on_answer(
         self,
         client: str,
         url: URL,
@@ -261,7 +261,7 @@ class ObjectFetcher:
     def _confirm(self, client: str, kept: StoredObject, head: AnswerHead) -> StoredObject:
         record = kept.record
         try:
-            if (fields := confirmed(record, head.fields)) is None:
+            if (fields := confirmed_fields(record, head.fields)) is None:
                 raise TransferError(f"{head.url.host} answers 304 about another version")
             record.headers, record.reusable = kept_fields(fields), may_be_reused(fields)
             record.received_unix_s = time.time()

@@ -130,13 +130,13 @@ class ObjectServing:
         await connection.write(pack(answer))
         try:
             while at < size:
-                have = min(await found.beyond(at), size, at + _AHEAD_BYTES // 4)
+                have = min(await found.wait_beyond(at), size, at + _AHEAD_BYTES // 4)
                 # Hand on what is here; the session reads the file when it sends.
                 if have > at:
                     await connection.write_source(reader(opened.number, at), have - at)
                     at = have
                     await connection.acknowledged(connection.written_bytes - _AHEAD_BYTES)
-            await found.beyond(size)
+            await found.wait_beyond(size)
         except TransferError as error:
             # The announced rest will not come: the client asks again, in another session.
             connection.abort(str(error))

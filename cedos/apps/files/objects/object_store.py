@@ -188,12 +188,12 @@ class ObjectStore:
     def mark_used(self, client: str, kept: StoredObject) -> None:
         """Note that a client uses an object now: others make room before it."""
         kept.record.used_unix_s = time.time()
-        if self._has(client, kept):
+        if self._is_kept(client, kept):
             self._kept[client].move_to_end(kept.record.id)
 
     def remove(self, client: str, kept: StoredObject) -> None:
         """Remove an object, whose disk stays its client's until what reads it has closed it."""
-        if self._has(client, kept):
+        if self._is_kept(client, kept):
             del self._kept[client][kept.record.id]
         self._coming.pop(kept, None)
         _unlink(kept.path.with_suffix(".json"))
@@ -209,12 +209,12 @@ class ObjectStore:
         """Remove what has expired, in turns of its clients."""
         self._tidied_unix_s = now_unix_s
         for client, each in self.all():
-            if each.expired(now_unix_s):
+            if each.is_expired(now_unix_s):
                 await current().turns.turn(client)
-                if self._has(client, each) and each.expired(now_unix_s):
+                if self._is_kept(client, each) and each.is_expired(now_unix_s):
                     self.remove(client, each)
 
-    def _has(self, client: str, kept: StoredObject) -> bool:
+    def _is_kept(self, client: str, kept: StoredObject) -> bool:
         return client in self._kept and self._kept[client].get(kept.record.id) is kept
 
     def _add(self, client: str, kept: StoredObject) -> None:
@@ -223,7 +223,7 @@ class ObjectStore:
 
     def _account(self, client: str, kept: StoredObject) -> None:
         """Count an object that has changed. TransferError: it was removed meanwhile."""
-        if not self._has(client, kept):
+        if not self._is_kept(client, kept):
             raise TransferError("the gateway has removed it meanwhile; run the same command again")
         self._settle(client, kept, cost_of(kept.held_bytes))
 
@@ -322,7 +322,7 @@ class ObjectStore:
             found: dict[str, StoredObject] = {}
             for path in folder.glob("*.json"):
                 with suppress(OSError, ValueError, RecursionError):
-                    kept = _restored(path)
+                    kept = _restore(path)
                     if kept is not None and kept.record.id == path.stem:
                         found[path.stem] = kept
             for kept in sorted(found.values(), key=lambda each: each.record.used_unix_s):
@@ -344,7 +344,7 @@ def _unlink(path: Path) -> None:
         unlink(path)
 
 
-def _restored(path: Path) -> StoredObject | None:
+def _restore(path: Path) -> StoredObject | None:
     record = msgspec.json.decode(own_file.read(path, LONGEST_RECORD), type=ObjectRecord)
     body = path.with_suffix("")
     whole = body.lstat().st_size == record.size

@@ -87,7 +87,7 @@ class StoredObject:
         takes_s = age_s * self.held_bytes / max(self.have, 1)
         return not (self.whole or self.failed) and age_s > _FIRST_S and takes_s > _SLOW_S
 
-    def expired(self, now_unix_s: float) -> bool:
+    def is_expired(self, now_unix_s: float) -> bool:
         return self.record.used_unix_s < now_unix_s - KEPT_S and self.may_make_room
 
     def write(self, data: bytes) -> None:
@@ -125,7 +125,7 @@ class StoredObject:
         self.check()
         return self.record.size
 
-    async def beyond(self, offset: int) -> int:
+    async def wait_beyond(self, offset: int) -> int:
         """Return `have` once enough bytes beyond `offset` are here, or all. TransferError."""
         while not self.whole and self.have < offset + _ENOUGH:
             self.check()
@@ -211,10 +211,10 @@ def unlink(path: Path) -> None:
         if number >= 0:
             removed = object()
             _not_freed[removed] = size
-            _freeing.submit(_free, number, removed)
+            _freeing.submit(_give_back, number, removed)
 
 
-def _free(number: int, removed: object) -> None:
+def _give_back(number: int, removed: object) -> None:
     try:
         os.close(number)
     finally:

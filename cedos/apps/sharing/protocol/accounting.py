@@ -247,7 +247,7 @@ class OwnCounts:
             if len(self._counts) > self._MOST:
                 self._counts.popitem(last=False)
 
-    def knows(self, number: bytes) -> bool:
+    def has_contract(self, number: bytes) -> bool:
         return number in self._counts
 
     def on_carried(

@@ -80,13 +80,13 @@ class Revocations(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 SignedStruct = TypeVar("SignedStruct", bound=msgspec.Struct)
 
 
-def sealed(value: msgspec.Struct, purpose: bytes, key: SigningKey) -> bytes:
+def seal(value: msgspec.Struct, purpose: bytes, key: SigningKey) -> bytes:
     """Return a struct as bytes, followed by its signature."""
     body = msgspec.msgpack.encode(value)
     return body + key.sign(purpose, body)
 
 
-def opened(
+def open_sealed(
     data: bytes, kind: type[SignedStruct], most_bytes: int, what: str
 ) -> tuple[SignedStruct, bytes]:
     """Return the struct in bytes of `sealed`, and its body; the signature is not checked.
@@ -108,7 +108,7 @@ def request_certificate(
 ) -> bytes:
     """Return a signed request, to be sent over a session to the gateway."""
     wish = CertificateRequest(key.public, session, name, gateway, int(now_s))
-    return sealed(wish, _REQUEST, key)
+    return seal(wish, _REQUEST, key)
 
 
 class CertificateAuthority:
@@ -123,7 +123,7 @@ class CertificateAuthority:
         Raises:
             UntrustedError: the request is malformed, old, for another gateway, or lacks a key's proof.
         """
-        wish, body = opened(
+        wish, body = open_sealed(
             request, CertificateRequest, MOST_CERTIFICATE_BYTES, "certificate request"
         )
         if wish.gateway != self.key.public:
@@ -139,12 +139,12 @@ class CertificateAuthority:
             serial, wish.host, session, wish.name, issued_s, issued_s + self.lifetime_s,
             self.key.public,
         )  # fmt: skip
-        return sealed(certificate, _CERTIFICATE, self.key)
+        return seal(certificate, _CERTIFICATE, self.key)
 
     def revocations(self, serials: tuple[int, ...], now_s: float) -> bytes:
         """Return the signed list of certificates withdrawn; those that have expired need not be in it."""
         made = Revocations(self.key.public, int(now_s), tuple(sorted(set(serials))))
-        return sealed(made, _REVOCATIONS, self.key)
+        return seal(made, _REVOCATIONS, self.key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class HostIdentity:
 
     @property
     def gateway(self) -> bytes:
-        return opened(self.certificate, Certificate, MOST_CERTIFICATE_BYTES, "certificate")[
+        return open_sealed(self.certificate, Certificate, MOST_CERTIFICATE_BYTES, "certificate")[
             0
         ].gateway
 
@@ -184,7 +184,9 @@ class Trust:
         digest = sha256(data).digest()
         certificate = self._verified.get(digest)
         if certificate is None:
-            certificate, body = opened(data, Certificate, MOST_CERTIFICATE_BYTES, "certificate")
+            certificate, body = open_sealed(
+                data, Certificate, MOST_CERTIFICATE_BYTES, "certificate"
+            )
             if certificate.gateway != self.gateway:
                 raise UntrustedError("a certificate of another gateway")
             if not is_signed(self.gateway, _CERTIFICATE, body, data[-SIGNATURE_BYTES:]):
@@ -208,7 +210,7 @@ class Trust:
         Raises:
             UntrustedError: the gateway did not sign it.
         """
-        told, body = opened(data, Revocations, MOST_REVOKED * 9 + 256, "list of revocations")
+        told, body = open_sealed(data, Revocations, MOST_REVOKED * 9 + 256, "list of revocations")
         if told.gateway != self.gateway or not is_signed(
             self.gateway, _REVOCATIONS, body, data[-SIGNATURE_BYTES:]
         ):

@@ -214,7 +214,7 @@ class HelperMachine:
                     return
             elif message.to != self._me or not self._may_be_verified(message, source, now_s):
                 return
-            certificate = datagram.verified(self._trust, now_s)
+            certificate = datagram.verify_sender(self._trust, now_s)
         except UntrustedError:
             return
         requestor = certificate.host
@@ -329,12 +329,12 @@ class HelperMachine:
     ) -> None:
         requestor, uplink = certificate.host, self._uplink
         assert uplink is not None
-        full = len(self._others(certificate)) >= self._terms.most_requestors
+        full = len(self._other_requestors(certificate)) >= self._terms.most_requestors
         if full or self._unpaid.holds(certificate, now_s) or not self._answers.take(now_s):
             return
         nonce = self._nonce()
         join = JoinMessage(
-            sent_us=self._times.next(now_s),
+            sent_us=self._times.next_time(now_s),
             nonce=nonce,
             to=requestor,
             answers=invite.nonce,
@@ -381,7 +381,7 @@ class HelperMachine:
             self._send_leave(requestor, LeaveReason.REFUSED, link, now_s)
             return
         self._forget_joins(requestor)
-        for each in self._served.keys() - self._others(certificate).keys():
+        for each in self._served.keys() - self._other_requestors(certificate).keys():
             self._stop(each, LeaveReason.UNKNOWN, by_requestor=True)
         uplink = self._uplink
         assert uplink is not None
@@ -415,14 +415,16 @@ class HelperMachine:
             self._acknowledge(requestor, nonce, link, now_s)
 
     def _acknowledge(self, requestor: bytes, nonce: bytes, link: LinkAddress, now_s: float) -> None:
-        sent_us = self._times.next(now_s)
+        sent_us = self._times.next_time(now_s)
         message = HelloAckMessage(sent_us, self._nonce(), requestor, nonce, self.left_bytes)
         self._send(message, link)
 
     def _send_leave(
         self, requestor: bytes, reason: LeaveReason, link: LinkAddress, now_s: float
     ) -> None:
-        self._send(LeaveMessage(self._times.next(now_s), self._nonce(), requestor, reason), link)
+        self._send(
+            LeaveMessage(self._times.next_time(now_s), self._nonce(), requestor, reason), link
+        )
 
     def _send(self, message: ShareMessage, link: LinkAddress) -> None:
         self._commands.append(SendDatagram(pack(self._identity, message), link))
@@ -484,7 +486,7 @@ class HelperMachine:
         buckets = (each.messages for each in self._served.values() if each.link == source)
         return next(buckets, self._strangers).take(now_s)
 
-    def _others(self, certificate: Certificate) -> dict[bytes, _Served]:
+    def _other_requestors(self, certificate: Certificate) -> dict[bytes, _Served]:
         """Return the requestors of other clients than a certificate's, and with other keys."""
         return {
             key: each
@@ -502,7 +504,7 @@ class HelperMachine:
         """Return whether a requestor may send from an address; that of another one it may not take."""
         if not self._may_help() or self._uplink is None or self._unpaid.holds(certificate, now_s):
             return False
-        others = self._others(certificate)
+        others = self._other_requestors(certificate)
         taken = {each.source for each in others.values()} | {self._uplink.via}
         room = len(others) < self._terms.most_requestors
         return room and source not in taken

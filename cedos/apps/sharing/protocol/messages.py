@@ -183,7 +183,7 @@ class ShareDatagram:
         """SHA-256 of the datagram, as a Confirm names a Join."""
         return sha256(self.raw).digest()
 
-    def verified(self, trust: Trust, now_s: float) -> Certificate:
+    def verify_sender(self, trust: Trust, now_s: float) -> Certificate:
         """Return the sender's certificate.
 
         Raises:

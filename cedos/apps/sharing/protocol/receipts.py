@@ -16,8 +16,8 @@ from cedos.apps.sharing.protocol.certificates import (
     Serial,
     Trust,
     UntrustedError,
-    opened,
-    sealed,
+    open_sealed,
+    seal,
 )
 from cedos.apps.sharing.protocol.messages import (
     ByteCount,
@@ -75,8 +75,8 @@ def read_contract(join: bytes, confirm: bytes, trust: Trust, now_s: float) -> Co
     terms, acceptance = joined.message, confirmed.message
     if not isinstance(terms, JoinMessage) or not isinstance(acceptance, ConfirmMessage):
         raise UntrustedError("a contract that is no Join and Confirm")
-    helper = joined.verified(trust, now_s).host
-    requestor = confirmed.verified(trust, now_s).host
+    helper = joined.verify_sender(trust, now_s).host
+    requestor = confirmed.verify_sender(trust, now_s).host
     if (terms.to, acceptance.to) != (requestor, helper) or acceptance.join != joined.digest:
         raise UntrustedError("a Confirm of another Join")
     return contract_of(terms, joined.digest, helper)
@@ -120,7 +120,7 @@ class Receipt(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_field
 
 
 def sign_receipt(receipt: Receipt, key: SigningKey) -> bytes:
-    return sealed(receipt, _RECEIPT, key)
+    return seal(receipt, _RECEIPT, key)
 
 
 def read_receipt(data: bytes, gateway: bytes) -> Receipt:
@@ -129,7 +129,7 @@ def read_receipt(data: bytes, gateway: bytes) -> Receipt:
     Raises:
         UntrustedError: it is malformed, of another gateway, or forged.
     """
-    receipt, body = opened(data, Receipt, MOST_RECEIPT_BYTES, "receipt")
+    receipt, body = open_sealed(data, Receipt, MOST_RECEIPT_BYTES, "receipt")
     if receipt.gateway != gateway:
         raise UntrustedError("a receipt of another gateway")
     if not is_signed(gateway, _RECEIPT, body, data[-SIGNATURE_BYTES:]):

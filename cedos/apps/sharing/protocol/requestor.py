@@ -258,7 +258,7 @@ class RequestorMachine:
                 return
             if message.to != self._me or not self._is_expected(message, source, now_s):
                 return
-            certificate = datagram.verified(self._trust, now_s)
+            certificate = datagram.verify_sender(self._trust, now_s)
         except UntrustedError:
             return
         if certificate.host == self._me:
@@ -308,7 +308,7 @@ class RequestorMachine:
             return
         if carried_bytes > found.carried_bytes:
             found.carried_bytes = carried_bytes
-            self._heard(found, now_s)
+            self._on_heard(found, now_s)
         if waiting_bytes and not found.waiting_bytes:
             # Silence counts from when there is something to be heard of.
             found.heard_s = max(found.heard_s, now_s)
@@ -350,7 +350,7 @@ class RequestorMachine:
         if self._replaced:
             return
         until_s = now_s - _ANSWER_S
-        for found in self._used():
+        for found in self._used_helpers():
             if max(found.active_s, self._answered_s) <= until_s:
                 found.doubted = True
         self._check_rate(now_s)
@@ -441,7 +441,7 @@ class RequestorMachine:
             return
         nonce = self._nonce()
         self._invites.append(nonce)
-        sent_us = self._times.next(now_s)
+        sent_us = self._times.next_time(now_s)
         message = InviteMessage(sent_us, nonce, math.ceil(missing_bps))
         self._commands.append(SendDatagram(pack(self._identity, message), None))
         self._choose_s = min(self._choose_s, now_s + GATHER_S)
@@ -482,7 +482,7 @@ class RequestorMachine:
             told_left_bytes=terms.limit_bytes,
         )
         # The first one is the way to the gateway, which knows more about the others.
-        if not wish.own_network and not any(self._used()):
+        if not wish.own_network and not any(self._used_helpers()):
             self._take(self._helpers[helper], now_s)
         elif self._choose_s == math.inf:
             self._choose(now_s)
@@ -538,12 +538,12 @@ class RequestorMachine:
             math.inf if terms.battery_s is None else terms.battery_s,
         )
 
-    def _used(self) -> Iterator[_Helper]:
+    def _used_helpers(self) -> Iterator[_Helper]:
         unused = {HelperState.OFFERED, HelperState.LEAVING}
         return (it for it in self._helpers.values() if it.state not in unused)
 
     def _missing_bps(self) -> float:
-        sure = (each for each in self._used() if not each.doubted)
+        sure = (each for each in self._used_helpers() if not each.doubted)
         return self._wish.rate_bps - sum(each.offer.rate_bps for each in sure)
 
     def _offered_bps(self) -> float:
@@ -563,7 +563,7 @@ class RequestorMachine:
     def _confirm(self, helper: _Helper, now_s: float) -> None:
         nonce = self._nonce()
         message = ConfirmMessage(
-            self._times.next(now_s), nonce, helper.offer.helper, helper.terms.nonce,
+            self._times.next_time(now_s), nonce, helper.offer.helper, helper.terms.nonce,
             helper.join.digest, helper.source,
         )  # fmt: skip
         if not helper.confirm:
@@ -576,7 +576,7 @@ class RequestorMachine:
 
     def _hello(self, helper: _Helper, now_s: float) -> None:
         nonce = self._nonce()
-        message = HelloMessage(self._times.next(now_s), nonce, helper.offer.helper)
+        message = HelloMessage(self._times.next_time(now_s), nonce, helper.offer.helper)
         self._ask(helper, nonce, pack(self._identity, message), now_s)
 
     def _ask(self, helper: _Helper, nonce: bytes, data: bytes, now_s: float) -> None:
@@ -631,7 +631,7 @@ class RequestorMachine:
                 )
             )
         else:
-            self._heard(found, now_s)
+            self._on_heard(found, now_s)
 
     def _leave_doubted(self, now_s: float) -> None:
         """Leave the helpers by which the gateway does not answer: another one is there now."""
@@ -651,7 +651,7 @@ class RequestorMachine:
             self._suspend(found)
             self._check_rate(now_s)
 
-    def _heard(self, helper: _Helper, now_s: float) -> None:
+    def _on_heard(self, helper: _Helper, now_s: float) -> None:
         helper.heard_s = now_s
         if helper.state is HelperState.SILENT:
             helper.state, helper.asked = HelperState.ACTIVE, ()
@@ -697,7 +697,7 @@ class RequestorMachine:
         self._drop(helper, reason, now_s)
 
     def _send_leave(self, helper: _Helper, reason: LeaveReason, now_s: float) -> None:
-        sent_us = self._times.next(now_s)
+        sent_us = self._times.next_time(now_s)
         message = LeaveMessage(sent_us, self._nonce(), helper.offer.helper, reason)
         self._commands.append(SendDatagram(pack(self._identity, message), helper.link))
 

@@ -53,7 +53,7 @@ class SendTimes:
     def __init__(self) -> None:
         self._last_us = 0
 
-    def next(self, now_s: float) -> int:
+    def next_time(self, now_s: float) -> int:
         self._last_us = max(self._last_us + 1, int(now_s * 1e6))
         return self._last_us
 

@@ -619,14 +619,14 @@ async def test_one_address_leaves_threads_to_others(root, monkeypatch, request_o
 @pytest.mark.parametrize("folder", [True, False])
 async def test_uploads_of_one_address_leave_threads_to_others(root, monkeypatch, folder):
     """Have folders made and opened in turn: 600 sessions that did so had others wait for 24 s."""
-    go_on, made, began = threading.Event(), Uploads._made, []
+    go_on, made, began = threading.Event(), Uploads._make_folder, []
 
     def slow(*arguments):
         began.append(arguments)
         go_on.wait(10)
         return made(*arguments)
 
-    monkeypatch.setattr(Uploads, "_made", slow)
+    monkeypatch.setattr(Uploads, "_make_folder", slow)
     tree = Tree(root)
     async with FileServer(tree) as server:
         for number in range(100):

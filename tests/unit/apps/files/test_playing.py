@@ -85,7 +85,7 @@ async def test_a_server_that_sends_single_bytes_takes_the_memory_of_its_bytes():
     for number in range(100_000):
         await target.write(memoryview(sent)[number : number + 1])
     goes_on.set()
-    await asyncio.wait_for(target.drained(), 10)
+    await asyncio.wait_for(target.drain(), 10)
     target.close()
     assert b"".join(played) == sent
     assert len(played) < 5

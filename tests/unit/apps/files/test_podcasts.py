@@ -138,10 +138,10 @@ def test_subscriptions_are_read_and_episodes_kept(tmp_path, library):
     library.episodes.append(Episode("news", "1", "One", url))
     library.save()
     again = Library(tmp_path / "podcasts.toml", tmp_path / "podcasts.json")
-    assert again.wanted() == library.episodes
+    assert again.wanted_episodes() == library.episodes
     subscribe(tmp_path, url, name="other")
     again.read_subscriptions()
-    assert again.wanted() == [], "its feed was taken out"
+    assert again.wanted_episodes() == [], "its feed was taken out"
 
 
 @pytest.mark.parametrize(
@@ -403,8 +403,8 @@ async def test_episodes_without_a_row_cost_no_look_at_the_disk(tmp_path, server,
     """Stop at a full table: up to 16 episodes of each feed were looked for on the disk each second."""
     monkeypatch.setattr(podcasts, "_MOST_AT_ONCE", 1)
     listener = Listener(tmp_path, *[server.url(f"silent#{n}") for n in range(3)])
-    wanted, looks, sought = listener.library.wanted, [], []
-    monkeypatch.setattr(listener.library, "wanted", lambda: looks.append(1) or wanted())
+    wanted, looks, sought = listener.library.wanted_episodes, [], []
+    monkeypatch.setattr(listener.library, "wanted_episodes", lambda: looks.append(1) or wanted())
     monkeypatch.setattr(Episode, "here_bytes", lambda one: sought.append(one) or 0)
     running = asyncio.create_task(listener.run())
     await until(lambda: len(looks) > 3)

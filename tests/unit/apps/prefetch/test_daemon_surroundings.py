@@ -65,8 +65,8 @@ async def test_it_tells_what_waits_and_what_was_used(control, fake_daemon, app):
 
 
 async def begins_and_waits(app, turn):
-    turn.received(0)
-    turn.received(30_000)
+    turn.on_received(0)
+    turn.on_received(30_000)
     await app.for_ever(turn)
 
 

@@ -37,7 +37,7 @@ async def test_who_asks_while_it_is_under_way_waits_for_the_same_attempt(app):
     go_on = asyncio.Event()
 
     async def slowly(turn):
-        turn.received(1000)
+        turn.on_received(1000)
         await go_on.wait()
 
     item = app.item(slowly)
@@ -84,7 +84,7 @@ async def test_a_prefetch_steps_back_while_somebody_waits_for_something_else(app
     async def by_blocks(turn):
         nonlocal passed
         for block in range(10_000):
-            turn.received(block)
+            turn.on_received(block)
             await turn.turn()
             passed = block
             await asyncio.sleep(0.001)
@@ -179,7 +179,7 @@ async def test_a_lost_network_stops_it_and_what_it_had_is_used_when_it_goes_on(a
             self.offsets.append((turn.interface, self.had))
             while self.had < 1000:
                 self.had += 100
-                turn.received(self.had, 1000)
+                turn.on_received(self.had, 1000)
                 if self.had == 500 and len(self.offsets) == 1:
                     await asyncio.Event().wait()
             return self.had

@@ -330,7 +330,7 @@ class World:
 
     def mallory_hears(self, data):
         message = unpack(data).message
-        sender = unpack(data).verified(trust(), self.now_s()).host
+        sender = unpack(data).verify_sender(trust(), self.now_s()).host
         chance = self.random.random()
         if isinstance(message, InviteMessage):
             for _ in range(self.random.choice([0, 1, 1, 2])):
@@ -554,10 +554,10 @@ class Calls(KernelCalls):
                 raise OSError("the process is dead")
             return work()
 
-    def _over(self, task):
+    def _on_done(self, task):
         if not self.kernel.dead and not task.cancelled() and task.exception() is not None:
             Flows.world.faults.append(task.exception())
-        super()._over(task)
+        super()._on_done(task)
 
     async def close(self):
         await super().close()

@@ -62,7 +62,7 @@ def test_receipts_are_written_once(store):
 def test_who_owes_what_to_whom(store):
     store.add([receipt(1), receipt(2), receipt(3, helper=CYD, amount=70)])
     store.add([receipt(4, currency="CHF", amount=1)])
-    assert store.owed() == [
+    assert store.list_debts() == [
         Owed(ANN, CYD, "EUR", 70, 300, 1),
         Owed(ANN, BOB, "EUR", 10, 600, 2),
         Owed(ANN, BOB, "CHF", 1, 300, 1),
@@ -72,10 +72,10 @@ def test_who_owes_what_to_whom(store):
 def test_each_host_is_given_its_own_receipts(store):
     all_three = [receipt(1), receipt(2, helper=CYD), receipt(3)]
     store.add(all_three)
-    assert store.since(0, BOB) == [all_three[0][1], all_three[2][1]]
-    assert store.since(1, BOB) == [all_three[2][1]]
-    assert len(store.since(0, ANN)) == 3
-    assert len(store.since(0, ANN, limit=2)) == 2
+    assert store.receipts_since(0, BOB) == [all_three[0][1], all_three[2][1]]
+    assert store.receipts_since(1, BOB) == [all_three[2][1]]
+    assert len(store.receipts_since(0, ANN)) == 3
+    assert len(store.receipts_since(0, ANN, limit=2)) == 2
 
 
 @pytest.mark.parametrize(

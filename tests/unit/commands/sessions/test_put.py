@@ -479,13 +479,13 @@ async def test_what_a_client_announces_takes_no_room_from_others(tmp_path, monke
     room_of(monkeypatch, 2_500)
     uploads = Uploads(Tree(tmp_path), 500)
     async with (
-        uploads.begun(client(b"one"), PutRequest("a", 1_000, "v")),
-        uploads.begun(client(b"one"), PutRequest("b", 1_000, "v")),
+        uploads.open_part(client(b"one"), PutRequest("a", 1_000, "v")),
+        uploads.open_part(client(b"one"), PutRequest("b", 1_000, "v")),
     ):
         with pytest.raises(TransferError, match="not enough room"):
-            async with uploads.begun(client(b"one"), PutRequest("c", 1, "v")):
+            async with uploads.open_part(client(b"one"), PutRequest("c", 1, "v")):
                 pass
-        async with uploads.begun(client(b"other"), PutRequest("d", 2_000, "v")):
+        async with uploads.open_part(client(b"other"), PutRequest("d", 2_000, "v")):
             pass
 
 
@@ -493,20 +493,20 @@ async def test_bytes_that_have_come_need_no_more_room(tmp_path, monkeypatch):
     """They were on the disk, and counted as what is to come as well."""
     free = room_of(monkeypatch, 2_500)
     uploads = Uploads(Tree(tmp_path), 500)
-    async with uploads.begun(client(b"one"), PutRequest("a", 1_000, "v")) as partial:
+    async with uploads.open_part(client(b"one"), PutRequest("a", 1_000, "v")) as partial:
         partial.begin(0, "v", 1_000)
         uploads.write(partial, bytes(900))
         free[0] -= 900
-        async with uploads.begun(client(b"one"), PutRequest("b", 1_000, "v")):
+        async with uploads.open_part(client(b"one"), PutRequest("b", 1_000, "v")):
             with pytest.raises(TransferError, match="not enough room"):
-                async with uploads.begun(client(b"one"), PutRequest("c", 1, "v")):
+                async with uploads.open_part(client(b"one"), PutRequest("c", 1, "v")):
                     pass
 
 
 async def test_no_upload_takes_what_stays_free(tmp_path, monkeypatch):
     free = room_of(monkeypatch, 2_000)
     uploads = Uploads(Tree(tmp_path), 500)
-    async with uploads.begun(client(b"one"), PutRequest("a", 1_000, "v")) as partial:
+    async with uploads.open_part(client(b"one"), PutRequest("a", 1_000, "v")) as partial:
         partial.begin(0, "v", 1_000)
         uploads.write(partial, bytes(400))
         free[0] = 1_000
@@ -547,7 +547,7 @@ async def test_no_writer_makes_a_folder_that_cannot_be_listed(tmp_path, monkeypa
     await uploads.make_folder(f"{name(0)}/below")
     request = PutRequest(path_text(name(99)), 5, "1")
     with pytest.raises(TransferError, match="no more can be listed"):
-        async with uploads.begun(client(b"a" * 32), request):
+        async with uploads.open_part(client(b"a" * 32), request):
             pass
     # The owner makes room.
     for number in made[1:]:
@@ -558,7 +558,7 @@ async def test_no_writer_makes_a_folder_that_cannot_be_listed(tmp_path, monkeypa
 
 async def break_off(uploads, key, path):
     """Upload the first byte of two."""
-    async with uploads.begun(client(key), PutRequest(path, 2, "v")) as partial:
+    async with uploads.open_part(client(key), PutRequest(path, 2, "v")) as partial:
         partial.begin(0, "v", 2)
         uploads.write(partial, b"x")
 
@@ -588,7 +588,9 @@ async def test_uploads_that_run_are_counted_at_each_look(tmp_path, monkeypatch):
         for host, number in itertools.product((b"one", b"two"), range(8)):
             request = PutRequest(f"{host}{number}", 2, "v")
             with suppress(TransferError):
-                partial = await running.enter_async_context(uploads.begun(client(host), request))
+                partial = await running.enter_async_context(
+                    uploads.open_part(client(host), request)
+                )
                 begun += 1
                 partial.begin(0, "v", 2)
                 uploads.write(partial, b"ab")
@@ -608,22 +610,22 @@ async def test_a_client_has_a_limit_of_unfinished_uploads(tmp_path, monkeypatch)
         await break_off(uploads, b"one", f"folder/{number}")
     await break_off(uploads, b"one", "folder/5")
     with pytest.raises(TransferError, match="not enough room"):  # another version of it
-        async with uploads.begun(client(b"one"), PutRequest("folder/6", 1 << 60, "v2")):
+        async with uploads.open_part(client(b"one"), PutRequest("folder/6", 1 << 60, "v2")):
             pass
     await break_off(uploads, b"one", "folder/new")
     await break_off(uploads, b"one", "folder/newer")
     left = {each.name for each in (tmp_path / "folder").iterdir()}
     kept = ["others", "9", "5", "6", "new", "newer"]
     assert left == {each.name for one in kept for each in files_of(Path(one))[:2]}
-    async with uploads.begun(client(b"one"), PutRequest("folder/5", 2, "v")) as partial:
+    async with uploads.open_part(client(b"one"), PutRequest("folder/5", 2, "v")) as partial:
         assert partial.have == 1
         partial.begin(1, "v", 2)
         uploads.write(partial, b"y")
         partial.finish(0.0)
     assert "folder/5" not in uploads._unfinished[b"one"]
-    async with uploads.begun(client(b"two"), PutRequest("folder/9", 2, "v")):
+    async with uploads.open_part(client(b"two"), PutRequest("folder/9", 2, "v")):
         pass  # brings nothing
-    async with uploads.begun(client(b"one"), PutRequest("folder/9", 2, "v")) as partial:
+    async with uploads.open_part(client(b"one"), PutRequest("folder/9", 2, "v")) as partial:
         assert partial.have == 1
     for number in range(5):
         await break_off(uploads, b"one", f"{number}")
@@ -653,7 +655,7 @@ async def test_uploads_that_come_together_have_the_limit_of_a_client(tmp_path):
 
     async def upload(uploads, number, end):
         try:
-            async with uploads.begun(client(b"one"), PutRequest(f"{number}", 1, "v")):
+            async with uploads.open_part(client(b"one"), PutRequest(f"{number}", 1, "v")):
                 begun.append(number)
                 await end.wait()
         except TransferError as error:

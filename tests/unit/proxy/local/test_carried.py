@@ -304,14 +304,14 @@ async def test_the_last_second_is_told_at_the_end(ends, daemon):
     """Tell of a connection that was over before the daemon had looked."""
     await ends.start()
     teller = CarriedTeller(Path("/nowhere"), ends.carried, "gw")
-    await teller.last()
+    await teller.report_last()
     assert daemon.reports == []
     reader, writer = await ends.forward(await ends.origin(sink))
     writer.write(b"abc")
     writer.write_eof()
     assert await reader.read() == b"3"
     writer.close()
-    await teller.last()
+    await teller.report_last()
     [report] = daemon.reports
     [one] = report.connections
     assert (one.bytes_up, one.bytes_down) == (3, 1)

@@ -153,7 +153,7 @@ async def test_who_goes_direct_after_all_says_everything_there_once(ends, monkey
         await held.come()
         raise GatewayUnreachableError("nothing is heard of it")
 
-    monkeypatch.setattr(GatewayLink, "_accepted", silent)
+    monkeypatch.setattr(GatewayLink, "_wait_accepted", silent)
     reader, writer = await ends.forward(await ends.origin(answers))
     writer.write(words)
     assert await asyncio.wait_for(reader.read(), 5) == b"you said " + words

@@ -114,7 +114,7 @@ async def test_what_was_sent_is_not_repeated_at_another_gateway(two, origin, mon
     async def silent(*_more):
         raise GatewayUnreachableError("nothing is heard of it")
 
-    monkeypatch.setattr(two.each[0], "_accepted", silent)
+    monkeypatch.setattr(two.each[0], "_wait_accepted", silent)
     with pytest.raises(GatewayUnreachableError):
         await two.links.open("127.0.0.1", origin, begun.append)
     assert len(begun) == 1

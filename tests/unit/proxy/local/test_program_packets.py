@@ -82,7 +82,7 @@ async def test_what_has_answered_directly_stays_direct(programs):
     program = programs()
     program.link.away = True
     await program.says(b"a")
-    program.packets._answered(HOST, 4000, b"answer")
+    program.packets._on_answer(HOST, 4000, b"answer")
     program.link.away = False
     await asyncio.sleep(0.15)
     await program.says(b"b")
@@ -129,8 +129,8 @@ async def test_a_gateway_speaks_in_no_name_of_a_host_that_is_reached_without_it(
     program.link.away = True
     program.link.ended()
     await program.says(b"b", OTHER)
-    program.packets._answered(OTHER, 4000, b"direct")
-    program.packets._received(ProgramPacket(1, OTHER, 4000, b"forged"))
+    program.packets._on_answer(OTHER, 4000, b"direct")
+    program.packets._on_received(ProgramPacket(1, OTHER, 4000, b"forged"))
     assert program.came[1:] == [(OTHER, b"direct")]
 
 
@@ -142,8 +142,8 @@ async def test_a_gateway_makes_this_host_ask_nobody(programs):
     for each in program.packets._ways.values():
         each.until_s = 0.0
     for host in (HOST, "other.example", OTHER, "2001:db8::1", "fe80::1%eth0"):
-        program.packets._received(ProgramPacket(1, host, 4000, b"answer"))
-        program.packets._undelivered(UndeliveredPacket(1, host, 4000, Obstacle.REFUSED))
+        program.packets._on_received(ProgramPacket(1, host, 4000, b"answer"))
+        program.packets._on_undelivered(UndeliveredPacket(1, host, 4000, Obstacle.REFUSED))
     assert program.came == [(HOST, b"answer")], "the program sent there by the gateway"
     assert program.refused == [(HOST, 4000)]
     assert asked == []
@@ -223,7 +223,7 @@ async def test_a_host_that_answers_while_its_way_is_chosen_keeps_it(programs, mo
     await asyncio.sleep(0.25)
     await program.says(b"b")
     assert asked == [True, False]
-    program.packets._answered(HOST, 4000, b"answer")
+    program.packets._on_answer(HOST, 4000, b"answer")
     may.set()
     await asyncio.sleep(0.3)
     await program.says(b"c")

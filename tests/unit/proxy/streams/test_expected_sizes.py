@@ -67,7 +67,7 @@ class Program:
         self.heard = []
 
     def moves(self, way, size):
-        if way is UP and self.bursts.begins(self.now_s):
+        if way is UP and self.bursts.is_new_request(self.now_s):
             self.bursts.begin(self.server, 443)
         self.heard += self.bursts.moves(way, size, self.now_s)
         self.now_s += 0.05
@@ -123,7 +123,7 @@ def test_uploads_are_expected_too_and_breaks_teach_nothing(history):
     program = Program(history)
     program.moves(UP, 100)
     assert (UP, 4 * MB - 100) in program.heard
-    program.bursts.broke()
+    program.bursts.on_cut_off()
     program.bursts.on_end()
     assert len(history.sizes_above("films.example", 443, UP, 0)) == 3
     program.moves(DOWN, 70)  # late bytes of a stream that is over ask nobody

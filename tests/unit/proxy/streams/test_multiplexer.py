@@ -90,7 +90,7 @@ async def shared(programs):
     """A slow session that so many programs want to fill."""
     session = SlowSession()
     multiplexer = Multiplexer(session)
-    session.on_change(multiplexer._changed)
+    session.on_change(multiplexer._on_change)
     made = [Program(multiplexer.open("h", 80), PROGRAM_BYTES) for _ in range(programs)]
     return session, multiplexer, made
 
@@ -197,7 +197,7 @@ async def test_refusals_that_a_client_does_not_take_count_over_all_its_sessions(
         session.full = True
         streams = Multiplexer(session, lambda one, _asked: one.refuse(refuse), unread=client)
         session.come = [OpenStream(number + 1, "a", 1).pack() for number in range(count)]
-        streams._changed()
+        streams._on_change()
     assert [bool(session.why) for session, _ in made] == [False, True, False]
     assert 0 < client.total_bytes <= 1 << 20
 
@@ -210,7 +210,7 @@ async def test_no_session_ends_for_what_waits_of_its_streams():
     session.come = [OpenStream(n + 1, "a", 1, user=n % 40).pack() for n in range(400)]
     held = (1 << 22) // 17_000
     session.come += [StreamBytes(number + 1, 0, bytes(16_384)).pack() for number in range(held)]
-    streams._changed()
+    streams._on_change()
     assert len(opened) == 400
     assert all(each.broken is None for each in opened)
     session.full = True
@@ -245,7 +245,7 @@ async def test_uploads_that_no_server_takes_break_no_other_users(full):
         ]
     session.come.append(OpenStream(51, "b", 1, user=2).pack())
     session.come += [StreamBytes(51, at, bytes(20_000)).pack() for at in range(0, 100_000, 20_000)]
-    streams._changed()
+    streams._on_change()
     assert not session.why
     assert opened[51].broken is None
     assert opened[51].unread_bytes == 100_000
@@ -262,7 +262,7 @@ async def test_numbers_that_a_client_leaves_out_count_over_all_its_sessions():
         session = ClosedSession()
         streams = Multiplexer(session, lambda one, _asked: one.refuse(refuse), unread=client)
         session.come = [OpenStream(number + 2, "a", 1).pack() for number in range(count)]
-        streams._changed()
+        streams._on_change()
         made.append((session, streams))
     assert [bool(session.why) for session, _ in made] == [False, True, False]
     for session, streams in made:
@@ -312,7 +312,7 @@ async def test_nothing_is_kept_for_a_session_that_has_ended():
     streams = Multiplexer(session, lambda one, _asked: opened.append(one), unread=client)
     session.come = [OpenStream(number + 1, "a", 1).pack() for number in range(40)]
     session.come.append(StreamBytes(40, 0, bytes(INITIAL_WINDOW_BYTES)).pack())
-    streams._changed()
+    streams._on_change()
     session.full = session.ended = True
     await streams.run()
     for each in opened[:-1]:

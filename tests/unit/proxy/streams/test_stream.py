@@ -37,7 +37,7 @@ class Sent:
         self.ends = False
         self.told = []
 
-    def announced(self, size_bytes, direction):
+    def on_announced(self, size_bytes, direction):
         self.told.append((size_bytes, direction))
 
     def lend(self, size_bytes):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cedos.apps.files.objects.http_rules import (
     conditions,
-    confirmed,
+    confirmed_fields,
     is_fresh,
     kept_fields,
     may_be_reused,
@@ -71,7 +71,7 @@ def test_what_is_fresh_answers_at_once(kept):
 
 def test_a_confirmed_object_has_the_new_rules():
     one = record(headers(70, cache_control="max-age=60", age="5", etag='"a"'))
-    fields = confirmed(one, headers(cache_control="max-age=600", etag='W/"a"'))
+    fields = confirmed_fields(one, headers(cache_control="max-age=600", etag='W/"a"'))
     assert fields["cache-control"] == ["max-age=600"]
     assert "age" not in fields
     one.headers = fields
@@ -84,7 +84,7 @@ def test_a_confirmed_object_has_the_new_rules():
 )
 def test_a_confirmation_of_another_version_is_none(said):
     one = record(headers(70, cache_control="max-age=60", last_modified=LONG_AGO))
-    assert confirmed(one, headers(**said)) is None
+    assert confirmed_fields(one, headers(**said)) is None
 
 
 @pytest.mark.parametrize("field", ["cache_control", "vary", "etag"])

@@ -120,7 +120,7 @@ class Walk:
         try:
             found = await self.fetcher.find(HOST, url, version)
             with found.path.open("rb") as opened:
-                await found.beyond(await found.known_size())
+                await found.wait_beyond(await found.known_size())
                 body = opened.read()
         except (TransferError, FileNotFoundError):
             return

@@ -49,7 +49,7 @@ async def fetched(folder, head):
         async with asyncio.timeout(30), origin(head) as url:
             for _ in range(2):
                 found = await fetcher.find(CLIENT, url, "")
-                await found.beyond(len(BODY))
+                await found.wait_beyond(len(BODY))
             return found
     finally:
         await fetcher.close()
@@ -133,7 +133,7 @@ async def fetching_of(folder, serve):
     async def fetch():
         found = await fetcher.find(CLIENT, url, "")
         with found.path.open("rb") as opened:
-            await found.beyond(await found.known_size())
+            await found.wait_beyond(await found.known_size())
             return opened.read()
 
     try:

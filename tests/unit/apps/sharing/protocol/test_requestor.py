@@ -485,7 +485,7 @@ def test_a_certificate_that_is_revoked_ends_the_contract():
     link.run(1.1)
     serial = (
         next(unpack(data) for sender, data in link.sent if sender == "dan")
-        .verified(link.asker._trust, link.now)
+        .verify_sender(link.asker._trust, link.now)
         .serial
     )
     link.asker.on_revocations(

@@ -23,7 +23,7 @@ from cedos.apps.sharing.protocol.certificates import (
     Certificate,
     HostIdentity,
     UntrustedError,
-    sealed,
+    seal,
 )
 from cedos.apps.sharing.protocol.commands import (
     AddPath,
@@ -56,7 +56,7 @@ def self_made(name):
     """Return a host whose certificate its own key signed, though it names the gateway."""
     key = key_of(name)
     made = Certificate(1, key.public, b"s" * 32, name, 0, 2**40, GATEWAY.public)
-    return HostIdentity(key, sealed(made, b"cedos share certificate 1", key))
+    return HostIdentity(key, seal(made, b"cedos share certificate 1", key))
 
 
 STRANGERS = {
@@ -267,7 +267,7 @@ def test_a_price_that_is_changed_on_the_link_is_refused(price):
     changed = real[:end] + body + real[-signing.SIGNATURE_BYTES :]
     assert unpack(changed).message.price == price
     with pytest.raises(UntrustedError, match="did not sign"):
-        unpack(changed).verified(trust(), link.now)
+        unpack(changed).verify_sender(trust(), link.now)
     with pytest.raises(UntrustedError):
         read_contract(changed, datagram(link, ConfirmMessage), trust(), link.now)
 

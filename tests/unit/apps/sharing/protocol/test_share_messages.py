@@ -55,7 +55,7 @@ def test_a_message_comes_back_as_it_was(message):
     assert len(data) <= MOST_DATAGRAM_BYTES
     found = unpack(data)
     assert found.message == message
-    assert found.verified(trust(), START_S).host == ANN.key.public
+    assert found.verify_sender(trust(), START_S).host == ANN.key.public
 
 
 @given(st.data(), MESSAGES)
@@ -65,7 +65,7 @@ def test_one_wrong_bit_is_refused(data, message):
     wrong = bytearray(good)
     wrong[bit // 8] ^= 1 << bit % 8
     with pytest.raises(UntrustedError):
-        unpack(bytes(wrong)).verified(trust(), START_S)
+        unpack(bytes(wrong)).verify_sender(trust(), START_S)
 
 
 @given(st.binary(max_size=1400))
@@ -100,7 +100,7 @@ def test_any_other_body_is_refused_even_if_it_is_signed(message, data):
 def test_a_datagram_that_is_cut_is_refused(length):
     good = pack(ANN, INVITE)
     with pytest.raises(UntrustedError):
-        unpack(good[: min(length, len(good) - 1)]).verified(trust(), START_S)
+        unpack(good[: min(length, len(good) - 1)]).verify_sender(trust(), START_S)
 
 
 def test_deep_nesting_does_not_exhaust_the_stack():
@@ -129,4 +129,4 @@ def test_a_signature_for_another_purpose_is_worth_nothing():
     good = pack(ANN, INVITE)
     other = good[:-64] + ANN.key.sign(b"cedos share receipt 1", good[:-64])
     with pytest.raises(UntrustedError, match="did not sign"):
-        unpack(other).verified(trust(), START_S)
+        unpack(other).verify_sender(trust(), START_S)

@@ -109,7 +109,7 @@ def test_the_vectors_are_accepted():
     head = b"CSHR\3" + len(certificate).to_bytes(2, "big")
     signature = known["signature of the Invite's datagram"]
     invite = unpack(head + certificate + known["body of the Invite"] + signature)
-    assert invite.verified(TRUST, NOW_S).name == "ann"
+    assert invite.verify_sender(TRUST, NOW_S).name == "ann"
     assert read_receipt(known["receipt"], GATEWAY.public).amount == 2_500
 
 
