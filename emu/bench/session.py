@@ -128,16 +128,14 @@ def run(progress: Progress) -> dict[str, float]:
         `loopback_clear_ratio`, `loopback_aead_ratio`, `shaped_ratio`: throughput over raw TCP's;
         `cpu_s_per_gb_clear`, `cpu_s_per_gb_aead`, `cpu_s_per_gb_raw`: of both ends together.
         `message_added_us`: a round trip of 100 bytes in tasks that await, less a plain one in callbacks
-        of the loop, the fastest that there is (`message_raw_us`). `message_callbacks_us`,
-        `message_await_us`: in each way of programming, and `message_..._added_us`:
-        less a plain one in the same way.
+        of the loop, the fastest that there is. `message_callbacks_added_us`,
+        `message_await_added_us`: in each way of programming, less a plain one in the same way.
         `messages_per_s`: of 100 bytes, sent one by one.
         `resume_median_ms`, `resume_p95_ms`, `resume_allowed_ms`: after an address change; 2 RTT + 5 ms.
         `blackout_resume_s`, `blackout_hour_resume_s`: after 60 s, and the longest after an hour by a
         clock that jumps. `jain_100`, `jain_50_50`, `jain_8000`: fairness, and `jain_tcp_100`,
         `jain_tcp_8000` of plain TCP.
-        `foreground_added_ms` (median) and `foreground_added_p95_ms` over an idle link's,
-        `background_share` of the rate without foreground messages.
+        `foreground_added_ms` (median) and `foreground_added_p95_ms` over an idle link's.
         `idle_million_mb`, `idle_lookup_us`, `idle_reload_s`: a million idle flows.
     """
     figures: dict[str, float] = {}
@@ -223,8 +221,6 @@ def round_trips(
     us = {key: statistics.median(each) for key, each in found.items()}
     found_us = {
         "message_added_us": us["await", "aead"] - us["callbacks", "raw"],
-        "message_raw_us": us["callbacks", "raw"],
-        **{f"message_{way}_us": us[way, "aead"] for way in WAYS},
         **{f"message_{way}_added_us": us[way, "aead"] - us[way, "raw"] for way in WAYS},
     }
     return told(progress, found_us)
@@ -259,30 +255,22 @@ def fairness(
 
 
 def foreground(ends: Pair, progress: Progress, seconds: float = _FOREGROUND_S) -> dict[str, float]:
-    """Foreground messages on an idle link and on a full one; background data with and without them."""
-    # Messages alone, the load alone, and both together.
-    measured = {
-        what: ends.both(
+    """Foreground messages on an idle link and on a full one."""
+    idle, loaded = (
+        ends.both(
             "ask_under_load",
             "answer_under_load",
             "aead",
             {},
             seconds=seconds,
             background=background,
-            every_s=every_s,
-        )[0]
-        for what, background, every_s in (
-            ("idle", False, 0.2),
-            ("alone", True, 0.0),
-            ("both", True, 0.2),
-        )
-    }
-    idle_s = statistics.median(measured["idle"]["times"])
-    times = measured["both"]["times"]
+        )[0]["times"]
+        for background in (False, True)
+    )
+    idle_s = statistics.median(idle)
     figures = {
-        "foreground_added_ms": 1e3 * (statistics.median(times) - idle_s),
-        "foreground_added_p95_ms": 1e3 * (percentile(times, 0.95) - idle_s),
-        "background_share": measured["both"]["rate_bps"] / measured["alone"]["rate_bps"],
+        "foreground_added_ms": 1e3 * (statistics.median(loaded) - idle_s),
+        "foreground_added_p95_ms": 1e3 * (percentile(loaded, 0.95) - idle_s),
     }
     return told(progress, figures)
 

@@ -8,11 +8,9 @@ gateway keeps their sessions in a file.
 import asyncio
 import hashlib
 import resource
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -79,7 +77,7 @@ async def _measure_flows(
     # A connection counts once its origin has answered through it.
     async def one(link: GatewayLink, port: int) -> None:
         stream = await link.open(_HOST, port)
-        await answered_s(stream)
+        await answered(stream)
         streams.append(stream)
 
     while len(streams) < count:
@@ -93,29 +91,26 @@ async def _measure_flows(
     rested_s = processor_s(gateway) - began_s
     assert all(each.is_serving() for each in origins)
     # Ask some of the connections, spread over all.
-    answers_s = [await answered_s(each) for each in streams[:: max(1, count // _ASKED)]]
+    for each in streams[:: max(1, count // _ASKED)]:
+        await answered(each)
     return {
         "flows": count,
         "flows_rss_mb": rss_mb(gateway),
         "flows_idle_cpu_share": rested_s / _REST_S,
-        "flows_answer_median_ms": 1e3 * statistics.median(answers_s),
-        "flows_answer_p95_ms": 1e3 * statistics.quantiles(answers_s, n=20)[-1],
     }
 
 
-async def answered_s(stream: ProxiedStream) -> float:
-    answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+async def answered(stream: ProxiedStream) -> None:
+    came: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def changed() -> None:
-        if stream.waiting and not answered.done():
-            answered.set_result(None)
+        if stream.waiting and not came.done():
+            came.set_result(None)
 
-    began_s = time.monotonic()
     stream.watch(changed)
     stream.write(bytes(100))
-    await asyncio.wait_for(answered, _ANSWER_S)
+    await asyncio.wait_for(came, _ANSWER_S)
     stream.on_read(sum(map(len, stream.waiting)))
-    return time.monotonic() - began_s
 
 
 class Echo(asyncio.Protocol):
@@ -168,23 +163,18 @@ def rss_mb(pid: int) -> float:
 def idle_clients(progress: Callable[[str], None], count: int = _COUNT) -> dict[str, float]:
     """Measure `idle_client_kb` of the gateway's memory for each more, and `idle_clients_cpu_share`.
 
-    The share is of a core; `idle_client_back_ms` is from the client's network to the answer of a new
-    connection, median. EmulationError: it fails.
+    The share is of a core. EmulationError: it fails, or a client does not get its session back.
     """
     process_limits.allow()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "idle-sessions"
         with gateway_process(str(file)) as pid:
-            kb, share, back_s = asyncio.run(_measure_idle(count, pid))
-    progress(f"{_BATCHES} times {count} clients: {kb:.1f} kB each, back in {1e3 * back_s:.1f} ms")
-    return {
-        "idle_client_kb": kb,
-        "idle_client_back_ms": 1e3 * back_s,
-        "idle_clients_cpu_share": share,
-    }
+            kb, share = asyncio.run(_measure_idle(count, pid))
+    progress(f"{_BATCHES} times {count} clients: {kb:.1f} kB each")
+    return {"idle_client_kb": kb, "idle_clients_cpu_share": share}
 
 
-async def _measure_idle(count: int, gateway: int) -> tuple[float, float, float]:
+async def _measure_idle(count: int, gateway: int) -> tuple[float, float]:
     loop = asyncio.get_running_loop()
     gone: set[int] = set()
     origin = await loop.create_server(Echo, _HOST, _IDLE_ORIGIN_PORT, backlog=4_096)
@@ -199,13 +189,10 @@ async def _measure_idle(count: int, gateway: int) -> tuple[float, float, float]:
         for number in range(_BATCHES * count)
     ]
 
-    async def one(link: GatewayLink) -> float:
-        began_s = time.monotonic()
+    async def one(link: GatewayLink) -> None:
         stream = await link.open(_HOST, _IDLE_ORIGIN_PORT)
-        await answered_s(stream)
-        took_s = time.monotonic() - began_s
+        await answered(stream)
         stream.finish()
-        return took_s
 
     held_mb = []
     for batch in range(_BATCHES):
@@ -224,16 +211,15 @@ async def _measure_idle(count: int, gateway: int) -> tuple[float, float, float]:
     await asyncio.sleep(_AWAY_S)
     share = (processor_s(gateway) - before_s) / _AWAY_S
     gone.clear()
-    back_s = []
     for link in links[:: max(1, len(links) // _IDLE_ASKED)]:
         _connection(link).check_networks()
-        back_s.append(await one(link))
+        await one(link)
     for link, connection in zip(links, connections, strict=True):
         if _connection(link) is not connection:
             raise EmulationError("a client had to begin another session")
     assert origin.is_serving()
     each_kb = 1e3 * (held_mb[-1] - held_mb[0]) / ((_BATCHES - 1) * count)
-    return each_kb, share, statistics.median(back_s)
+    return each_kb, share
 
 
 def _connection(link: GatewayLink) -> Connection:

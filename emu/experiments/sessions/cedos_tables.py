@@ -5,17 +5,14 @@ packet of the one network to the first of the other, as the client's interfaces 
 """
 
 import os
-import selectors
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
 from cedos.errors import EmulationError
+from cedos.model import Direction
 from cedos.session.protocol.crypto import KeyPair
 from emu.data.evaluate import Progress
 from emu.experiments.sessions.world import Program, Scripted, World
@@ -24,7 +21,7 @@ from emu.places.traces import Trace
 from emu.statistics import student_ci95
 from emu.testbed.access import LTE, WLAN
 from emu.testbed.hosts import SERVER
-from emu.testbed.netns import Namespace
+from emu.testbed.programs.bulk import Sniffer
 from emu.workloads.sessions.pair import SERVER as CABLE_SERVER
 from emu.workloads.sessions.pair import Pair, cable, pair
 from emu.workloads.sessions.throughput import jain
@@ -89,13 +86,20 @@ def measure(kind: str, changes: int, each_s: float, rate_bps: float) -> dict[str
             server.ready().go()
             client.ready()
             time.sleep(0.3)
-            with packets(world.client, [WLAN, LTE]) as seen:
+            with world.client.entered():
+                sniffer = Sniffer(WLAN, LTE)
+            with closing(sniffer):
                 world.begin()
                 client.go()
                 answer = client.answer(duration_s + 20)
         if answer is None:
             raise EmulationError("the stream's reader did not come to its end")
         began_s = world.began_s
+    ahead_s = time.time() - time.monotonic()
+    seen: dict[str, list[float]] = {WLAN: [], LTE: []}
+    for packet in sniffer.seen:
+        if packet.direction is Direction.DOWN and packet.data_bytes >= _DATA_BYTES:
+            seen[packet.interface].append(packet.at_unix_s - ahead_s)
     return delays(planned, seen, answer["silences"], began_s, each_s)
 
 
@@ -125,47 +129,6 @@ def delays(
             found[name]["packets_s"].append(round(first[0] - last[-1], 5))
         found[name]["silences_s"].append(round(max(around, default=0.0), 5))
     return found
-
-
-@contextmanager
-def packets(where: Namespace, interfaces: list[str]) -> Iterator[dict[str, list[float]]]:
-    """Record when data packets arrive at these interfaces, in monotonic seconds, while the block runs."""
-    seen: dict[str, list[float]] = {name: [] for name in interfaces}
-    over = threading.Event()
-    with selectors.DefaultSelector() as selector:
-        for name in interfaces:
-            with where.entered():
-                raw = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
-            raw.bind((name, 0x0800))
-            raw.setblocking(False)
-            selector.register(raw, selectors.EVENT_READ, name)
-
-        def watch() -> None:
-            while not over.is_set():
-                for key, _ in selector.select(0.05):
-                    _note(key.fileobj, seen[key.data])
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield seen
-        finally:
-            over.set()
-            thread.join()
-            for selector_key in list(selector.get_map().values()):
-                selector_key.fileobj.close()  # type: ignore[union-attr]
-
-
-def _note(raw: Any, seen: list[float]) -> None:
-    while True:
-        try:
-            size = raw.recv_into(bytearray(1), 0, socket.MSG_TRUNC)
-        except BlockingIOError:
-            return
-        except OSError:
-            return  # the interface went down
-        if size >= _DATA_BYTES:
-            seen.append(time.monotonic())
 
 
 _MODES = {"tcp": "raw", "session-clear": "clear", "session": "aead"}

@@ -176,12 +176,13 @@ class Transfer:
 
 @dataclass(slots=True)
 class Seen:
-    """A TCP packet with data: the kernel's time, interface, direction, the client's port."""
+    """A TCP packet with data: the kernel's time, interface, direction, the client's port, its data."""
 
     at_unix_s: float
     interface: str
     direction: Direction
     port: int
+    data_bytes: int
 
 
 class Sniffer:
@@ -241,7 +242,8 @@ class Sniffer:
             return
         header = _ETHERNET + (data[_ETHERNET] & 15) * 4
         total = struct.unpack_from("!H", data, _ETHERNET + 2)[0]
-        if total - (header - _ETHERNET) - (data[header + 12] >> 4) * 4 <= 0:
+        data_bytes = total - (header - _ETHERNET) - (data[header + 12] >> 4) * 4
+        if data_bytes <= 0:
             return
         out = whence[2] == _PACKET_OUTGOING
         port = struct.unpack_from("!HH", data, header)[0 if out else 1]
@@ -252,6 +254,7 @@ class Sniffer:
                 interface,
                 Direction.UP if out else Direction.DOWN,
                 port,
+                data_bytes,
             )
         )
 

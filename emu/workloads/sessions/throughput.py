@@ -188,7 +188,8 @@ async def _receive_plain(plain: socket.socket, got: list[int], at: int) -> None:
 FOREGROUND: Final = Label(Urgency.FOREGROUND, Bulk.SMALL)
 BACKGROUND: Final = Label(Urgency.BACKGROUND, Bulk.LARGE)
 _LARGE: Final = bytes(250_000)
-_URGENT: Final = bytes(500)
+_URGENT, _ANSWER = bytes(500), bytes(8)
+_EVERY_S: Final = 0.2
 
 
 async def ask_under_load(
@@ -199,33 +200,29 @@ async def ask_under_load(
     key: str,
     seconds: float,
     background: bool,
-    every_s: float,
 ) -> dict[str, Any]:
     """Ask small questions now and then, with a full background load or without.
 
     Returns:
-        `times`: seconds until each answer was here; `rate_bps`: of the background data that arrived.
+        `times`: seconds until each answer was here.
     """
     seeded = random.Random(7)
     connection = await peer.connect(mode, to, port, key)
     load = asyncio.ensure_future(_load(connection)) if background else None
     await asyncio.sleep(2.0)
     times: list[float] = []
-    first, began_s = await _received(connection), time.perf_counter()
+    began_s = time.perf_counter()
     while time.perf_counter() - began_s < seconds:
-        if every_s:
-            await asyncio.sleep(seeded.uniform(0.5, 1.5) * every_s)
-            asked_s = time.perf_counter()
-            await _received(connection)
-            times.append(time.perf_counter() - asked_s)
-        else:
-            await asyncio.sleep(0.5)
-    last, took_s = await _received(connection), time.perf_counter() - began_s
+        await asyncio.sleep(seeded.uniform(0.5, 1.5) * _EVERY_S)
+        asked_s = time.perf_counter()
+        await connection.send(_URGENT, FOREGROUND, after=())
+        await connection.receive()
+        times.append(time.perf_counter() - asked_s)
     if load is not None:
         load.cancel()
     connection.abort("measured")
     await connection.drained()
-    return {"times": times, "rate_bps": 8 * (last - first) / took_s}
+    return {"times": times}
 
 
 async def _load(connection: session.Connection) -> None:
@@ -233,24 +230,12 @@ async def _load(connection: session.Connection) -> None:
         await connection.send(_LARGE, BACKGROUND, after=())
 
 
-async def _received(connection: session.Connection) -> int:
-    """Return a foreground question, and its answer: how many background bytes have arrived."""
-    await connection.send(_URGENT, FOREGROUND, after=())
-    answer = await connection.receive()
-    assert answer is not None
-    return int.from_bytes(answer.data, "big")
-
-
 async def answer_under_load(peer: Peer) -> dict[str, Any]:
-    """Answer questions with how many bytes of background data are here."""
     connection = await peer.accept()
-    received = 0
     try:
         while (message := await connection.receive()) is not None:
-            if message.label == BACKGROUND:
-                received += len(message.data)
-            else:
-                await connection.send(received.to_bytes(8, "big"), FOREGROUND, after=())
+            if message.label != BACKGROUND:
+                await connection.send(_ANSWER, FOREGROUND, after=())
     except SessionError:
         pass  # the other end is done
     return {}
