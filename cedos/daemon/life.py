@@ -82,6 +82,7 @@ class Life:
         handlers: dict[int, Callable[[], None]] = {
             signal.SIGINT: partial(self.end, "Ctrl-C"),
             signal.SIGTERM: partial(self.end, "SIGTERM"),
+            signal.SIGQUIT: partial(self.end, "SIGQUIT"),
         }
         # A user who started us with nohup wants us to outlive the terminal.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

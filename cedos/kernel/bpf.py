@@ -463,11 +463,12 @@ def run_inside(cgroup: Path, command: Sequence[str], user: User | None = None) -
         if child is not None:
             child.send_signal(number)
 
-    # Ctrl-C reaches the command from the terminal; this process outlives it to clean up.
+    # Ctrl-C and Ctrl-\ reach the command from the terminal; this process outlives it to clean up.
     before = {
         number: signal.signal(number, handler)
         for number, handler in (
             (signal.SIGINT, lambda *_: None),
+            (signal.SIGQUIT, lambda *_: None),
             (signal.SIGTERM, pass_on),
             (signal.SIGHUP, pass_on),
         )

@@ -1,9 +1,22 @@
-"""Messages of a service to systemd (sd_notify(3)): ready, alive, status, reloading, stopping."""
+"""Messages of a service to systemd (sd_notify(3)), and the signals that end a service or a command."""
 
+import asyncio
 import os
+import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Final
+
+# Of Ctrl-C, a service manager, a closed terminal, and Ctrl-\.
+ENDING_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+
+
+def call_at_end(end: Callable[[], object]) -> None:
+    """Have the running loop call `end` at each ending signal, but at no SIGHUP if nohup started us."""
+    for number in ENDING_SIGNALS:
+        if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+            asyncio.get_running_loop().add_signal_handler(number, end)
 
 
 class Notifier:

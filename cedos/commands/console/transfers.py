@@ -1,7 +1,6 @@
 """Options of a server, Ctrl-C and lines of files, for `cedos-get` and `cedos-put`."""
 
 import asyncio
-import signal
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -22,6 +21,7 @@ from cedos.commands.console.render import duration, size
 from cedos.commands.console.user_rules import of_sessions
 from cedos.config.directories import directories
 from cedos.errors import CedosError, PrivilegeError, SessionError, SessionRefusedError
+from cedos.kernel.service_manager import call_at_end
 from cedos.proxy.local import joined_gateway
 from cedos.session.known_hosts import KnownServer
 from cedos.session.protocol.crypto import KeyPair
@@ -143,7 +143,7 @@ def gateway() -> tuple[KeyPair, KnownServer]:
 def interruptible(wanted: Coroutine[Any, Any, None]) -> None:
     """Run a coroutine in its own loop.
 
-    KeyboardInterrupt: Ctrl-C or SIGTERM; the coroutine was cancelled and has ended.
+    KeyboardInterrupt: a signal was to end it; the coroutine was cancelled and has ended.
     """
 
     async def run() -> None:
@@ -156,8 +156,7 @@ def interruptible(wanted: Coroutine[Any, Any, None]) -> None:
             stopped = True
             task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, stop)
+        call_at_end(stop)
         try:
             await wanted
         except asyncio.CancelledError:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import pwd
 import re
-import signal
 import socket
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
@@ -23,6 +22,7 @@ from cedos.config.directories import directories
 from cedos.errors import CedosError, ConfigError, DaemonUnreachableError
 from cedos.host.profiler.sizes import SizeHistory
 from cedos.kernel import process_limits
+from cedos.kernel.service_manager import call_at_end
 from cedos.logs import BoundLogger, get_logger
 from cedos.model import is_address
 from cedos.proxy.http import RefusedError, authority
@@ -125,7 +125,7 @@ def _forwarding(text: str) -> tuple[tuple[str, int], tuple[str, int]]:
         ),
     ],
     exits={
-        0: "Ended by Ctrl-C or SIGTERM.",
+        0: "Ended by Ctrl-C, SIGTERM or a closed terminal.",
         2: "",
         4: "It cannot listen there.",
     },
@@ -319,8 +319,7 @@ async def _run(
     telling.append(loop.create_task(_follow_joined(file, link, made)))
     if redirection is not None and fail is Fail.CLOSED:
         telling.append(loop.create_task(_watch_names()))
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, running.cancel)
+    call_at_end(running.cancel)
     try:
         async with process_limits.giving_back():
             await running

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Hashable
 from contextlib import closing, nullcontext, suppress
@@ -24,7 +23,7 @@ from cedos.config.directories import user_folder
 from cedos.errors import CedosError, ConfigError, SharingError, TransferError
 from cedos.global_unicast import IPNetwork
 from cedos.kernel import process_limits
-from cedos.kernel.service_manager import Notifier
+from cedos.kernel.service_manager import Notifier, call_at_end
 from cedos.logs import BoundLogger, get_logger
 from cedos.proxy.gateway.gateway import PORT, Gateway, GatewaySettings, InvitedClients, default_path
 from cedos.proxy.gateway.origin import Origins
@@ -64,7 +63,7 @@ log: Final[BoundLogger] = get_logger()
         ),
     ],
     exits={
-        0: "Done, or ended by Ctrl-C or SIGTERM.",
+        0: "Done, or ended by Ctrl-C, SIGTERM or a closed terminal.",
         **dict.fromkeys((1, 2), ""),
         4: "It cannot listen there.",
     },
@@ -324,8 +323,7 @@ async def _serve(gateway: Gateway, listening: socket.socket, clients: int, share
     running = loop.create_task(gateway.run())
     counting = loop.create_task(share.run(gateway))
     ending = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, ending.set)
+    call_at_end(ending.set)
     stopped = loop.create_task(ending.wait())
     log.info("ready", listens=shown(*gateway.address), clients=clients)
     notifier.ready(shown(*gateway.address))

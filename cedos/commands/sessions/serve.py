@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import signal
 import socket
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from cedos.commands.console.transfers import SCHEDULER
 from cedos.config.directories import user_folder
 from cedos.errors import SessionError
 from cedos.kernel import process_limits
+from cedos.kernel.service_manager import call_at_end
 from cedos.session import keys
 from cedos.session.io.idle_sessions import IdleSessions
 from cedos.session.known_hosts import shown
@@ -52,7 +52,12 @@ from cedos.session.sockets.sockets import listen as session_listen
             "Takes files from them, too.",
         ),
     ],
-    exits={0: "Ended by Ctrl-C or SIGTERM.", 1: "", 2: "", 4: "It cannot listen there."},
+    exits={
+        0: "Ended by Ctrl-C, SIGTERM or a closed terminal.",
+        1: "",
+        2: "",
+        4: "It cannot listen there.",
+    },
     files=[
         OWN_KEY,
         (
@@ -183,8 +188,7 @@ async def _serve(
     serving = Serving(tree, listener, names, uploads)
     # A signal ends the serving, and idle sessions are written before the end.
     running = asyncio.get_running_loop().create_task(serving.run())
-    for number in (signal.SIGINT, signal.SIGTERM):
-        asyncio.get_running_loop().add_signal_handler(number, running.cancel)
+    call_at_end(running.cancel)
     log.info(
         "ready",
         listens=shown(*listener.address),

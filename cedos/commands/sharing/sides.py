@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -38,6 +37,7 @@ from cedos.host.steer.sharing.kernel import SharingKernel, SharingRole
 from cedos.host.steer.sharing.undo import open_journal, undo_sharing
 from cedos.kernel import privileges
 from cedos.kernel.policy_routing import SHARING_PROTOCOL
+from cedos.kernel.service_manager import call_at_end
 from cedos.logs import BoundLogger, get_logger
 from cedos.model import NetworkKind
 from cedos.proxy.local import joined_gateway
@@ -259,16 +259,14 @@ def _undo(kernel: SharingKernel, role: SharingRole, journal: Journal) -> None:
 async def _until_signal(
     role: SharingRole, run: Callable[[GatewayLink, SharingStore, Path], Awaitable[None]]
 ) -> None:
-    """Run a driver until SIGINT or SIGTERM."""
-    loop = asyncio.get_running_loop()
+    """Run a driver until a signal ends it."""
     store = SharingStore(directories().state / "sharing.sqlite")
     link = GatewayLink(_join_gateway(), patience_s=_PATIENCE_S)
     running = asyncio.ensure_future(
         run(link, store, directories().runtime / STATUS_FILES[role.name.lower()])
     )
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # A second one would not wait for the kernel's part, which would go on after it is undone.
-        loop.add_signal_handler(number, lambda: running.cancelling() or running.cancel())
+    # A second one would not wait for the kernel's part, which would go on after it is undone.
+    call_at_end(lambda: running.cancelling() or running.cancel())
     try:
         with suppress(asyncio.CancelledError):
             await running

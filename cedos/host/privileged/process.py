@@ -37,6 +37,7 @@ from cedos.host.steer.kernel.rescue import RescueKernel, operations
 from cedos.kernel import privileges
 from cedos.kernel.mptcp import PathManagerCommand
 from cedos.kernel.privileges import EventSocket, PacketSocket, PrivilegedSocket, delegate_opening
+from cedos.kernel.service_manager import ENDING_SIGNALS
 from cedos.logs import get_logger
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
@@ -154,7 +155,7 @@ def _be_a_process_of_its_own(parent: int, keep: tuple[int, int]) -> None:
         raise EOFError
     # Ctrl-C and systemd's SIGTERM are for the daemon, which has yet to undo everything by us. No
     # SIG_IGN: programs that are started here would inherit it.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in ENDING_SIGNALS:
         signal.signal(number, _left_to_the_daemon)
     last = 2
     for file in sorted(keep):

@@ -77,7 +77,7 @@ def start(*arguments, service=False):
     )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_let_it_undo_everything(folders, number):
     with start("--dry-run") as process:
         assert process.stdout.readline() == "running balanced True\n"

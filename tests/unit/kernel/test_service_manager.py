@@ -1,12 +1,15 @@
 """Notifications to systemd, on a real datagram socket."""
 
 import os
+import signal
 import socket
+import subprocess
+import sys
 import uuid
 
 import pytest
 
-from cedos.kernel.service_manager import Notifier
+from cedos.kernel.service_manager import ENDING_SIGNALS, Notifier
 
 
 @pytest.fixture(params=["file", "abstract"])
@@ -70,3 +73,30 @@ def test_a_manager_that_is_gone_or_deaf_is_no_error(tmp_path):
 def test_watchdog_interval(environment, interval):
     notifier = Notifier({"NOTIFY_SOCKET": "/x", **environment})
     assert notifier.watchdog_interval_s == interval
+
+
+WAIT = """
+import asyncio, signal, sys
+from cedos.kernel.service_manager import call_at_end
+async def run():
+    told = asyncio.Event()
+    signal.signal(signal.SIGHUP, signal.Handlers(int(sys.argv[1])))
+    call_at_end(told.set)
+    print("ready", flush=True)
+    await told.wait()
+asyncio.run(run())
+"""
+
+
+@pytest.mark.parametrize("hangup", [signal.SIG_DFL, signal.SIG_IGN])
+@pytest.mark.parametrize("number", ENDING_SIGNALS)
+def test_signals_that_end_a_program(number, hangup):
+    words = [sys.executable, "-c", WAIT, str(int(hangup))]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as process:
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(number)
+        if number is signal.SIGHUP and hangup is signal.SIG_IGN:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(0.5)
+            process.terminate()
+        assert process.wait(10) == 0

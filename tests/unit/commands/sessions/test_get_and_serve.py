@@ -131,7 +131,7 @@ def test_the_server_ends_cleanly_and_lets_in_only_its_clients(programs):
     _, errors = client.communicate(timeout=60)
     assert client.returncode == 1, errors
     assert "refuses" in errors
-    server.terminate()
+    server.send_signal(signal.SIGQUIT)  # Ctrl-\
     _, log = server.communicate(timeout=30)
     assert server.returncode == 0, log
     assert "Traceback" not in log
