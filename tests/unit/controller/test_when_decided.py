@@ -4,16 +4,15 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from kit.controller import KEY, LTE, MONTH, WLAN, Script, of_kind, size_of, spent
+from kit.controller import KEY, LTE, WLAN, Script, of_kind, size_of, spent
 
 from cedos.budget_kinds import Resource
 from cedos.controller import commands as give
 from cedos.controller import events as on
 from cedos.controller.controller import CLOSE_S
 from cedos.controller.rule import RuleRequest
-from cedos.model import Budget, Direction, FlowSample, PhoneUse, Transfer
+from cedos.model import Budget, Direction, FlowSample, Transfer
 from cedos.selector.deadlines.transfer_table import TableTransfer
-from cedos.selector.objective import WeightedCost
 
 SAMPLE = FlowSample(KEY, 10.0, 1, None, 0.02, 0.02, None, 0, 300, 0, 0.01, 0, idle_ack_s=0.1)
 
@@ -107,24 +106,6 @@ def test_what_a_person_or_a_budget_changes_counts_at_once(events):
 
 
 DATA = Budget("data", Resource.DATA, 1e9, "2026-12-01T00:00:00")
-
-
-def counted(used, unix_s):
-    return on.BudgetsCounted(unix_s, (on.BudgetUse("data", used, MONTH, "2026-12-01 00:00"),))
-
-
-def test_prices_that_hardly_change_wait_for_the_next_decision():
-    choices = replace(Script().controller.config.choices, objective=WeightedCost(1.0))
-    script = Deciding(choices=choices)
-    script.tell(on.BudgetSet(1e3, DATA, MONTH), counted(0.0, 1e3), at_s=9.0)
-    assert script.decided(9.1) == [9.0], "a first price"
-    before = script.controller.decider.objective
-    assert before.prices.data_rate("lte0") > 0.0
-    script.tell(counted(1e5, 1001.0), at_s=10.0)
-    assert script.decided(10.5) == []
-    assert script.controller.decider.objective != before
-    script.tell(on.PhoneUseChanged(PhoneUse.WITHOUT_WIFI), counted(1e5, 1001.0), at_s=11.0)
-    assert script.decided(11.5) == [11.0], "not the prices alone"
 
 
 def test_changed_networks_are_decided_on_within_the_event(script):

@@ -64,28 +64,6 @@ def numbers(history, **query):
     return [decision.number for decision in history.decisions(1000, **query)]
 
 
-def test_what_was_added_is_there_at_once_and_after_a_restart(path):
-    history = History(path)
-    history.add_decision(a_decision(1))
-    history.add_flow(a_flow(1))
-    assert history.decisions() == [a_decision(1)]
-    assert history.flows() == [a_flow(1)]
-    assert history.waiting == 2
-    history.flush()
-    assert history.waiting == 0
-    history.add_decision(a_decision(2))
-    assert numbers(history) == [2, 1]
-    history.close()
-
-    again = History(path)
-    assert numbers(again) == [2, 1]
-    assert again.flows() == [a_flow(1)]
-    assert again.next_number == 3
-    assert again.problem is None
-    assert again.notice is None
-    again.close()
-
-
 def test_only_the_owner_may_read_where_one_went(path):
     history = History(path)
     history.add_decision(a_decision(1))

@@ -18,9 +18,7 @@ from cedos.apps.files import tree as tree_module
 from cedos.apps.files.messages import (
     Answer,
     Entry,
-    FileRequest,
     decode,
-    pack,
     path_of,
     path_text,
     read,
@@ -192,34 +190,6 @@ def test_only_a_file_that_changed_lately_waits_for_the_disk(root, monkeypatch, a
     assert FileHash(number, 5).go_on(lambda: True) == hashlib.sha256(b"la la").digest()
     os.close(number)
     assert synced == ([] if age_s else [number])
-
-
-def test_messages_come_back_as_they_were():
-    async def through(data, kind):
-        left = memoryview(data)
-
-        async def exactly(size):
-            nonlocal left
-            part, left = bytes(left[:size]), left[size:]
-            return part.ljust(size, b" ")
-
-        return await read(kind, exactly)
-
-    request = FileRequest("a/ü", 2**40, "v")
-    assert asyncio.run(through(pack(request), FileRequest)) == request
-    answer = Answer(10, 3, "v", 1.5)
-    assert asyncio.run(through(pack(answer), Answer)) == answer
-    for wrong in (
-        b"\0\0\0\2{}",
-        b'\0\0\0\x1d{"ask": "list", "path": "x"}   ',
-        b"\0\0\0\1[",
-        b"\xff\xff\xff\xff",
-        b'\0\0\0\x1c{"path": "x", "have": -1   }',
-        b"\0\0\0\2\xff\xff",
-        b"\0\0\xff\xff" + b"[" * 0xFFFF,
-    ):
-        with pytest.raises(TransferError, match="the peer sent"):
-            asyncio.run(through(wrong, FileRequest))
 
 
 @given(st.binary(max_size=60))

@@ -39,35 +39,7 @@ from cedos.apps.files.serving import (
     client_names,
 )
 from cedos.apps.files.tree import Tree, Version
-from cedos.commands.console.progress import ProgressLine
 from cedos.errors import SessionError, SessionRefusedError, TransferError
-
-
-async def test_a_server_that_does_not_answer_is_what_the_line_waits_for():
-    progress, answers = Progress(), asyncio.Event()
-    line = ProgressLine("song", progress, quiet=True)
-
-    class Connection:
-        def paths(self):
-            return []
-
-    async def connect():
-        await answers.wait()
-        return Connection()
-
-    seen = []
-
-    async def over(connection):
-        seen.append(line.text(1.0))
-        return True
-
-    done = asyncio.create_task(ServerLink(connect).until_done(over, progress, 5.0))
-    await asyncio.sleep(0)
-    assert line.text(0.0) == "song: 0 B, no answer from the server yet"
-    answers.set()
-    await done
-    assert seen == ["song: 0 B, waiting for a network"]
-    assert progress.state == ""
 
 
 async def test_a_server_that_was_given_up_is_not_waited_for_with_each_file():

@@ -14,7 +14,6 @@ KEY = FlowKey(ip_address("10.0.1.2"), 5000, ip_address("198.51.100.1"), 443)
 OTHER = replace(KEY, local_port=5001)
 # 20 ms away, and receiving.
 RECEIVING = FlowSample(KEY, 1.0, 1, None, 0.02, 0.02, None, 50_000, 1_000, 0, 0.0, 0)
-SENDING = replace(RECEIVING, idle_ack_s=0.0, unacknowledged=20, bytes_down=0, bytes_up=50_000)
 
 
 class Watched:
@@ -45,21 +44,6 @@ def end(flow, at_s, **more):
         idle_down_s=0.0, idle_ack_s=0.0,
     )  # fmt: skip
     return replace(closed, **more)
-
-
-def test_a_transfer_past_its_slow_start_shows_what_the_network_carries():
-    watched = Watched(KEY)
-    first = watched.down(replace(RECEIVING, bytes_down=75_000))
-    assert not first.saturated, "the first round trips carry less than the network could"
-    # 250 KB in 0.2 s are 10 Mbit/s, of which 25 KB are on a path of 20 ms; three of those came before.
-    fast = replace(RECEIVING, bytes_down=325_000)
-    found = watched.down(fast)
-    assert not found.saturated
-    assert found.rate_bps == pytest.approx(10e6)
-    found = watched.down(replace(fast, bytes_down=575_000))
-    assert found.saturated
-    assert (found.begin_s, found.end_s) == pytest.approx((1.2, 1.4))
-    assert found.rate_bps == pytest.approx(10e6)
 
 
 def test_a_slow_network_is_known_from_few_bytes():
@@ -188,33 +172,6 @@ def test_a_download_whose_round_trips_are_short_has_no_queue(receive_rtt_s, rece
     new = replace(RECEIVING, bytes_down=50_000 + received, receive_rtt_s=receive_rtt_s)
     found = watched.down(new)
     assert found.queue_empty is queue_empty
-
-
-def test_the_least_round_trip_is_that_of_all_flows_of_a_network_and_of_a_minute():
-    far = replace(RECEIVING, rtt_s=0.3, rtt_min_s=0.3)
-    more = replace(far, bytes_down=300_000, receive_rtt_s=0.3)
-    watched = Watched(KEY, OTHER)
-    watched.sample(far, replace(RECEIVING, key=OTHER))
-    found = watched.down(more)
-    assert not found.queue_empty, "the other flow's took 20 ms"
-    watched.at_s += 60.0
-    found = watched.down(replace(more, bytes_down=600_000))
-    assert found.queue_empty, "it may be far away by now"
-
-
-def test_an_upload_that_is_not_acknowledged_does_not_show_what_the_network_carries():
-    watched = Watched(KEY)
-    watched.up(replace(SENDING, bytes_up=500_000))
-    pausing = watched.up(replace(SENDING, bytes_up=525_000, idle_ack_s=0.11))
-    assert not pausing.saturated
-    resumed = watched.up(replace(SENDING, bytes_up=550_000))
-    assert not resumed.saturated
-    watched.up(replace(SENDING, bytes_up=550_000, idle_ack_s=0.3))
-    watched.up(replace(SENDING, bytes_up=590_000))
-    again = watched.up(replace(SENDING, bytes_up=890_000))
-    assert not again.saturated
-    found = watched.up(replace(SENDING, bytes_up=1_190_000))
-    assert found.saturated
 
 
 def test_ended_flows_leave_nothing_behind(monkeypatch):

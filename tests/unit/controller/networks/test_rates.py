@@ -58,17 +58,6 @@ def test_a_counter_tells_the_least_and_nothing_after_it_began_anew():
     }  # fmt: skip
 
 
-def test_pings_are_no_rate_and_do_not_displace_what_was_delivered():
-    rates = RateEstimator()
-    for second in range(5):
-        rates.on_counter(second * 200, float(second))
-    assert rates.indicators() == {}
-    rates.on_counter(1_000_800, 5.0)
-    for second in range(6, 12):
-        rates.on_counter(1_000_800 + second * 200, float(second))
-    assert rates.indicators() == {"delivery_down_bps": Indicator(8e6, 5.0)}
-
-
 def test_sleep_makes_all_older_and_joins_nothing_across_it():
     rates = fed([8.0])
     rates.on_counter(0, 1.0)

@@ -147,18 +147,6 @@ def test_retry_and_version_negotiation_begin_anew():
     assert read([first[0], *second])[0][-1].name == "www.example.org"
 
 
-def test_later_initials_go_elsewhere_with_the_first_ones_keys():
-    chosen = b"\x09" * 12
-    rest = packet(crypto(100, HELLO[100:]), to=chosen, number=1)
-    told, reader = read([packet(crypto(0, HELLO[:100])), rest])
-    assert told[-1].complete
-    assert reader.complete
-    # The version may change on the way; the connection id that counts does not.
-    compatible = packet(crypto(100, HELLO[100:]), to=chosen, version=VERSION_2, number=1)
-    assert read([packet(crypto(0, HELLO[:100])), compatible])[1].complete
-    assert read([rest])[0] == []  # its keys are not those of where it goes
-
-
 def test_frames_shuffled_and_mixed():
     draw = random.Random(5)
     pieces = [crypto(at, HELLO[at : at + 13]) for at in range(0, len(HELLO), 13)]

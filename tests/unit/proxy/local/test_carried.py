@@ -146,26 +146,6 @@ def test_a_decision_is_that_of_its_kind_of_data_while_it_lived(case):
     assert case.carried.news()[0].decision == 4
 
 
-def test_what_has_ended_is_forgotten_once_it_was_told(case):
-    stream, stays = case.begin(), case.begin("stays.example")
-    case.carried.on_reported(case.carried.news())
-    assert not case.carried.changed
-    stream.gone = True
-    case.carried.look()
-    assert case.carried.changed
-    news = case.carried.news()
-    assert [each.ended_unix_s is not None for each in news] == [True, False]
-    case.carried.on_reported(news)
-    assert not case.carried.changed
-    assert [each.server for each in case.carried.news()] == ["stays.example"]
-    stays.gone = True
-    case.carried.look()
-    case.carried.forget_ended()
-    assert len(case.carried) == 0
-    case.carried.look()
-    assert case.carried.addresses == set()
-
-
 def test_of_more_than_fit_those_that_changed_go_first_and_others_in_turn(case):
     streams = [case.begin(f"{number}.example") for number in range(MOST_TOLD + 10)]
     first = case.carried.news()
