@@ -92,13 +92,11 @@ def measured(
 class Bootstrap:
     """Resamples whole groups: rows of one group are no independent evidence."""
 
-    def __init__(
-        self, groups: NDArray[Any], resamples: int = GROUP_RESAMPLES, seed: int = 1
-    ) -> None:
+    def __init__(self, groups: NDArray[Any]) -> None:
         _, index = np.unique(groups, return_inverse=True)
         count = int(index.max()) + 1
-        drawn = np.random.default_rng(seed).multinomial(
-            count, np.full(count, 1.0 / count), size=resamples
+        drawn = np.random.default_rng(1).multinomial(
+            count, np.full(count, 1.0 / count), size=GROUP_RESAMPLES
         )
         self._weights = drawn[:, index].astype(np.float64)
         self._all = np.ones((1, len(index)))

@@ -30,7 +30,7 @@ from emu.testbed.wiring import SERVER_ADDRESSES
 from emu.workloads.web import corpus
 from emu.workloads.web.visits import Fetched, Visit, load, plan, write_holes
 
-_QUIET_S = 0.1
+_QUIET_S, _SETTLE_S = 0.1, 10.0
 _NOTHING = SizeEstimate(0, 0, 0, "content-length")
 
 
@@ -71,9 +71,9 @@ class ProfilerWatch(Watcher):
         self._begun: set[tuple[FlowKey, int | None]] = set()
         self._last_at_s = 0.0
 
-    def settle(self, answers: int = 0, timeout_s: float = 10.0) -> None:
+    def settle(self, answers: int) -> None:
         """Wait until so many answers were seen, all TLS connections have ended, and all is quiet."""
-        deadline_at_s = time.monotonic() + timeout_s
+        deadline_at_s = time.monotonic() + _SETTLE_S
         while time.monotonic() < deadline_at_s and self._failure is None:
             seen = sum(map(len, list(self.answers.values())))
             quiet_s = time.monotonic() - self._last_at_s

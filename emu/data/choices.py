@@ -26,7 +26,7 @@ from cedos.model import (
 from cedos.selector.decision.case import ROLES, ROLES_OF, USUAL_KINDS, Case, Roles, role_strategy
 from cedos.selector.decision.decide import decide
 from cedos.selector.decision.features import RATES, RECENT
-from cedos.selector.energy import DELPHI, PowerModel
+from cedos.selector.energy import DELPHI
 from cedos.selector.objective import Objective, Outcome
 from cedos.selector.uncertainty.times import CompletionModel
 from emu.data.datasets import DataSet
@@ -164,20 +164,16 @@ def transfer_energy_j(
     size_bytes: float,  # bytes carried; nothing is sent, and nothing paid, for none
     direction: Direction | str,  # `down` or `up`
     time_s: float,  # how long it took
-    *,
-    # Seconds since the cellular radio was last used; None: long ago, as in Delphi.
-    cellular_idle_s: float | None = None,
-    power: PowerModel = DELPHI,  # watts and tails
 ) -> float:
-    """Joules of one transfer of a data set, its strategy named as in the data set.
+    """Joules of one transfer of a data set, as in Delphi: the radios were last used long ago.
 
     KeyError: for an unknown strategy.
     """
-    radios = [power.radios[_KIND_OF_ROLE[role]] for role in ROLES_OF[role_strategy]]
+    radios = [DELPHI.radios[_KIND_OF_ROLE[role]] for role in ROLES_OF[role_strategy]]
     if size_bytes <= 0:
         return 0.0
     active_w = sum(radio.active_w(Direction(direction)) for radio in radios)
-    return active_w * time_s + sum(radio.added_tail_j(cellular_idle_s) for radio in radios)
+    return active_w * time_s + sum(radio.added_tail_j(None) for radio in radios)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ ACTIVE = ("dns_s", "udp_bps", "udp_loss")
 NETWORKS = ("wifi", "cellular")
 # On the wire, both ways, of one ping and one lookup.
 PING_BYTES, DNS_BYTES = 2 * 84, 150
+_TRANSFERS_PER_S, _PINGS_EVERY_S = 0.5, 2
 
 # Lower edges of the 5 dB bins of RSSI, for the delivered rate of a client that moves past access
 # points.
@@ -149,8 +150,6 @@ def replay(
     walk: Walk,
     rule: ProbeRule,
     evaluate: Callable[[Mapping[str, float]], tuple[Evaluation, ...]] | None = None,
-    transfers_per_s: float = 0.5,
-    pings_every_s: int = 2,
 ) -> Asked:
     """Let a rule probe its way through a place, with a person at the host.
 
@@ -181,13 +180,13 @@ def replay(
             float(second),
             indicators=indicators,
             evaluations=evaluate(known) if evaluate else (),
-            transfers_per_s=transfers_per_s,
+            transfers_per_s=_TRANSFERS_PER_S,
         )
         for network in NETWORKS:
             # Pings come at a fixed rate, whatever the rule.
             record = _merged(walk.networks[network], second)
             up = down = took_s = 0.0
-            if second % pings_every_s == 0:
+            if second % _PINGS_EVERY_S == 0:
                 _learn(answers[network], record, PINGED)
                 up, down = PING_BYTES / 2, PING_BYTES / 2 * (1 - record.get("ping_loss", 0.0))
                 took_s = record.get("rtt_s", 0.1)
@@ -226,12 +225,8 @@ def _learn(known: dict[str, float], record: Mapping[str, float], names: Sequence
 
 def _indicators(record: Mapping[str, float]) -> dict[str, Indicator]:
     # One instant serves all: rules look at values, not at ages.
-    return passive_of({name: Indicator(value, 0.0) for name, value in record.items()})
-
-
-def passive_of(indicators: Mapping[str, Indicator]) -> dict[str, Indicator]:
-    """Return those of the indicators that the radio tells by itself."""
-    return {name: indicators[name] for name in passive(indicators)}
+    known = {name: Indicator(value, 0.0) for name, value in record.items()}
+    return {name: known[name] for name in passive(known)}
 
 
 def _merged(records: Sequence[Mapping[str, float]], second: int) -> Mapping[str, float]:

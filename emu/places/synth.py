@@ -379,16 +379,16 @@ def draw(kind: str, seed: int, duration_s: int) -> Drawn:
     return Drawn(movement, wifi, cellular)
 
 
-def generate(kind: str, seed: int, duration_s: int, out_dir: Path, name: str | None = None) -> str:
+def generate(kind: str, seed: int, duration_s: int, out_dir: Path) -> str:
     """Make one place, which kind and seed decide, in the collection `out_dir` and return its name.
 
-    `duration_s` is whole seconds, 10 to 3600; without a `name` it is KIND-sSEED.
+    `duration_s` is whole seconds, 10 to 3600; the name is KIND-sSEED.
 
-    PlaceError: an unknown kind, a bad duration, a name that is taken, or a folder that holds something
-    else or cannot be written.
+    PlaceError: an unknown kind, a bad duration, a place that is there already, or a folder that holds
+    something else or cannot be written.
     """
     drawn = draw(kind, seed, duration_s)
-    name = name or f"{kind}-s{seed}"
+    name = f"{kind}-s{seed}"
     try:
         rows = _collection(out_dir / "places.csv")
         if any(row["place"] == name for row in rows):

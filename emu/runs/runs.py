@@ -309,11 +309,12 @@ def claimed(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def fresh(name: str, within: Path = Path("runs")) -> Path:
+def fresh(name: str) -> Path:
     """Make a folder for a run that was given none; its name has the time and the scenario.
 
     If another run began in the same second, it also has a number. DataSetError: it cannot be made.
     """
+    within = Path("runs")
     console.make_folder(within, "--out")
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     for number in count(1):

@@ -1,13 +1,10 @@
-"""An emulated access network, and the interface of an engine that emulates it."""
+"""An emulated access network."""
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Protocol
 
 from cedos.model import NetworkKind
 from emu.places.traces import OPPORTUNITY_BITS, Trace
-from emu.testbed.netns import Namespace
 
 WLAN = "wlan0"
 LTE = "lte0"
@@ -70,51 +67,3 @@ class Access:
         # Twice the bandwidth-delay product, within bounds.
         product = 2 * trace.mean_bps * self.rtt_s / OPPORTUNITY_BITS
         return min(max(round(product), QUEUE_MIN_PACKETS), QUEUE_MAX_PACKETS)
-
-
-class Link(Protocol):
-    """An emulated link, which its engine starts in three steps, so that several begin together."""
-
-    @property
-    def pid(self) -> int:
-        """The process that leads all others of this link (its session and process group)."""
-
-    @property
-    def phone_pid(self) -> int:
-        """A process inside the phone's network namespace, once started."""
-
-    @property
-    def started_at_s(self) -> float:
-        """The monotonic instant at which the replay of the traces began, once started."""
-
-    def prepare(self) -> None:
-        """Do all that comes before the replay. EmulationError: the link died."""
-
-    def start(self) -> None:
-        """Let the replay begin, without waiting for it."""
-
-    def finish(self) -> None:
-        """Wait until the link carries packets. EmulationError: it died."""
-
-    def alive(self) -> bool:
-        """Return whether the link still carries packets."""
-
-    def check(self) -> None:
-        """Raise EmulationError with the engine's own words if the link has ended by itself."""
-
-    def stop(self) -> None:
-        """End the link at once, without waiting for it; a second call does nothing."""
-
-    def wait(self) -> None:
-        """Wait after `stop` until the leader of its processes has ended."""
-
-
-class Engine(Protocol):
-    """An emulator of access networks; the testbed uses Mahimahi."""
-
-    def launch(self, access: Access, isp: Namespace, subnet: str, directory: Path) -> Link:
-        """Begin to start a link whose outer end is in `isp`; the caller goes on with `Link.prepare`.
-
-        In `isp`, packets to `subnet` (the client's, as `192.168.43.0/24`) are routed into the link.
-        `directory` is for the files of this link alone.
-        """

@@ -60,10 +60,8 @@ def add_address(host: Namespace, *addresses: str) -> None:
             netlink.addr("add", index=loopback, address=address, prefixlen=32)
 
 
-def limit_rate(end: End, rate: str, *, burst: str = "32kb", latency: str = "50ms") -> None:
-    shaper = (
-        f"tc qdisc add dev {end.interface} root tbf rate {rate} burst {burst} latency {latency}"
-    )
+def limit_rate(end: End, rate: str) -> None:
+    shaper = f"tc qdisc add dev {end.interface} root tbf rate {rate} burst 32kb latency 50ms"
     end.host.run(*shaper.split())
 
 

@@ -1,4 +1,4 @@
-"""The engine: unmodified Mahimahi as nested shells, the outermost one in the provider's namespace.
+"""Emulated links: unmodified Mahimahi as nested shells, the outermost one in the provider's namespace.
 
 `mm-delay` is outermost (core and backhaul), then `mm-loss`, then `mm-link` (the radio and its
 queues); the innermost shell's namespace is the phone. Three facts shape this file:
@@ -24,7 +24,7 @@ from pyroute2 import IPRoute
 
 from cedos.errors import EmulationError
 from emu.testbed import netns
-from emu.testbed.access import Access, Link
+from emu.testbed.access import Access
 from emu.testbed.netns import Namespace, entered
 
 START_TIMEOUT_S = 15.0
@@ -44,27 +44,28 @@ _NEXT = 'echo $$; read -r _ || exit 0; exec "$@"'
 _INNERMOST = "echo $$ $(date +%s%N); read -r _; exit 0"
 
 
-class Mahimahi:
-    """An engine that starts Mahimahi links; a `nice` below 0 keeps them on time on a busy host."""
+def launch(
+    access: Access, isp: Namespace, subnet: str, directory: Path, nice: int = 0
+) -> "MahimahiLink":
+    """Begin to start a link whose outer end is in `isp`; the caller goes on with `prepare`.
 
-    def __init__(self, nice: int = 0) -> None:
-        self._nice = nice
-
-    def launch(self, access: Access, isp: Namespace, subnet: str, directory: Path) -> Link:
-        up, down = directory / "up.trace", directory / "down.trace"
-        access.down.write(down)
-        if access.up is access.down:
-            up = down
-        else:
-            access.up.write(up)
-        shells = _shells(access, up, down)
-        command = ["unshare", "--mount", "sh", "-c"]
-        command += [_OUTER, "sh", *nested(shells)]
-        if self._nice:
-            command = ["nice", "-n", str(self._nice), *command]
-        return MahimahiLink(
-            isp.command(*command), [shell[0] for shell in shells], isp.path, subnet, directory
-        )
+    In `isp`, packets to `subnet` (the client's, as `192.168.43.0/24`) are routed into the link.
+    `directory` is for the files of this link alone. A `nice` below 0 keeps it on time on a busy host.
+    """
+    up, down = directory / "up.trace", directory / "down.trace"
+    access.down.write(down)
+    if access.up is access.down:
+        up = down
+    else:
+        access.up.write(up)
+    shells = _shells(access, up, down)
+    command = ["unshare", "--mount", "sh", "-c"]
+    command += [_OUTER, "sh", *nested(shells)]
+    if nice:
+        command = ["nice", "-n", str(nice), *command]
+    return MahimahiLink(
+        isp.command(*command), [shell[0] for shell in shells], isp.path, subnet, directory
+    )
 
 
 def _shells(access: Access, up: Path, down: Path) -> list[list[str]]:
@@ -99,6 +100,8 @@ def nested(shells: list[list[str]]) -> list[str]:
 
 
 class MahimahiLink:
+    """An emulated link, which starts in three steps, so that several begin together."""
+
     def __init__(
         self, command: list[str], shells: list[str], isp: Path, subnet: str, directory: Path
     ) -> None:
@@ -126,28 +129,34 @@ class MahimahiLink:
 
     @property
     def pid(self) -> int:
+        """The process that leads all others of this link (its session and process group)."""
         return self._process.pid
 
     @property
     def phone_pid(self) -> int:
+        """A process inside the phone's network namespace, once started."""
         if not self._phone_pid:
             raise EmulationError("the emulated link has not started")
         return self._phone_pid
 
     @property
     def started_at_s(self) -> float:
+        """The monotonic instant at which the replay of the traces began, once started."""
         return self._started_at_s
 
     def prepare(self) -> None:
+        """Do all that comes before the replay. EmulationError: the link died."""
         self._waiting = int(self._line())
         for shell in self._shells[:-1]:
             self._go()
             self._connect(shell, int(self._line()))
 
     def start(self) -> None:
+        """Let the replay begin, without waiting for it."""
         self._go()
 
     def finish(self) -> None:
+        """Wait until the link carries packets. EmulationError: it died."""
         pid, unix_ns = self._line().split()
         self._started_at_s = time.monotonic() - (time.time_ns() - int(unix_ns)) / 1e9
         self._connect(self._shells[-1], int(pid))
@@ -157,10 +166,12 @@ class MahimahiLink:
         return self._process.poll() is None
 
     def check(self) -> None:
+        """Raise EmulationError with Mahimahi's own words if the link has ended by itself."""
         if not self.alive() or not Path(f"/proc/{self.phone_pid}").exists():
             raise EmulationError(f"Mahimahi ended: {self._trouble()}")
 
     def stop(self) -> None:
+        """End the link at once, without waiting for it; a second call does nothing."""
         if self._process.returncode is None:
             # The process was not waited for, so its number still belongs to this process group.
             os.killpg(self._process.pid, signal.SIGKILL)
@@ -169,6 +180,7 @@ class MahimahiLink:
             stream.close()
 
     def wait(self) -> None:
+        """Wait after `stop` until the leader of its processes has ended."""
         self._process.wait()
 
     def _go(self) -> None:

@@ -14,9 +14,9 @@ from typing import Final
 
 from cedos.errors import EmulationError
 from emu.testbed import hosts, netns, stale
-from emu.testbed.access import Access, Engine, Link
+from emu.testbed.access import Access
 from emu.testbed.hosts import End, netlink_in
-from emu.testbed.mahimahi import Mahimahi
+from emu.testbed.mahimahi import MahimahiLink, launch
 from emu.testbed.netns import Namespace
 from emu.testbed.phones import ExitOnSignals, uninterrupted
 from emu.testbed.services import Started
@@ -35,7 +35,7 @@ class HelperHost:
 
     namespace: Namespace
     address: str
-    link: Link
+    link: MahimahiLink
 
 
 class Neighbourhood(Started):
@@ -44,7 +44,6 @@ class Neighbourhood(Started):
     Args:
         accesses: the helpers' uplinks.
         own: the network of the requestor's own phone; None: it has none.
-        engine: emulates these networks; None: Mahimahi.
 
     Attributes:
         requestor: has `wlan0`, and `lte0` where it has a network of its own.
@@ -54,16 +53,13 @@ class Neighbourhood(Started):
         directory: for files that are removed with the namespaces.
     """
 
-    def __init__(
-        self, accesses: Sequence[Access], *, own: Access | None = None, engine: Engine | None = None
-    ) -> None:
+    def __init__(self, accesses: Sequence[Access], *, own: Access | None = None) -> None:
         if not 0 < len(accesses) <= MOST_HELPERS:
             raise EmulationError(f"there are 1 to {MOST_HELPERS} helpers, not {len(accesses)}")
         self._accesses, self._own = tuple(accesses), own
-        self._engine = engine or Mahimahi()
         self._stack = ExitStack()
         self._guard = ExitOnSignals()
-        self._links: list[Link] = []
+        self._links: list[MahimahiLink] = []
         self.helpers: list[HelperHost] = []
 
     def _start(self) -> None:
@@ -130,7 +126,7 @@ class Neighbourhood(Started):
             else:
                 self._tether(number, link)
 
-    def _launch(self, number: int, access: Access) -> Link:
+    def _launch(self, number: int, access: Access) -> MahimahiLink:
         isp = self.instance.namespace(f"isp-{number}")
         with isp.entered():
             netns.write_sysctls(netns.ROUTER_SYSCTLS)
@@ -146,12 +142,12 @@ class Neighbourhood(Started):
             netlink.route("add", dst=subnet, gateway=f"{backbone}.2")
         directory = self.directory / f"uplink-{number}"
         directory.mkdir(mode=0o755)
-        link = self._engine.launch(access, isp, subnet, directory)
+        link = launch(access, isp, subnet, directory)
         self._links.append(link)
         self.instance.add_session(link.pid)
         return link
 
-    def _make_helper(self, number: int, link: Link) -> None:
+    def _make_helper(self, number: int, link: MahimahiLink) -> None:
         name = self.instance.namespace_name(f"helper-{number}")
         helper = Namespace.attach(name, link.phone_pid)
         # Mahimahi's innermost namespace is a router; a helper is a host with an address of its own.
@@ -165,7 +161,7 @@ class Neighbourhood(Started):
         self._plug(helper, address, f"helper-{number}")
         self.helpers.append(HelperHost(helper, address, link))
 
-    def _tether(self, number: int, link: Link) -> None:
+    def _tether(self, number: int, link: MahimahiLink) -> None:
         """Connect the requestor to its own phone, a router whose uplink is the emulated link."""
         phone = Namespace.attach(self.instance.namespace_name("phone"), link.phone_pid)
         near, far = (_subnet(number).replace(".0/24", f".{last}") for last in (2, 1))

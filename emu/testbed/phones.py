@@ -28,8 +28,8 @@ from cedos.errors import EmulationError, PrivilegeError
 from cedos.model import NetworkKind
 from emu.places.places import Place
 from emu.testbed import netns, stale, wiring
-from emu.testbed.access import ADDRESSES, INTERFACES, LTE, WLAN, Access, Engine, Link
-from emu.testbed.mahimahi import Mahimahi
+from emu.testbed.access import ADDRESSES, INTERFACES, LTE, WLAN, Access
+from emu.testbed.mahimahi import MahimahiLink, launch
 from emu.testbed.netns import Namespace
 from emu.testbed.services import Started
 from emu.testbed.wiring import SERVER
@@ -113,7 +113,7 @@ class _Network:
 
     isp: Namespace
     access: Access | None = None
-    link: Link | None = None
+    link: MahimahiLink | None = None
     directory: Path | None = None
     phone: int | None = None
 
@@ -128,8 +128,7 @@ class Laptop(Started):
         accesses: networks to attach at the start; at most one of each kind.
         source_rules: add policy rules, by which packets of a socket that is bound to an interface, or
             to its address, leave through it (tables 101 and 102).
-        engine: emulates the links; None: Mahimahi.
-        nice: priority of the emulation's processes (-10 helps on a busy host); the default engine's.
+        nice: priority of the emulation's processes (-10 helps on a busy host).
 
     Attributes:
         client: the namespace with `wlan0` (192.168.43.2/24) and `lte0` (192.168.44.2/24), each with
@@ -142,19 +141,18 @@ class Laptop(Started):
         self,
         *accesses: Access,
         source_rules: bool = False,
-        engine: Engine | None = None,
         nice: int = 0,
     ) -> None:
         self._accesses = accesses
         self._source_rules = source_rules
-        self._engine = engine or Mahimahi(nice)
+        self._nice = nice
         self._networks: dict[NetworkKind, _Network] = {}
         self._instance: stale.Instance | None = None
         self._guard = ExitOnSignals()
         self._starts = 0
 
     @property
-    def links(self) -> Mapping[NetworkKind, Link]:
+    def links(self) -> Mapping[NetworkKind, MahimahiLink]:
         """The links that are attached now; a replay began at `links[kind].started_at_s`."""
         return {kind: net.link for kind, net in self._networks.items() if net.link is not None}
 
@@ -290,7 +288,7 @@ class Laptop(Started):
         # Each start has a folder of its own for the link's logs.
         net.directory = self.directory / f"{kind}-{self._starts}"
         net.directory.mkdir(mode=0o755)
-        net.link = self._engine.launch(access, net.isp, wiring.subnet(kind), net.directory)
+        net.link = launch(access, net.isp, wiring.subnet(kind), net.directory, self._nice)
         net.access = access
         self.instance.add_session(net.link.pid)
 
@@ -325,7 +323,7 @@ class Laptop(Started):
         if before is not None:
             os.close(before)
 
-    def _stop(self, kind: NetworkKind) -> Link | None:
+    def _stop(self, kind: NetworkKind) -> MahimahiLink | None:
         """End a link without waiting for its processes.
 
         The provider forgets its connections, and refuses packets that still come for them.

@@ -15,8 +15,7 @@ from kit.waiting import wait_until
 from cedos.errors import EmulationError
 from cedos.model import NetworkKind
 from emu.places.traces import Trace
-from emu.testbed import stale
-from emu.testbed.mahimahi import Mahimahi
+from emu.testbed import mahimahi, phones, stale
 from emu.testbed.netns import RUN
 from emu.testbed.phones import LTE, SERVER, WLAN, Access, Laptop
 
@@ -203,25 +202,17 @@ def test_everything_is_gone_after_an_error(runtime):
         laptop.attach(WIFI)
 
 
-class Broken(Mahimahi):
-    """Mahimahi whose shells fail at one point of their start."""
-
-    def __init__(self, kind):
-        super().__init__()
-        self.kind = kind
-
-    def launch(self, access, isp, subnet, directory):
-        """See the base."""
-        link = super().launch(access, isp, subnet, directory)
-        if access.kind is self.kind:
+def test_a_link_that_does_not_start_says_why_and_leaves_nothing(runtime, monkeypatch):
+    def broken(access, isp, subnet, directory, nice):
+        link = mahimahi.launch(access, isp, subnet, directory, nice)
+        if access.kind is NetworkKind.CELLULAR:
             (directory / "down.trace").write_text("no number\n")
         return link
 
-
-def test_a_link_that_does_not_start_says_why_and_leaves_nothing(runtime):
+    monkeypatch.setattr(phones, "launch", broken)
     with (
         pytest.raises(EmulationError, match=r"mm-delay, mm-link: .*no number"),
-        Laptop(WIFI, CELLULAR, engine=Broken(NetworkKind.CELLULAR)),
+        Laptop(WIFI, CELLULAR),
     ):
         pass
     assert [path for path in runtime.iterdir() if path.is_dir()] == []

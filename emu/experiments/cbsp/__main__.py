@@ -74,12 +74,12 @@ def watched(setting: Setting, scheduler: str, seeds: Sequence[int]) -> dict[str,
     }
 
 
-def course(setting: Setting, scheduler: str, seconds: float = 20.0) -> dict[str, Any]:
-    """Return what happened in the first seconds: helpers in use, and congestion windows."""
+def course(setting: Setting, scheduler: str) -> dict[str, Any]:
+    """Return what happened in the first 20 seconds: helpers in use, and congestion windows."""
     found = watch(setting, scheduler, 1)
     return {
-        "busy": [round(each, 2) for each in found.busy[: round(seconds * 10)]],
-        "windows": found.windows[: round(seconds * 50)],
+        "busy": [round(each, 2) for each in found.busy[:200]],
+        "windows": found.windows[:1000],
     }
 
 

@@ -66,15 +66,18 @@ def paths(count: int) -> list[PathState]:
     ]
 
 
-def choice_us(scheduler: Scheduler, count: int, rounds: int = 60, choices: int = 50) -> float:
+_CHOICES = 50
+
+
+def choice_us(scheduler: Scheduler, count: int) -> float:
     """Return the shortest mean time of a choice among so many paths."""
     states, backlog = paths(count), Backlog([0, 10_000_000, 0, 0])
     took_s = []
-    for _ in range(rounds):
+    for _ in range(60):
         began = time.perf_counter()
-        for number in range(choices):
+        for number in range(_CHOICES):
             scheduler.choose(states[number % count], states, backlog, 65_536, 1e-3 * number)
-        took_s.append((time.perf_counter() - began) / choices)
+        took_s.append((time.perf_counter() - began) / _CHOICES)
     return 1e6 * min(took_s)
 
 

@@ -7,7 +7,7 @@ met, as many bytes as ever go over Wi-Fi go over it then, too. For such interval
 first matches most (Glover 1967). The same rule on both networks says which deadlines can be met.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import isfinite
@@ -149,7 +149,6 @@ def tally(
     of: Sequence[DeadlineScheduler],
     *,
     one_host: bool,
-    progress: Callable[[], None] = lambda: None,
 ) -> Tally:
     """Simulate one group; `one_host`: knowledge of one world is kept for the next."""
     found = Tally()
@@ -175,7 +174,6 @@ def tally(
             wifi = sum(one.wifi_bytes for one in done)
             found.wifi_bytes[each.name] = found.wifi_bytes.get(each.name, 0.0) + wifi
         begin_s += len(world.wifi)
-        progress()
     return found
 
 

@@ -54,15 +54,15 @@ _SPREAD_OF_MINUTES: Final = 0.35
 _OUTAGES_PER_S: Final = 1.0 / 1800.0
 _OUTAGE_S: Final = 8.0
 _MINUTE_S: Final = 30
+_A_DAY: Final = 12.0  # downloads
 
 
-def draw(seed: int, *, downloads: float = 12.0, hours: int = 24) -> World:
+def draw(seed: int) -> World:
     """Draw one day whose downloads' delays are a minute to six hours; a seed draws the same day."""
     random = Random(seed)
-    long_s = hours * 3600
-    wifi = _wifi(random, long_s)
-    cellular = _cellular(random, long_s)
-    return World(wifi, cellular, _flows(random, downloads, long_s))
+    wifi = _wifi(random)
+    cellular = _cellular(random)
+    return World(wifi, cellular, _flows(random))
 
 
 def delayed(world: World, delay_s: float) -> World:
@@ -85,9 +85,9 @@ def _segment(random: Random, rates: list[float], long_s: int, mean_bps: float) -
         long_s -= part_s
 
 
-def _wifi(random: Random, long_s: int) -> list[float]:
+def _wifi(random: Random) -> list[float]:
     rates: list[float] = []
-    while len(rates) < long_s:
+    while len(rates) < DAY_S:
         # Somewhere:
         stay_s = max(int(random.expovariate(1.0 / _SETTLED_S)), 60)
         if random.random() < _PLACE_HAS_WIFI:
@@ -101,27 +101,27 @@ def _wifi(random: Random, long_s: int) -> list[float]:
             rates += [0.0] * max(int(random.weibullvariate(_WAY_ABSENCE_S, 0.8)), 3)
             mean_bps = _lognormal(random, WIFI_BPS, _SPREAD_OF_PLACES)
             _segment(random, rates, max(int(random.weibullvariate(_WAY_STAY_S, 0.8)), 3), mean_bps)
-    return rates[:long_s]
+    return rates[:DAY_S]
 
 
-def _cellular(random: Random, long_s: int) -> list[float]:
+def _cellular(random: Random) -> list[float]:
     rates: list[float] = []
-    while len(rates) < long_s:
+    while len(rates) < DAY_S:
         mean_bps = _lognormal(random, CELLULAR_BPS, 0.4)
         _segment(random, rates, int(random.expovariate(1.0 / 1200.0)) + 30, mean_bps)
     at_s = 0
-    while (at_s := at_s + int(random.expovariate(_OUTAGES_PER_S)) + 1) < long_s:
+    while (at_s := at_s + int(random.expovariate(_OUTAGES_PER_S)) + 1) < DAY_S:
         gone_s = int(random.expovariate(1.0 / _OUTAGE_S)) + 1
         rates[at_s : at_s + gone_s] = [0.0] * len(rates[at_s : at_s + gone_s])
-    return rates[:long_s]
+    return rates[:DAY_S]
 
 
-def _flows(random: Random, downloads: float, long_s: int) -> list[Wanted]:
+def _flows(random: Random) -> list[Wanted]:
     """Episodes come one, two or three at a time."""
     flows: list[Wanted] = []
     at_s = 0.0
     together = 2.0
-    while (at_s := at_s + random.expovariate(downloads / together / long_s)) < long_s - 7 * 3600:
+    while (at_s := at_s + random.expovariate(_A_DAY / together / DAY_S)) < DAY_S - 7 * 3600:
         for _ in range(1 + int(random.random() * 3)):
             size = min(max(_lognormal(random, MEAN_BYTES, 0.8), 1e6), 200e6)
             delay_s = max(random.uniform(0.0, 6 * 3600.0), 60.0)
@@ -144,9 +144,9 @@ def rates(place: Place, network: str) -> list[float]:
     return [bps if bps >= OUTAGE_BPS else 0.0 for bps in found]
 
 
-def worlds(place: Place, runs: int, seed: int = 1) -> Iterator[World]:
+def worlds(place: Place, runs: int) -> Iterator[World]:
     """Yield runs at one place: five transfers each, wanted within one to ten minutes."""
-    random = Random(f"{seed} {place.name}")
+    random = Random(f"1 {place.name}")
     wifi, cellular = rates(place, "wifi"), rates(place, "cellular")
     seconds = len(wifi)
     for _ in range(runs):

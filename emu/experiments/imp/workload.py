@@ -74,11 +74,11 @@ class Workload:
         return sum(item.size_bytes for item in self.items)
 
 
-def email(seed: int, *, scale: float = 1.0, reading_s: float = 900.0) -> Workload:
+def email(seed: int, *, scale: float = 1.0) -> Workload:
     """Return an inbox of 35, the newest first; hints of one class that come true to 80 %.
 
-    `seed`: what is read, in which order sizes come, and how long the person thinks.
-    `reading_s`: the thinking takes so long in all; the rest of the 20 minutes is waiting.
+    `seed`: what is read, in which order sizes come, and how long the person thinks: 900 s in all; the
+    rest of the 20 minutes is waiting.
     """
     drawn = random.Random(f"email {seed}")
     # Three of four are text, the others carry something: [93] is not public, its totals are.
@@ -90,7 +90,7 @@ def email(seed: int, *, scale: float = 1.0, reading_s: float = 900.0) -> Workloa
         for key, size in enumerate(sizes)
     )
     thinks = [exp(drawn.gauss(0.0, 1.0)) for _ in range(28)]
-    per = reading_s / sum(thinks)
+    per = 900.0 / sum(thinks)
     pauses = iter([max(think * per, 2.0) for think in thinks])
     steps = tuple(Step(item.key, next(pauses) if item.read else 1.0) for item in items)
     return Workload("email", items, steps, {"inbox": _past(drawn, 0.8, 140)}, 32_000.0 * scale)

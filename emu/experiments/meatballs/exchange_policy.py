@@ -54,7 +54,7 @@ class Request:
         return self.up_bytes + self.down_bytes
 
 
-def requests(duration_s: float, seed: int, think_s: Sequence[float] = THINK_S) -> Sequence[Request]:
+def requests(duration_s: float, seed: int) -> Sequence[Request]:
     """Return the requests of a trial: sizes around 1 KB and 4 KB, 10 to 30 s apart.
 
     The time to think runs from one request to the next and not from an answer, so that all policies
@@ -62,14 +62,14 @@ def requests(duration_s: float, seed: int, think_s: Sequence[float] = THINK_S) -
     """
     rng = random.Random(f"exchanges:{seed}")
     found: list[Request] = []
-    at_s = rng.uniform(think_s[0], think_s[1]) / 2
+    at_s = rng.uniform(*THINK_S) / 2
     while at_s < duration_s:
         sizes = [
             max(LEAST_BYTES, round(rng.gauss(mean, SIZE_DEVIATION * mean)))
             for mean in (REQUEST_BYTES, RESPONSE_BYTES)
         ]
         found.append(Request(len(found), at_s, *sizes))
-        at_s += rng.uniform(think_s[0], think_s[1])
+        at_s += rng.uniform(*THINK_S)
     return found
 
 

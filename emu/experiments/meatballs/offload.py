@@ -175,13 +175,13 @@ class Utterance:
         return self.up_bytes + ANSWER_BYTES
 
 
-def utterances(duration_s: float, seed: int, every_s: float = EVERY_S) -> Sequence[Utterance]:
+def utterances(duration_s: float, seed: int) -> Sequence[Utterance]:
     """Return the same 20 utterances of 1 to 8 s again and again, one each 30 s (4.5.5.2)."""
     rng = random.Random(f"utterances:{seed}")
     lengths = [round(rng.uniform(*LENGTHS_S), 2) for _ in range(UTTERANCES)]
-    count = int((duration_s - lengths[0]) / every_s) + 1
+    count = int((duration_s - lengths[0]) / EVERY_S) + 1
     return [
-        Utterance(k, k * every_s + lengths[k % UTTERANCES], lengths[k % UTTERANCES])
+        Utterance(k, k * EVERY_S + lengths[k % UTTERANCES], lengths[k % UTTERANCES])
         for k in range(count)
     ]
 
@@ -201,17 +201,16 @@ def arrivals(
     mean_work_s: float,
     work: Work,
     seed: int,
-    warm_up_s: float = 120.0,
 ) -> Sequence[tuple[float, float]]:
     """Return when others come and their work in seconds, from before the trial to its end.
 
     `duration_s`: of the trial, from 0.
     `concurrent`: how many are there on average, at the beginning and at the end.
     `mean_work_s`: what `work` draws on average.
-    `warm_up_s`: the load has been there for so long when the trial begins.
     """
     rng = random.Random(f"load:{seed}")
-    found, at_s = [], -warm_up_s
+    # The load has been there for two minutes when the trial begins.
+    found, at_s = [], -120.0
     first, last = concurrent
     highest = utilisation(max(first, last)) / mean_work_s
     while highest > 0:

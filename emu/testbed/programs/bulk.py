@@ -109,13 +109,11 @@ def _read(output: IO[str], pauses: Pauses) -> None:
 class Transfer:
     """A transfer without an end, in a thread of its own; make it inside the client's namespace.
 
-    It starts from the local address `bind`, if one is given. `pauses` are those of a download, `bytes`
-    were received or sent so far, `broken` tells why it ended by itself.
+    `pauses` are those of a download, `bytes` were received or sent so far, `broken` tells why it ended
+    by itself.
     """
 
-    def __init__(
-        self, direction: Direction, *, mptcp: bool = True, bind: str | None = None
-    ) -> None:
+    def __init__(self, direction: Direction, *, mptcp: bool = True) -> None:
         self.direction = direction
         self.pauses = Pauses()
         self.bytes = 0
@@ -125,8 +123,6 @@ class Transfer:
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, protocol)
         try:
             self.socket.settimeout(10)
-            if bind is not None:
-                self.socket.bind((bind, 0))
             self.socket.connect((SERVER, PORT))
             self.socket.settimeout(None)
         except OSError:

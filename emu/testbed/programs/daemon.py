@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,7 @@ _PRIORITY = -12
 class Daemon:
     """A daemon, which can be started again after its end.
 
-    `prefix` is a command to put before the daemon's own. With `own_session` it has a session of its own,
-    and so a share of the processors of its own.
+    With `own_session` it has a session of its own, and so a share of the processors of its own.
     """
 
     def __init__(
@@ -40,11 +39,9 @@ class Daemon:
         directory: Path,
         config: str,
         *,
-        prefix: Sequence[str] = (),
         own_session: bool = False,
     ) -> None:
         self._namespace = namespace
-        self._prefix = prefix
         self._own_session = own_session
         self.log = directory / "cedos.log"
         runtime = directory / "run"
@@ -69,7 +66,6 @@ class Daemon:
         command = (sys.executable, "-m", "cedos", "up", "--config", str(self._config))
         with self.log.open("ab") as log:
             self._process = self._namespace.popen(
-                *self._prefix,
                 *command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

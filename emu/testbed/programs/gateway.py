@@ -234,9 +234,9 @@ class SharingHosts(Started):
         helpers = self.status().get("helpers", [])
         return sum(each["state"] in ("active", "silent") for each in helpers)
 
-    def wait_for_helpers(self, count: int, within_s: float = 30.0) -> None:
+    def wait_for_helpers(self, count: int) -> None:
         """Wait until the requestor has so many. EmulationError: not in time."""
-        until_s = time.monotonic() + within_s
+        until_s = time.monotonic() + 30.0
         while self.active() != count:
             if time.monotonic() > until_s:
                 raise EmulationError(f"there are not {count} helpers: {self.status()}")

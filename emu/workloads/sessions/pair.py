@@ -136,7 +136,7 @@ def loopback() -> Iterator[Namespace]:
 
 
 @contextmanager
-def cable(rate: str | None, latency: str = "50ms") -> Iterator[tuple[Namespace, Namespace]]:
+def cable(rate: str | None) -> Iterator[tuple[Namespace, Namespace]]:
     """Connect a client's `wlan0` to a server; with a rate (of `tc`), no faster than that."""
     with Hosts() as hosts:
         near = End(hosts.client, INTERFACE, f"{CLIENT}/24")
@@ -146,7 +146,7 @@ def cable(rate: str | None, latency: str = "50ms") -> Iterator[tuple[Namespace, 
             end.host.sysctl("net.ipv4.tcp_no_metrics_save", 1)
             end.host.sysctl("net.ipv4.tcp_congestion_control", "reno")
             if rate is not None:
-                limit_rate(end, rate, latency=latency)
+                limit_rate(end, rate)
         add_address(hosts.server, SERVER)
         hosts.client.ip("route", "add", "default", "via", GATEWAY, "dev", INTERFACE)
         yield hosts.client, hosts.server

@@ -44,8 +44,8 @@ class Media:
     segment_s: float
     segments: int
 
-    def size_bytes(self, representation: int, segments: int | None = None) -> int:
-        wanted = range(1, (segments or self.segments) + 1)
+    def size_bytes(self, representation: int) -> int:
+        wanted = range(1, self.segments + 1)
         return sum((self.folder / f"{representation}-{n}.m4s").stat().st_size for n in wanted)
 
 

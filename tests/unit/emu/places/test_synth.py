@@ -148,12 +148,12 @@ def test_wrong_arguments_are_named(tmp_path, arguments, message):
 
 def test_collections_grow_and_are_not_overwritten(tmp_path):
     assert generate("static", 1, 20, tmp_path) == "static-s1"
-    assert generate("static", 2, 20, tmp_path, "desk.v2") == "desk.v2"
+    assert generate("static", 2, 20, tmp_path) == "static-s2"
     places = load(tmp_path)
-    assert list(places) == ["static-s1", "desk.v2"]
-    assert places["desk.v2"].group == "desk.v2"
-    assert places["desk.v2"].common_s == places["desk.v2"].longest_s == 20
-    assert places["desk.v2"].wifi.rtt_source == "given"
+    assert list(places) == ["static-s1", "static-s2"]
+    assert places["static-s2"].group == "static-s2"
+    assert places["static-s2"].common_s == places["static-s2"].longest_s == 20
+    assert places["static-s2"].wifi.rtt_source == "given"
     with pytest.raises(PlaceError, match="has a place 'static-s1' already"):
         generate("static", 1, 20, tmp_path)
 
