@@ -9,14 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from tests.netns.gateway.conftest import CEDOS, GATEWAY, ORIGIN
 from tests.netns.gateway.deaths import SIZE, silent, whole_in_spite_of
 
-CHROMIUM = Path("/usr/lib/chromium/chromium")
 USER, OTHER = 54_321, 54_322
 TALK = f"""
 import json, socket, sys
@@ -225,67 +223,6 @@ def test_it_says_what_is_missing(laptop):
     assert code == 3
     assert "CAP_BPF" in complaint
     assert "Traceback" not in complaint
-
-
-@pytest.fixture
-def home():
-    """A short name: Chromium's sockets do not fit under a test's own folder."""
-    with TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-def test_git_curl_and_a_browser_go_on(laptop, tmp_path, home):
-    """Real programs, none of them told of anything, while Wi-Fi falls silent."""
-    laptop.world.shape("20mbit")
-    served = tmp_path / "served"
-    laptop.serve_file(os.urandom(SIZE))
-    (served / "index.html").write_text(
-        "<p id=how>not yet</p><script>fetch('file').then(f => f.arrayBuffer()).then("
-        "b => how.textContent = 'got ' + b.byteLength)</script>"
-    )
-    serve_repository(laptop, tmp_path / "repositories")
-    os.chown(home, USER, USER)
-    laptop.forward("--redirect", str(USER), "--fail", "closed")
-    environment = (f"HOME={home}", f"TMPDIR={home}")
-    git = as_user(
-        laptop,
-        *("env", *environment, "git", "clone", "-q", f"git://{ORIGIN}/project", f"{home}/project"),
-    )
-    curl = as_user(laptop, "curl", "-sS", "-o", f"{home}/file", f"http://{ORIGIN}:8080/file")
-    browser = as_user(
-        laptop,
-        *("env", *environment, str(CHROMIUM), "--headless", "--no-sandbox", "--disable-gpu"),
-        *("--no-zygote", "--in-process-gpu", "--disable-background-networking"),
-        *(f"--user-data-dir={home}/browser", "--virtual-time-budget=60000", "--dump-dom"),
-        f"http://{ORIGIN}:8080/",
-    )
-    time.sleep(2.0)
-    assert git.poll() is None, git.stderr.read()
-    silent(laptop)
-    page, complaint = browser.communicate(timeout=60)
-    assert f"got {SIZE}" in page.decode(), complaint
-    assert (curl.wait(30), git.wait(30)) == (0, 0), (curl.stderr.read(), git.stderr.read())
-    cloned = (home / "project" / "data").read_bytes()
-    assert cloned == (tmp_path / "repositories" / "project" / "data").read_bytes()
-    assert (home / "file").read_bytes() == (served / "file").read_bytes()
-
-
-def serve_repository(laptop, folder):
-    project = folder / "project"
-    project.mkdir(parents=True)
-    (project / "data").write_bytes(os.urandom(SIZE))
-    git = ("git", "-C", str(project), "-c", "user.name=t", "-c", "user.email=t@example.org")
-    for words in (("init", "-q"), ("add", "data"), ("commit", "-q", "-m", "data")):
-        subprocess.run([*git, *words], check=True)
-    # (`git daemon` would leave its child behind when it is killed.)
-    paths = subprocess.run(["git", "--exec-path"], check=True, capture_output=True, text=True)
-    program = str(Path(paths.stdout.strip()) / "git-daemon")
-    laptop.keep(
-        laptop.far.popen(
-            *(program, "--export-all", f"--base-path={folder}", f"--listen={ORIGIN}"),
-            stderr=subprocess.DEVNULL,
-        )
-    )
 
 
 # Takes the ports as soon as it can, and says what comes there.

@@ -3,6 +3,7 @@
 import socket
 from dataclasses import replace
 from ipaddress import ip_address, ip_interface
+from types import SimpleNamespace
 
 import pytest
 from kit.controller import LTE, WLAN, Script, ScriptedDriver
@@ -10,6 +11,7 @@ from kit.controller import LTE, WLAN, Script, ScriptedDriver
 from cedos.api.messages import CarriedReport, flow_text
 from cedos.api.programs import ChoiceRequest
 from cedos.controller import events as on
+from cedos.controller.hint import PrefetchReport
 from cedos.controller.rule import RuleRequest
 from cedos.daemon import api_backend
 from cedos.daemon.api_backend import ApiBackend
@@ -92,7 +94,9 @@ async def test_helpers_have_their_neighbours_names(script):
     )  # fmt: skip
     other = replace(helper, name="helper-2", addresses=(ip_interface("169.254.1.6/32"),))
     script.tell(on.NetworksChanged((WLAN,), helpers=(helper, other)))
-    backend = backend_of(script, OpenSockets(None, None))
+    told = SimpleNamespace(on_request=lambda _report, known, _uid: [each.name for each in known])
+    backend = backend_of(script, OpenSockets(None, None), programs=told)
+    assert await backend.prefetching(PrefetchReport(program="reader", pid=7), 1000) == ["wlan0"]
     assert [(each.name, each.interface, each.neighbour) for each in await backend.networks()] == [
         ("wlan0", "wlan0", ""),
         ("helper-1", "wlan0", "bob"),

@@ -20,9 +20,8 @@ from scapy.packet import Raw
 from cedos.errors import HostError
 from cedos.host.profiler.capture import open_capture
 from cedos.host.profiler.http import parse_request, parse_response
-from cedos.host.profiler.profiler import Profiler
 from cedos.host.profiler.tls import ClientHello, read_records
-from cedos.model import Direction, FlowKey
+from cedos.model import FlowKey
 
 BODY = os.urandom(2_000_000)
 GET = b"GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n"
@@ -73,33 +72,6 @@ def test_bulk_transfers_show_their_first_packets_only(pair, drain, family, mptcp
     answer = parse_response(captured[7].payload)
     assert answer.status == 204
     assert lost == 0
-
-
-@pytest.mark.parametrize("mptcp", [False, True], ids=["tcp", "mptcp"])
-def test_lengths_that_are_not_stated_are_learned_by_the_byte(pair, drain, mptcp):
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-
-    def serve(connection):
-        for _ in range(3):
-            receive(connection, len(GET))
-            connection.sendall(head + BODY)
-        connection.recv(1)
-
-    with pair.client.entered():
-        capture = open_capture("wlan0")
-    pair.serve(4, 8080, serve, mptcp=mptcp)
-    with capture, pair.connect(4, 8080, mptcp=mptcp) as connection:
-        for _ in range(3):
-            connection.sendall(GET)
-            receive(connection, len(head) + len(BODY))
-        captured = drain(capture, at_least=6)
-    profiler = Profiler()
-    told = [event for one in captured for event in profiler.observe(one, 1.0)]
-    assert [event.direction for event in told] == [Direction.DOWN] * 6
-    profiler.on_close(captured[0].key, 3 * (len(head) + len(BODY)), 3 * len(GET))
-    learned = {host: down for host, _, down, _ in profiler.history.state()["hosts"]}
-    down = learned["a.example"]
-    assert down == [len(BODY)] * 3
 
 
 @pytest.mark.parametrize("family", [4, 6])
@@ -240,30 +212,6 @@ def test_an_interface_that_goes_away_is_survived(pair, drain):
         pair.client.ip("link", "del", "wlan0")
         assert capture.read() == []
         assert everywhere.read() == []
-
-
-@pytest.mark.parametrize("mptcp", [False, True], ids=["tcp", "mptcp"])
-def test_curl_from_nginx(pair, started, drain, tmp_path, mptcp):
-    (tmp_path / "large").write_bytes(BODY)
-    (tmp_path / "nginx.conf").write_text(
-        f"daemon off; master_process off; pid {tmp_path}/pid; error_log stderr;\n"
-        "events {}\n"
-        f"http {{ access_log off; server {{ listen 10.9.0.2:80; root {tmp_path}; }} }}\n"
-    )
-    with pair.client.entered():
-        capture = open_capture("wlan0")
-    started(pair.server, "nginx", "-c", str(tmp_path / "nginx.conf"), "-p", str(tmp_path))
-    address = "http://10.9.0.2/large"
-    curl = ["curl", "-sS", "--retry", "20", "--retry-connrefused", "--retry-delay", "1"]
-    command = ["mptcpize", "run", *curl] if mptcp else curl
-    with capture:
-        pair.client.run(*command, "-o", "/dev/null", address, "-o", "/dev/null", address)
-        captured = drain(capture, at_least=4)
-    requests = [parse_request(one.payload) for one in captured[::2]]
-    answers = [parse_response(one.payload) for one in captured[1::2]]
-    assert [(one.method, one.host) for one in requests if one] == [("GET", "10.9.0.2")] * 2
-    assert [one.content_length for one in answers if one] == [len(BODY)] * 2
-    assert len({one.key for one in captured}) == 1  # one connection, kept alive
 
 
 def test_a_missing_interface_and_a_missing_capability_are_named(pair):

@@ -65,25 +65,6 @@ def test_what_a_stream_may_hold_grows_with_what_the_peer_has(cores):
     assert held == [262_144 << number for number in range(6)]
 
 
-def test_a_source_keeps_nothing_and_is_asked_again(cores):
-    one, other = cores.pair()
-    asked = []
-
-    def fetch(offset, count):
-        asked.append((offset, count))
-        return bytes(range(offset % 256, offset % 256 + 1)) * count
-
-    one.write_source(fetch, 50_000)
-    assert one.sender.replay.held_bytes == 0
-    one.next_record(1, 70_000, 0.0)
-    for each in (one, other):
-        each.path_lost(1, 0.0)
-    cores.up(one, other, path=2)
-    cores.pump(one, other, path=2)
-    assert other.readable_bytes == 50_000
-    assert asked == [(0, 50_000)] * 2
-
-
 def test_acknowledgements_wait_for_company_but_not_long(cores):
     one, other = cores.pair()
     one.write(b"x")

@@ -12,25 +12,6 @@ from cedos.session.protocol.schedulers import scheduler
 from cedos.session.protocol.schedulers.interface import PathDoubt, SendGrant
 
 
-def test_a_lost_path_sends_again_only_what_the_peer_has_not(cores):
-    one, other = cores.pair()
-    one.write(bytes(200_000))
-    first = b"".join(one.next_record(1, 70_000, 0.0))
-    for _ in range(3):
-        one.next_record(1, 70_000, 0.0)
-    other.receive(1, first, 0.0)
-    for each in (one, other):
-        each.path_lost(1, 1.0)
-    cores.up(one, other, path=2)
-    # The statement goes at once, the data waits for the other one's.
-    assert not [
-        each for each in cores.frames(one.next_record(2, 70_000, 1.0)) if type(each) is StreamData
-    ]
-    cores.pump(one, other, path=2)
-    assert other.readable_bytes == 200_000
-    assert one.paths[0].sent_bytes < 200_000 - 60_000 + 500
-
-
 def test_small_foreground_messages_do_not_wait_when_another_path_is_up(cores):
     one, other = cores.pair()
     cores.up(one, other, path=2)
