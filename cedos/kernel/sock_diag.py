@@ -36,7 +36,7 @@ _IDENTITY: Final = struct.Struct("!HH16s16s4s8s")  # ports, addresses, interface
 # Family, state, timer, retransmits, ports, addresses; interface, cookie; milliseconds to the timer.
 _SOCKET: Final = struct.Struct("!BBBBHH16s16s")
 _EXPIRES: Final = struct.Struct("=52xI")
-_COOKIE: Final = slice(44, 52)
+_IDENTITY_BYTES: Final = slice(4, 52)
 _SOCKET_BYTES: Final = 72
 _OWNER: Final = struct.Struct("=44xQ12xII")  # the cookie; the user, the inode
 _NO_COOKIE: Final = b"\xff" * 8
@@ -112,9 +112,10 @@ def some_of_each_user() -> Keeps:
     return keeps
 
 
-def udp_sockets_request(family: int) -> bytes:
-    """Return the request (a dump) for all UDP sockets of an address family."""
-    return _REQUEST.pack(family, socket.IPPROTO_UDP, 0, _ANY_STATE) + bytes(48)
+def sockets_request(family: int, protocol: int) -> bytes:
+    """Return the request (a dump) for all UDP sockets of a family, or the TCP ones in SYN_SENT."""
+    states = _ANY_STATE if protocol == socket.IPPROTO_UDP else 1 << SYN_SENT
+    return _REQUEST.pack(family, protocol, 0, states) + bytes(48)
 
 
 def flow_request(key: FlowKey) -> bytes:
@@ -128,9 +129,8 @@ def connecting_request(key: FlowKey) -> bytes:
 
 def destroy_request(answer: NetlinkMessage, protocol: int = socket.IPPROTO_TCP) -> bytes:
     """Return the request that closes the very socket of an answer (CAP_NET_ADMIN)."""
-    family, _, _, _, local_port, remote_port, local, remote = _SOCKET.unpack_from(answer.payload)
-    cookie = answer.payload[_COOKIE]
-    identity = _IDENTITY.pack(local_port, remote_port, local, remote, _NO_INTERFACE, cookie)
+    # The kernel finds a socket that is bound to an interface by that one only.
+    family, identity = answer.payload[0], answer.payload[_IDENTITY_BYTES]
     return _REQUEST.pack(family, protocol, 0, _ANY_STATE) + identity
 
 

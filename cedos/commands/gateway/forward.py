@@ -330,6 +330,7 @@ async def _run(
         if redirection is not None:
             redirection.detach()
             await asyncio.sleep(_LED_S)
+            redirection.end_led()
         for task in telling:
             task.cancel()
         await asyncio.gather(*telling, return_exceptions=True)

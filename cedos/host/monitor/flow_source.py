@@ -223,7 +223,10 @@ async def open_sockets() -> OpenSockets:
     """Return the sockets now, of the namespace that the calling thread is in."""
     diag = AsyncRequester(NETLINK_SOCK_DIAG)
     try:
-        udp = [sock_diag.udp_sockets_request(each) for each in (socket.AF_INET, socket.AF_INET6)]
+        udp = [
+            sock_diag.sockets_request(each, socket.IPPROTO_UDP)
+            for each in (socket.AF_INET, socket.AF_INET6)
+        ]
         some, every = sock_diag.some_of_each_user(), lambda _: True
         return OpenSockets(
             await _all(diag, sock_diag.TCP_SOCKETS, [sock_diag.flows_request()], _flow, some),

@@ -39,7 +39,7 @@ from cedos.kernel.policy_routing import own_prefix_metrics, own_prefix_request
 from cedos.kernel.rtnetlink import RTM_DELROUTE, RTM_NEWROUTE
 from cedos.kernel.socket_owners import UNKNOWN, Endpoint, SocketOwners
 from cedos.logs import get_logger
-from cedos.model import FlowKey
+from cedos.model import Address, FlowKey
 from cedos.proxy.local import redirection_programs as programs
 from cedos.proxy.local.direct import NEAR
 from cedos.proxy.local.redirection_programs import Here, LedDatagrams, LedTo, RedirectTables
@@ -121,6 +121,7 @@ class Redirection:
         self._owners = SocketOwners()
         self._links = ExitStack()
         self._port = 0  # where datagrams are led
+        self._tcp_ports: frozenset[int | None] = frozenset()
         with _refusals(), ExitStack() as stack:
 
             def table(
@@ -178,6 +179,7 @@ class Redirection:
         Raises: as the constructor.
         """
         tables, self._port = self._tables, datagrams.port
+        self._tcp_ports = frozenset((proxy.port4, proxy.port6, names.port4, names.port6))
         self._end_those_of_dead()
         with _refusals():
             # Link the programs to the root of the hierarchy. The one that notes ports (`arrival_program`)
@@ -283,7 +285,8 @@ class Redirection:
             closing(Requester(NETLINK_SOCK_DIAG)) as diag,
         ):
             there = own_prefix_metrics(asking, programs.PLACES6)
-            living = {sock_diag.local_port(each) for each in _udp_sockets(diag)} - {self._held}
+            udp = _sockets(diag, socket.IPPROTO_UDP)
+            living = {sock_diag.local_port(each) for each in udp} - {self._held}
             for metric in there - living:
                 asking.ask(RTM_DELROUTE, own_prefix_request(programs.PLACES6, metric), NLM_F_ACK)
 
@@ -293,14 +296,20 @@ class Redirection:
             del self._asked[programs.COOKIE.pack(to.cookie)]
 
     def detach(self) -> None:
-        """Lead nothing here any more, before the ports are free: any user may have them then.
-
-        Datagram sockets that are connected here would go on to send here: they are ended.
-        """
+        """Lead nothing here any more."""
         self._links.close()
+
+    def end_led(self) -> None:
+        """End what is led here and has not arrived: any user may have the ports after this.
+
+        Datagram sockets that are connected here would go on to send here, and sockets whose first packet
+        was dropped would send it again.
+        """
         port, self._port = self._port, 0
+        ports, self._tcp_ports = self._tcp_ports, frozenset()
         if port:
-            self._end_led_to(port.__eq__)
+            _end_sockets(socket.IPPROTO_UDP, lambda to, at: at == port and _is_place(to))
+            _end_sockets(socket.IPPROTO_TCP, lambda to, at: at in ports and to.is_loopback)
 
     @staticmethod
     def end(program: Endpoint, here: Endpoint) -> None:
@@ -313,23 +322,6 @@ class Redirection:
                     ending = sock_diag.destroy_request(each, socket.IPPROTO_UDP)
                     asking.ask(sock_diag.SOCK_DESTROY, ending)
 
-    @staticmethod
-    def _end_led_to(wanted: Callable[[int], bool]) -> None:
-        """End the datagram sockets that are connected to a stand-in address, by its port."""
-        try:
-            with closing(Requester(NETLINK_SOCK_DIAG)) as asking:
-                for each in _udp_sockets(asking):
-                    end = sock_diag.remote_end(each)
-                    if end is None or not (
-                        wanted(end[1]) and any(end[0] in places for places in _PLACES)
-                    ):
-                        continue
-                    with suppress(OSError):  # it has ended meanwhile
-                        ending = sock_diag.destroy_request(each, socket.IPPROTO_UDP)
-                        asking.ask(sock_diag.SOCK_DESTROY, ending)
-        except (OSError, HostError) as error:
-            _log.debug("sockets that are led to no proxy stay", why=str(error))
-
     def _end_those_of_dead(self) -> None:
         """End the datagram sockets that a killed proxy has left, connected to a port of no proxy.
 
@@ -339,15 +331,16 @@ class Redirection:
         with suppress(OSError, HostError), closing(Requester(NETLINK_SOCK_DIAG)) as asking:
             living = {
                 sock_diag.local_port(each)
-                for each in _udp_sockets(asking)
+                for each in _sockets(asking, socket.IPPROTO_UDP)
                 if (owner := sock_diag.owner_of(each)) is not None
                 and (owner[1] == os.geteuid() or any(owner[1] in each for each in _SERVICES))
             }
-            self._end_led_to(lambda port: port not in living)
+            _end_sockets(socket.IPPROTO_UDP, lambda to, at: at not in living and _is_place(to))
 
     def close(self) -> None:
         """End the redirection; later connections go to their own destinations."""
         self.detach()
+        self.end_led()
         self._kept.close()
         self._owners.close()
         self._leave_addresses()
@@ -360,11 +353,28 @@ class Redirection:
             os.close(program)
 
 
-def _udp_sockets(asking: Requester) -> list[NetlinkMessage]:
+def _is_place(to: Address) -> bool:
+    return any(to in places for places in _PLACES)
+
+
+def _end_sockets(protocol: int, wanted: Callable[[Address, int], bool]) -> None:
+    """End sockets by where they are connected to; of TCP those that wait for the first answer."""
+    try:
+        with closing(Requester(NETLINK_SOCK_DIAG)) as asking:
+            for each in _sockets(asking, protocol):
+                if (end := sock_diag.remote_end(each)) is not None and wanted(*end):
+                    with suppress(OSError):  # it has ended meanwhile
+                        ending = sock_diag.destroy_request(each, protocol)
+                        asking.ask(sock_diag.SOCK_DESTROY, ending)
+    except (OSError, HostError) as error:
+        _log.debug("sockets that are led to no proxy stay", why=str(error))
+
+
+def _sockets(asking: Requester, protocol: int) -> list[NetlinkMessage]:
     return [
         each
         for family in (socket.AF_INET, socket.AF_INET6)
         for each in asking.dump(
-            sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.udp_sockets_request(family)
+            sock_diag.SOCK_DIAG_BY_FAMILY, sock_diag.sockets_request(family, protocol)
         )
     ]

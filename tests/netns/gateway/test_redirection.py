@@ -296,6 +296,39 @@ def test_who_takes_its_ports_when_it_ends_gets_nothing_of_others(laptop, number)
     assert not got, sorted(set(got))
 
 
+# Connects without a packet (TCP_FASTOPEN_CONNECT, TCP_FASTOPEN_NO_COOKIE), and as a call, then speaks.
+SPEAK_LATER = f"""
+import errno, socket, sys
+sockets = socket.socket(), socket.socket(type=socket.SOCK_DGRAM)
+sockets[0].setsockopt(socket.IPPROTO_TCP, 30, 1)
+sockets[0].setsockopt(socket.IPPROTO_TCP, 34, 1)
+for one in sockets:
+    one.connect(("{ORIGIN}", 8080))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, sys.argv[1].encode())
+print("connected", flush=True)
+sys.stdin.readline()
+for one in sockets:
+    try:
+        one.send(b"secret")
+        print("sent")
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("interface", ["", "lo"])
+def test_what_was_led_there_and_has_not_arrived_ends_with_it(laptop, interface):
+    """Whoever had the port next was sent what a program said, also by sockets bound to an interface."""
+    process = laptop.forward("--redirect", str(USER))
+    speaking = as_user(laptop, PYTHON, "-c", SPEAK_LATER, interface, stdin=subprocess.PIPE)
+    assert speaking.stdout.readline() == b"connected\n"
+    assert "127.0.0.1" in laptop.near.run("ss", "-Htn", "state", "syn-sent").stdout
+    process.terminate()
+    assert process.wait(10) == 0
+    out, _ = speaking.communicate(b"\n", timeout=10)
+    assert out.decode().split() == ["ECONNABORTED", "EDESTADDRREQ"]  # the kernel disconnected both
+
+
 LIVE_ON = f"""
 import socket, time
 until_s, living = time.monotonic() + 20, socket.socket(type=socket.SOCK_DGRAM)
