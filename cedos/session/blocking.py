@@ -128,13 +128,13 @@ class socket:  # noqa: N801 - as the standard library's
 
     def setsockopt(self, level: int, option: int, value: Any) -> None:
         """Set an option. OSError: ENOPROTOOPT: a session has no such option."""
-        self._options[_known(level, option)] = value
+        self._options[_find_option(level, option)] = value
         if self._connection is not None:
             _run(self._apply(self._connection))
 
     def getsockopt(self, level: int, option: int) -> Any:
         """Return an option's value; None where it was not set."""
-        return self._options.get(_known(level, option))
+        return self._options.get(_find_option(level, option))
 
     async def _apply(self, connection: Connection) -> None:
         options = self._options
@@ -212,7 +212,7 @@ class socket:  # noqa: N801 - as the standard library's
             raise _os_error(errno.EINVAL, "the socket does not listen")
         made = socket()  # first: without descriptors the session still waits
         try:
-            self._through(self._shown.recv, 1)
+            self._call(self._shown.recv, 1)
         except BaseException:
             made.close()
             raise
@@ -300,23 +300,23 @@ class socket:  # noqa: N801 - as the standard library's
 
     def recv(self, bufsize: int) -> bytes:
         """Return the next bytes of the stream; empty at its end."""
-        self._connected()
-        data = self._through(self._shown.recv, bufsize)
+        self._connection_or_raise()
+        data = self._call(self._shown.recv, bufsize)
         if not (data or self._eof or self._failure is None):
             raise _as_os_error(self._failure) from self._failure
         return data
 
     def send(self, data: Any) -> int:
         """Hand bytes to the stream; return how many of them there was room for."""
-        self._connected()
-        return self._through(self._shown.send, data)
+        self._connection_or_raise()
+        return self._call(self._shown.send, data)
 
     def sendall(self, data: Any) -> None:
         """Hand all bytes to the stream. TimeoutError: no room in time; a part may have been taken."""
-        self._connected()
-        self._through(self._shown.sendall, data)
+        self._connection_or_raise()
+        self._call(self._shown.sendall, data)
 
-    def _through(self, call: Callable[[Any], T], argument: Any) -> T:
+    def _call(self, call: Callable[[Any], T], argument: Any) -> T:
         """Do a call of the kernel's socket; raise what has ended this one, or its session."""
         try:
             found = call(argument)
@@ -335,7 +335,7 @@ class socket:  # noqa: N801 - as the standard library's
         """End the stream to the peer: SHUT_WR, or SHUT_RDWR. The peer's own stream goes on."""
         if how not in (bsd.SHUT_WR, bsd.SHUT_RDWR):
             raise _os_error(errno.EINVAL, "a session ends its own way; SHUT_WR would be right")
-        self._connected()
+        self._connection_or_raise()
         self._shown.shutdown(bsd.SHUT_WR)
 
     def close(self) -> None:
@@ -376,13 +376,13 @@ class socket:  # noqa: N801 - as the standard library's
 
     def getpeername(self) -> tuple[str, int]:
         """Return the peer's end of the session's first connection; the peer may have moved since."""
-        self._connected()
+        self._connection_or_raise()
         return self._peer
 
     @property
     def session(self) -> Connection:
         """The session itself; to be used in its loop only."""
-        return self._connected()
+        return self._connection_or_raise()
 
     def __enter__(self) -> Self:
         return self
@@ -390,7 +390,7 @@ class socket:  # noqa: N801 - as the standard library's
     def __exit__(self, *_error: object) -> None:
         self.close()
 
-    def _connected(self) -> Connection:
+    def _connection_or_raise(self) -> Connection:
         self._check_open()
         if self._connection is None:
             raise _os_error(errno.ENOTCONN, "the socket is not connected")
@@ -401,7 +401,7 @@ class socket:  # noqa: N801 - as the standard library's
             raise _os_error(errno.EBADF, "the socket is closed")
 
 
-def _known(level: int, option: int) -> int:
+def _find_option(level: int, option: int) -> int:
     if level == SOL_SESSION and SO_DEADLINE <= option <= SO_KEY:
         return option
     raise OSError(errno.ENOPROTOOPT, f"a session has no option {option} of level {level:#x}")

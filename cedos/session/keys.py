@@ -83,7 +83,7 @@ def read_own(path: Path) -> KeyPair:
     return KeyPair(private)
 
 
-def own(path: Path) -> KeyPair:
+def own_key(path: Path) -> KeyPair:
     """Return a host's own key, made at the first use: a file of mode 0600.
 
     ConfigError: as `read_own`, or it cannot be written.

@@ -105,7 +105,7 @@ class KnownHosts:
                 )
             if found_keys:
                 return KnownServer(name, wanted or 0, found_keys.pop())
-        where = name if wanted is None else shown(name, wanted)
+        where = name if wanted is None else show_server(name, wanted)
         raise ConfigError(
             f"no key is known for {where} in {self.path}; {_ASK} and give it once with --key"
         )
@@ -116,8 +116,9 @@ class KnownHosts:
         for name, entry in self.aliases().items():
             if entry.host == server.host and entry.port == server.port:
                 if entry.key != server.key:
+                    there = show_server(server.host, server.port)
                     raise ConfigError(
-                        f"{self.path} has another key for {shown(server.host, server.port)}. If its "
+                        f"{self.path} has another key for {there}. If its "
                         f'owner has changed it, change `key` under [hosts."{name}"]; otherwise another'
                         " host answers there"
                     )
@@ -135,7 +136,7 @@ class KnownHosts:
         known = self.check(server)
         if alias in self.aliases() or (known and alias is None):
             return
-        name = alias or shown(server.host, server.port)
+        name = alias or show_server(server.host, server.port)
         table = (
             f"\n[hosts.{name if alias and '.' not in alias else json.dumps(name)}]\n"
             f"host = {json.dumps(server.host)}\nport = {server.port}\n"
@@ -190,6 +191,6 @@ class KnownHosts:
         return toml_file.parse(text, _File, name=str(self.path)).hosts
 
 
-def shown(host: str, port: int) -> str:
+def show_server(host: str, port: int) -> str:
     """Return a server as people write it: `server.example:7008`, `[2001:db8::1]:7008`."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -67,7 +67,7 @@ def test_the_phone_brings_only_what_wifi_cannot(tmp_path):
     served.mkdir()
     (served / "film").write_bytes(os.urandom(int(RATE / 8 * SECONDS)))
     (tmp_path / "player.py").write_text(PLAYER)
-    key = keys.to_text(keys.own(tmp_path / "server.key").public)
+    key = keys.to_text(keys.own_key(tmp_path / "server.key").public)
     environment = os.environ | {
         "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "CEDOS_RUNTIME_DIR": str(tmp_path),

@@ -32,7 +32,7 @@ class ServedFile:
             "XDG_CONFIG_HOME": str(folder / "config"),
             "XDG_STATE_HOME": str(folder / "state"),
         }
-        self.key = keys.to_text(keys.own(folder / "server.key").public)
+        self.key = keys.to_text(keys.own_key(folder / "server.key").public)
         self._programs: list[subprocess.Popen[str]] = []
 
     def start(self, where: Namespace, program: str, *arguments: str) -> "subprocess.Popen[str]":

@@ -137,7 +137,7 @@ class Putting:
             answering.result()
             await sending
             # The session reads the file until the server has its bytes, whatever the server said before.
-            await connection.acknowledged(connection.written_bytes)
+            await connection.wait_acknowledged(connection.written_bytes)
         finally:
             answering.cancel()
             sending.cancel()

@@ -455,7 +455,7 @@ class Serving:
             return {}
         # Bound the open files: each stays open until the client has acknowledged its bytes.
         while len(files) >= OPEN_FILES:  # a client that asks ahead
-            await connection.acknowledged(files[0][0])
+            await connection.wait_acknowledged(files[0][0])
             _close_old(files, connection.acknowledged_bytes)
         began_s = time.monotonic()
         number = self._tree.open(request.path)
@@ -512,7 +512,7 @@ class Serving:
                 digest = await self._tree.digest(hashing, version, lambda: bool(paths))
             if digest is not None:
                 return digest
-            await connection.connected()
+            await connection.wait_connected()
 
     async def _list(self, connection: "Connection", request: ListRequest) -> None:
         async with self._turn(connection):

@@ -56,12 +56,12 @@ class SharingClock:
 
 def own_signing_key() -> SigningKey:
     """Return this user's key, made at the first call. ConfigError: the file cannot be used."""
-    return SigningKey(keys.own(keys.folder() / _KEY).private)
+    return SigningKey(keys.own_key(keys.folder() / _KEY).private)
 
 
 def gateway_signing_key() -> SigningKey:
     """Return the key of this user's gateway, made at the first call. ConfigError as above."""
-    return SigningKey(keys.own(keys.folder() / _GATEWAY_KEY).private)
+    return SigningKey(keys.own_key(keys.folder() / _GATEWAY_KEY).private)
 
 
 def own_name() -> str:

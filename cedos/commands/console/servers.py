@@ -11,7 +11,7 @@ import click
 from cedos.commands.console.manual import Parsed
 from cedos.errors import ConfigError
 from cedos.session import keys
-from cedos.session.known_hosts import KnownHosts, KnownServer, shown
+from cedos.session.known_hosts import KnownHosts, KnownServer, show_server
 
 FILES_PORT: Final = 7008  # of cedos-serve
 OWN_KEY: Final = (
@@ -155,7 +155,7 @@ class Source(NamedTuple):
 
     @property
     def server(self) -> str:
-        return self.host if self.port is None else shown(self.host, self.port)
+        return self.host if self.port is None else show_server(self.host, self.port)
 
     @property
     def name(self) -> str:

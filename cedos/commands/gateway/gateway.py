@@ -30,7 +30,7 @@ from cedos.proxy.gateway.origin import Origins
 from cedos.proxy.http import RefusedError
 from cedos.proxy.local.joined_gateway import invitation
 from cedos.session import keys
-from cedos.session.known_hosts import shown
+from cedos.session.known_hosts import show_server
 from cedos.session.protocol.crypto import KeyPair
 from cedos.session.sockets.connection import Connection
 from cedos.session.sockets.listener import open_listening
@@ -166,7 +166,7 @@ def command(
         return
     # A taken port is told before a line is printed. A free one stays open, for this program alone.
     with closing(open_listening(listen)) if invite is None else nullcontext() as listening:
-        me = keys.own(own_key or keys.own_key_path())
+        me = keys.own_key(own_key or keys.own_key_path())
         newcomer = invite or (_FIRST if invited.is_new else "")
         given = name is not None or listen != _ANYWHERE
         if newcomer:
@@ -325,8 +325,8 @@ async def _serve(gateway: Gateway, listening: socket.socket, clients: int, share
     ending = asyncio.Event()
     call_at_end(ending.set)
     stopped = loop.create_task(ending.wait())
-    log.info("ready", listens=shown(*gateway.address), clients=clients)
-    notifier.ready(shown(*gateway.address))
+    log.info("ready", listens=show_server(*gateway.address), clients=clients)
+    notifier.ready(show_server(*gateway.address))
     try:
         async with process_limits.giving_back():
             await asyncio.wait({running, counting, stopped}, return_when=asyncio.FIRST_COMPLETED)

@@ -117,5 +117,5 @@ async def _try(joined: JoinedGateway) -> tuple[float, str]:
     took_s = time.monotonic() - began_s
     networks = ", ".join(sorted({path.network for path in connection.paths()}))
     connection.abort("only tried")
-    await connection.drained()
+    await connection.wait_drained()
     return took_s, networks

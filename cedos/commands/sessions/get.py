@@ -182,7 +182,7 @@ def command(
     Your own key identifies you, and the given key identifies the server. HOST may be a name under
     which --save remembered a server.
     """
-    me = keys.own(own_key or keys.own_key_path())
+    me = keys.own_key(own_key or keys.own_key_path())
     if print_key:
         echo(keys.to_text(me.public))
         return

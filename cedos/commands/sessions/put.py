@@ -118,7 +118,7 @@ def command(
     servers.interfaces(networks)
     if not quiet:
         say_if_closed("cedos-put")
-    me = keys.own(own_key or keys.own_key_path())
+    me = keys.own_key(own_key or keys.own_key_path())
     server = servers.find_server(to.host, to.port, given_key)
     servers.check_save(alias, given_key, server)
     ends = Endpoints(me, server, given_key, alias, networks, timeout, deadline)

@@ -26,7 +26,7 @@ from cedos.kernel import process_limits
 from cedos.kernel.service_manager import call_at_end
 from cedos.session import keys
 from cedos.session.io.idle_sessions import IdleSessions
-from cedos.session.known_hosts import shown
+from cedos.session.known_hosts import show_server
 from cedos.session.protocol.crypto import KeyPair, host_id
 from cedos.session.protocol.handshake.limits import HandshakeLimits
 from cedos.session.sockets.listener import host_limits, open_listening
@@ -130,7 +130,7 @@ def command(
     below FOLDER. Symbolic links are not followed. Files are read while they are sent, and not held
     in memory. The server needs no privilege, and logs to standard error.
     """
-    me = keys.own(own_key or keys.own_key_path())
+    me = keys.own_key(own_key or keys.own_key_path())
     if print_key:
         echo(keys.to_text(me.public))
         return
@@ -191,7 +191,7 @@ async def _serve(
     call_at_end(running.cancel)
     log.info(
         "ready",
-        listens=shown(*listener.address),
+        listens=show_server(*listener.address),
         folder=str(tree.root),
         key=keys.to_text(me.public),
         clients="everybody with this key" if allow is None else len(names),

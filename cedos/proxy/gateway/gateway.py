@@ -300,7 +300,7 @@ class Gateway:
         # Tell all laptops at once, so that one that does not answer delays none of the others.
         for _, session in sessions:
             session.connection.abort("the gateway ends")
-        ended = (session.connection.drained() for _, session in sessions)
+        ended = (session.connection.wait_drained() for _, session in sessions)
         await asyncio.gather(*ended, return_exceptions=True)
         for task, session in sessions:
             await session.close()

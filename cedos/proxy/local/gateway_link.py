@@ -370,7 +370,7 @@ class GatewayLink:
         if streams is not None:
             streams.connection.abort("the program at this end was ended")
             with suppress(SessionError):
-                await streams.connection.drained()
+                await streams.connection.wait_drained()
 
     async def _session(self) -> Multiplexer:
         """Return the session; without one, wait for the attempt to dial. GatewayUnreachableError."""

@@ -200,7 +200,7 @@ class Multiplexer:
         if stream is self._whose_turn:
             self._whose_turn = None
             return True
-        return not self._in_turn and not self.connection.backlogged(LARGE)
+        return not self._in_turn and not self.connection.is_backlogged(LARGE)
 
     def forget(self, number: int) -> None:
         over = self._streams.pop(number, None)
@@ -333,7 +333,7 @@ class Multiplexer:
     def _take_turns(self) -> None:
         """Send a chunk of each stream with large data, the one that has waited longest first."""
         turns = self._in_turn
-        while turns and not self._waiting and not self.connection.backlogged(LARGE):
+        while turns and not self._waiting and not self.connection.is_backlogged(LARGE):
             number = next(iter(turns))
             stream = self._whose_turn = turns.pop(number)
             before = stream.sent_bytes

@@ -39,13 +39,13 @@ class ToldSizes:
 
     def add(self, now: float, rank: int, size_bytes: int, direction: Direction) -> None:
         if not self._parts or now - self._parts[-1].at_s >= self._valid_s / _PARTS:
-            self._parts.append(_Told(now, _nothing()))
+            self._parts.append(_Told(now, _no_bytes()))
         self._parts[-1].by_rank[direction][rank] += size_bytes
 
     def bytes_by_rank(self, now: float) -> dict[Direction, list[int]]:
         while self._parts and now - self._parts[0].at_s >= self._valid_s:
             self._parts.popleft()
-        found = _nothing()
+        found = _no_bytes()
         for part in self._parts:
             for direction, sizes in part.by_rank.items():
                 for rank, size in enumerate(sizes):
@@ -53,7 +53,7 @@ class ToldSizes:
         return found
 
 
-def _nothing() -> dict[Direction, list[int]]:
+def _no_bytes() -> dict[Direction, list[int]]:
     return {direction: [0] * len(LABELS) for direction in Direction}
 
 
@@ -357,7 +357,7 @@ class Advice:
         if size and len(self._core.paths) > 1 and not self._closed and not self._resending:
             question = Question(
                 LABELS[_URGENT],
-                _rounded(size),
+                _round_size(size),
                 sent_over=flight.state.facts.network,
                 waited_s=waited_s * 10.0 // 1.0 / 10.0,
             )
@@ -437,7 +437,7 @@ def _in_use(
 def _coarse(guess_bytes: int, told_bytes: int) -> int:
     """Return an announced size rounded down by an eighth at most, else a guess rounded up."""
     if guess_bytes > _at_most(told_bytes):
-        return _rounded(guess_bytes)
+        return _round_size(guess_bytes)
     dropped = max(0, told_bytes.bit_length() - 4)
     return told_bytes >> dropped << dropped
 
@@ -447,7 +447,7 @@ def _at_most(told_bytes: int) -> int:
     return told_bytes + told_bytes // 8
 
 
-def _rounded(size_bytes: int) -> int:
+def _round_size(size_bytes: int) -> int:
     size = _LEAST_BYTES
     while size < size_bytes:
         size *= 4

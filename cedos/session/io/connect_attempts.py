@@ -110,16 +110,16 @@ class Connected:
 
 
 class Caller(Protocol):
-    def wanted(self, egress: str) -> bool:
+    def is_wanted(self, egress: str) -> bool:
         """Return whether a connection over the egress of this name is still needed."""
 
-    def connected(self, made: Connected) -> None:
+    def on_connected(self, made: Connected) -> None:
         """Take a connection; all other attempts over its interface have ended."""
 
     def attempt_failed(self, why: str, code: int) -> None:
         """Note a failure; `code` is an errno."""
 
-    def unanswered(self) -> None:
+    def on_unanswered(self) -> None:
         """Note that several attempts had no answer: the server may have moved."""
 
 
@@ -172,7 +172,7 @@ class ConnectAttempts:
         self._tried_s = now
         # Now and then, ask for the server's addresses anew: it may have moved.
         if self._count % 8 == 4:
-            self._caller.unanswered()
+            self._caller.on_unanswered()
         self._plan(pause_s)
         self._dial(endpoint)
 
@@ -203,7 +203,7 @@ class ConnectAttempts:
             self._timer = None
             self._count = 0
 
-    def succeeded(self) -> None:
+    def on_success(self) -> None:
         self._count, self.probing = 0, False
         self.end()
 
@@ -217,7 +217,7 @@ class ConnectAttempts:
     def _plan(self, pause_s: float) -> None:
         def again() -> None:
             self._timer = None
-            if self.probing or self._caller.wanted(self.egress.name):
+            if self.probing or self._caller.is_wanted(self.egress.name):
                 self.begin()
 
         self._timer = self._driver.loop.call_later(pause_s, again)
@@ -238,26 +238,26 @@ class ConnectAttempts:
         except OSError as error:
             code = error.errno or errno.EIO
         if code not in (0, errno.EINPROGRESS):
-            self._failed(attempt, code)
+            self._on_failure(attempt, code)
             return
         self._tries.append(attempt)
         # A connecting socket becomes writable once it is connected, or has failed (connect(2)).
-        self._driver.loop.add_writer(connection.fileno(), lambda: self._answered(attempt))
+        self._driver.loop.add_writer(connection.fileno(), lambda: self._on_answer(attempt))
 
-    def _answered(self, attempt: Connected) -> None:
+    def _on_answer(self, attempt: Connected) -> None:
         connection = attempt.connection
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         self._driver.loop.remove_writer(connection.fileno())
         self._tries.remove(attempt)
         if code:
-            self._failed(attempt, code)
+            self._on_failure(attempt, code)
             return
         # The first connection wins.
         for other in list(self._tries):
             self._drop(other)
-        self._caller.connected(attempt)
+        self._caller.on_connected(attempt)
 
-    def _failed(self, attempt: Connected, code: int) -> None:
+    def _on_failure(self, attempt: Connected, code: int) -> None:
         attempt.connection.close()
         over = f"{attempt.endpoint[0]} over {attempt.egress.name}"
         self._caller.attempt_failed(f"{over}: {os.strerror(code)}", code)

@@ -115,7 +115,7 @@ class Dialler:
         self.last_why, self.last_code = "", 0
 
     def start(self) -> None:
-        self._driver.watch(self, self.check, self._slept)
+        self._driver.watch(self, self.check, self._on_sleep)
         self.check()
 
     def check(self) -> None:
@@ -146,7 +146,7 @@ class Dialler:
         # Dial over each usable interface that has no path yet.
         follow(self._attempts, usable, self._attempts_over)
         for name in usable:
-            if (attempts := self._attempts.get(name)) is not None and self.wanted(name):
+            if (attempts := self._attempts.get(name)) is not None and self.is_wanted(name):
                 attempts.retry_now()
                 attempts.begin()
         self._advance()
@@ -157,7 +157,7 @@ class Dialler:
             del self._resting[next(iter(self._resting))]
         return ConnectAttempts(self._driver, self, egress, resting)
 
-    def _slept(self) -> None:
+    def _on_sleep(self) -> None:
         """End all paths: the host slept, and the connections are very likely dead."""
         for path in list(self._paths.values()):
             path.close("this host slept", reset=True)
@@ -173,7 +173,7 @@ class Dialler:
         """End the attempts beside a path that speaks again."""
         attempts = self._attempts.get(path.egress)
         if attempts is not None and attempts.probing:
-            attempts.succeeded()
+            attempts.on_success()
         # Connections and handshakes beside the path are not needed any more.
         for waiting in [each for each in self._ready if each.egress.name == path.egress]:
             self._ready.remove(waiting)
@@ -238,12 +238,12 @@ class Dialler:
 
     # What attempts ask and tell
 
-    def wanted(self, egress: str) -> bool:
+    def is_wanted(self, egress: str) -> bool:
         return not any(
             path.egress == egress for path in [*self._paths.values(), *self._in_handshake.values()]
         ) and not any(each.egress.name == egress for each in self._ready)
 
-    def connected(self, made: Connected) -> None:
+    def on_connected(self, made: Connected) -> None:
         if not self._may_use(made):  # not any more
             made.connection.close()
             return
@@ -253,7 +253,7 @@ class Dialler:
     def attempt_failed(self, why: str, code: int) -> None:
         self.last_why, self.last_code = why, code
 
-    def unanswered(self) -> None:
+    def on_unanswered(self) -> None:
         """Look the server's name up again: it may stand for other addresses by now."""
         if self._server.resolve is not None and self._resolving is None:
             self._resolving = self._driver.loop.create_task(self._resolve(self._server.resolve))
@@ -346,7 +346,7 @@ class Dialler:
         attempts = self._attempts.get(path.egress)
         if event is SessionPathEvent.OPENED:
             if attempts is not None:
-                attempts.succeeded()
+                attempts.on_success()
             self._opened(path)
             self._advance()
             return
@@ -360,7 +360,7 @@ class Dialler:
                 attempts.not_before_s = self._driver.now() + min(failure.retry_after_s, 60.0)
         self.attempt_failed(f"{path.peer} over {path.egress}: {why}", 0)
         if not self._closed:
-            if attempts is not None and self.wanted(path.egress):
+            if attempts is not None and self.is_wanted(path.egress):
                 attempts.begin()
             self._advance()
 

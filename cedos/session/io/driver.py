@@ -408,8 +408,8 @@ class Driver:
     def links(self) -> EgressTable:
         """Open the table of links at the first dial; an accepting end follows its peers."""
         if self._links is None:
-            self._links = self.host.links(self._changed)
-            self._wake = self.host.wake_watch(self._woke)
+            self._links = self.host.links(self._on_change)
+            self._wake = self.host.wake_watch(self._on_wake)
         return self._links
 
     @property
@@ -428,7 +428,7 @@ class Driver:
         if not self._watchers:
             self._close_links()
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         if self._wake is not None:
             self._wake.check()  # often the first sign of a wake-up is a network that comes back
         self.check_networks()
@@ -438,7 +438,7 @@ class Driver:
         for changed, _ in list(self._watchers.values()):
             changed()
 
-    def _woke(self, slept_s: float) -> None:
+    def _on_wake(self, slept_s: float) -> None:
         if slept_s > _SURVIVED_S:
             for _, slept in list(self._watchers.values()):
                 slept()
@@ -458,7 +458,7 @@ class Driver:
             _drivers.pop(self.loop, None)
 
     def memory_freed(self) -> None:
-        for core in self.memory.woken():
+        for core in self.memory.take_woken():
             has_room = self._users.get(core)
             if has_room is not None:
                 has_room()

@@ -191,7 +191,7 @@ class SessionFlow:
             # Calls of `pump_soon` meanwhile are served by the pump below.
             if path.facts.stalled_at_s is not None:
                 self._stalls.on_heard(path)
-            self._acted()
+            self._on_action()
             if self._advice is not None:
                 self._advice.note_use()
             scheduled, self._soon = self._soon, True
@@ -212,9 +212,9 @@ class SessionFlow:
             self.pump()
             self._changed()
         elif event is SessionPathEvent.LOST:
-            self._lost(path, why)
+            self._on_lost(path, why)
 
-    def _lost(self, path: SessionPath, why: str) -> None:
+    def _on_lost(self, path: SessionPath, why: str) -> None:
         self._unconfirmed.pop(path.path_id, lambda: None)()
         self.paths.pop(path.path_id, None)
         self._observer.went(path)
@@ -233,7 +233,7 @@ class SessionFlow:
         sent_bytes = min(self.core.in_flight_bytes(path.path_id), path.acknowledged_bytes())
         arrived_bytes = self.core.sender.arrived_bytes
         self.core.path_lost(path.path_id, self.driver.now())
-        self._acted()
+        self._on_action()
         # While draining no path is dialled again.
         if self._draining is not None:
             if not self.paths:
@@ -279,7 +279,7 @@ class SessionFlow:
             found[network] = found.get(network, 0) + path.acknowledged_bytes()
         return found
 
-    def _acted(self, *, sends: bool = False) -> None:
+    def _on_action(self, *, sends: bool = False) -> None:
         if self._observer.active is not None:
             self.active_s = self.driver.now()
             self._observer.active(sends)
@@ -300,7 +300,7 @@ class SessionFlow:
             return 0
         irob, plain = made
         self._sent = True
-        self._acted(sends=True)
+        self._on_action(sends=True)
         path.send_one(plain)
         now = self.driver.now()
         fast_path.on_sent(only, irob, data, rank, now)
@@ -331,7 +331,7 @@ class SessionFlow:
         self._pumping = True
         now = self.driver.now()
         if self._observer.active is not None and self.core.sender.waits:
-            self._acted(sends=True)
+            self._on_action(sends=True)
         try:
             # Ask each path that has room for its next records.
             while True:
@@ -406,13 +406,13 @@ class SessionFlow:
             self.dialler.close()
         self.pump()
         for path in list(self.paths.values()):
-            path.shut()
+            path.shut_down()
         if self.paths:
             self._linger = self.driver.loop.call_later(DRAIN_S, self.end, "the session is over")
         else:
             self.end("the session is over")
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         if self._draining is not None and not self._ended:
             await asyncio.shield(self._draining)
 

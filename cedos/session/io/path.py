@@ -94,7 +94,7 @@ def prepare(
         connection.bind((source, 0))
 
 
-def _failed(error: Exception) -> str:
+def _describe_failure(error: Exception) -> str:
     """Return why a connection ends that failed at this end; log a fault of this program."""
     if isinstance(error, MemoryError):
         return "there was no memory for what it brought"
@@ -239,7 +239,7 @@ class SessionPath:
             records = channel.receive(data, now)
         # Some bytes were taken and some not: this connection cannot go on.
         except Exception as error:
-            self.close(_failed(error))
+            self.close(_describe_failure(error))
             return None
         # During the handshake: report its steps, and send its next message.
         if not self._reported_confirmed:
@@ -259,7 +259,7 @@ class SessionPath:
                 return None
             # It is unknown how much of the record was taken.
             except Exception as error:
-                self._report(self, SessionPathEvent.WRONG, _failed(error))
+                self._report(self, SessionPathEvent.WRONG, _describe_failure(error))
                 return None
         return bool(records)
 
@@ -342,7 +342,7 @@ class SessionPath:
     def on_answer(self, answer: Probed) -> None:
         """Take the answer to a probe of this path; the session tells the other end of a new rate."""
         now = self._driver.now()
-        self.estimator.probed(answer, now)
+        self.estimator.on_probed(answer, now)
         if self.core is not None and not self.closed:
             self.core.path_facts(self.path_id, self.facts, now)
 
@@ -419,7 +419,7 @@ class SessionPath:
             self._driver.loop.remove_writer(self.connection.fileno())
         # The sending direction was to be closed once all of it was sent.
         if self._shut:
-            self.shut()
+            self.shut_down()
             return
         self.flush(self._driver.now())
         self._report(self, SessionPathEvent.WRITABLE, "")
@@ -433,7 +433,7 @@ class SessionPath:
                 return state.peer.rate_bps
         return None
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         """Close the sending direction once everything that waits has been sent."""
         self._shut = True
         if not self.closed and not self._pending:

@@ -74,7 +74,7 @@ class PathEstimator:
         # The kernel's delivery rate is the path's, unless the program had nothing more to send.
         if not info.rate_limited_by_us:
             if info.delivery_rate_bps is not None:
-                self.measured(info.delivery_rate_bps, at_least=False)
+                self.on_measured(info.delivery_rate_bps, at_least=False)
         elif facts.rate_bps is None and (info.delivery_rate_bps or 0.0) >= UNKNOWN_RATE_BPS:
             facts.rate_bps = info.delivery_rate_bps  # a guess until the first measurement
         self._limited |= info.rate_limited_by_us
@@ -85,11 +85,11 @@ class PathEstimator:
         if over_s >= max(_LEAST_BUSY_S, info.rtt_s or 0.0):
             if self._limited:
                 size = info.acknowledged_bytes - acknowledged
-                self.measured(8 * size / over_s, at_least=True, few=size < _MANY_BYTES)
+                self.on_measured(8 * size / over_s, at_least=True, few=size < _MANY_BYTES)
             self._before, self._limited = (info.acknowledged_bytes, info.busy_s), False
         return True
 
-    def measured(self, rate_bps: float, *, at_least: bool, few: bool = False) -> None:
+    def on_measured(self, rate_bps: float, *, at_least: bool, few: bool = False) -> None:
         """Note a rate of traffic; `at_least`: the path may carry more; `few`: of few bytes."""
         known, source = self._facts.rate_bps, _From.FEW if few else _From.TRAFFIC
         # Nothing got through at all, which says nothing of the rate.
@@ -110,21 +110,21 @@ class PathEstimator:
         elif self._from is _From.PROBE:
             self._set(rate_bps, source)
         else:
-            self._set(self._filtered(known, rate_bps), source)
+            self._set(self._filter(known, rate_bps), source)
 
-    def probed(self, answer: Probed, now: float) -> None:
+    def on_probed(self, answer: Probed, now: float) -> None:
         facts, known = self._facts, self._facts.rate_bps
         facts.measured_at_s = now
         if facts.rtt_s is None:
             facts.rtt_s = answer.round_trip_s
         if answer.at_least:
-            self.measured(answer.rate_bps, at_least=True, few=True)
+            self.on_measured(answer.rate_bps, at_least=True, few=True)
         elif known is None or self._from is _From.NOTHING:
             self._set(answer.rate_bps, _From.PROBE)
         elif self._from is _From.FEW:
             self._set(max(known, answer.rate_bps), _From.PROBE)
         else:
-            self._set(self._filtered(known, answer.rate_bps), self._from)
+            self._set(self._filter(known, answer.rate_bps), self._from)
         facts.rate_at_s = now
 
     def _set(self, rate_bps: float, source: _From) -> None:
@@ -132,7 +132,7 @@ class PathEstimator:
         if source > _From.FEW:
             self._facts.rate_at_s = self._polled_s
 
-    def _filtered(self, known_bps: float, rate_bps: float) -> float:
+    def _filter(self, known_bps: float, rate_bps: float) -> float:
         jumped = not known_bps / _JUMP < rate_bps < known_bps * _JUMP
         self._jumps = self._jumps + 1 if jumped else 0
         gain = _AGILE if self._jumps > 1 else _STEADY

@@ -29,7 +29,7 @@ from cedos.session.protocol.handshake.messages import (
     HEADER_BYTES,
     MalformedError,
     MessageKind,
-    framed,
+    frame,
 )
 from cedos.session.protocol.handshake.noise import NoiseError
 from cedos.session.protocol.handshake.outcome import (
@@ -154,7 +154,7 @@ class Channel:
             # Fast path: a record of a confirmed peer with a possible length.
             usual = number & 0xFF == _RECORD and self._least <= n_bytes <= self._most
             if not usual:
-                n_bytes, kind = self._bounded(view, at)
+                n_bytes, kind = self._check_bounds(view, at)
             # The record is not whole yet, or its header was refused.
             if end - start < n_bytes or self.failure is not None:
                 break
@@ -184,7 +184,7 @@ class Channel:
             partial += view[:taken]
             if len(partial) < HEADER_BYTES:
                 return taken
-        n_bytes, kind = self._bounded(partial, 0)
+        n_bytes, kind = self._check_bounds(partial, 0)
         if self.failure is not None:
             return taken
         # Take as much of the body as this data has.
@@ -197,22 +197,22 @@ class Channel:
             self._message(kind, whole[:HEADER_BYTES], whole[HEADER_BYTES:], records, now)
         return taken + more
 
-    def _bounded(self, data: Buffer, at: int) -> tuple[int, int]:
+    def _check_bounds(self, data: Buffer, at: int) -> tuple[int, int]:
         """Return length and kind of a message; refuse a wrong one before any of it is kept."""
         number: int = HEADER.unpack_from(data, at)[0]
         n_bytes, kind = number >> 8, number & 0xFF
         if not self.confirmed:
             # Before the peer is confirmed, only short messages of the handshake are kept.
             if n_bytes > GREETING_BYTES:
-                self._garbled("it does not speak this protocol")
+                self._on_garbled("it does not speak this protocol")
         elif kind != _RECORD or not self._least <= n_bytes <= self._most:
-            self._garbled("bytes that are no record")
+            self._on_garbled("bytes that are no record")
         return n_bytes, kind
 
     def _record(self, header: memoryview, body: memoryview, records: list[Chunk]) -> None:
         record = body if self._opener is None else self._opener.open(header, body)
         if record is None:
-            self._garbled("a record that was forged, altered, replayed or out of order")
+            self._on_garbled("a record that was forged, altered, replayed or out of order")
         else:
             records.append(record)
 
@@ -229,7 +229,7 @@ class Channel:
                     self._handshake.receive(MessageKind(kind), bytes(body), now), header, body
                 )
             except (MalformedError, NoiseError, ValueError) as error:
-                self._garbled(str(error))
+                self._on_garbled(str(error))
 
     def _step(self, step: HandshakeStep, header: memoryview, body: memoryview) -> None:
         # Reply first; then a failure ends the channel, or secrets open it.
@@ -249,9 +249,9 @@ class Channel:
         # The initiator has the acceptor's proof now, and confirms. The acceptor may send at once, unless
         # the initiator has not proved itself yet: then it waits for the confirmation.
         if self._initiator:
-            self._outgoing.append(framed(MessageKind.CONFIRM, _confirmation(secrets.send)))
+            self._outgoing.append(frame(MessageKind.CONFIRM, _confirmation(secrets.send)))
             self.opened = step.opened
-            self._confirmed()
+            self._on_confirmed()
         elif step.unproven:
             self._held = step.opened
         else:
@@ -262,12 +262,12 @@ class Channel:
         if kind != MessageKind.CONFIRM or not hmac.compare_digest(
             body, _confirmation(self._secrets.receive)
         ):
-            self._garbled("a replayed hello: its sender cannot confirm")
+            self._on_garbled("a replayed hello: its sender cannot confirm")
             return
         self.opened = self.opened or self._held
-        self._confirmed()
+        self._on_confirmed()
 
-    def _confirmed(self) -> None:
+    def _on_confirmed(self) -> None:
         self.confirmed = True
         # From now on only records of possible lengths are accepted.
         overhead = 0 if self._opener is None else TAG_BYTES
@@ -275,7 +275,7 @@ class Channel:
         self._secrets = None
         self._release()
 
-    def _garbled(self, why: str) -> None:
+    def _on_garbled(self, why: str) -> None:
         self._fail(Failure(FailureKind.GARBLED, why))
 
     def _fail(self, failure: Failure) -> None:

@@ -89,9 +89,9 @@ class RecordKey:
         self._suite = suite
         self._secret = secret
         self._count = 0
-        self._aead = self._made()
+        self._aead = self._make()
 
-    def _made(self) -> Aead:
+    def _make(self) -> Aead:
         chacha = self._suite is Suite.CHACHA20_POLY1305
         return aead(expand(self._secret, "record", length=32 if chacha else 16), chacha=chacha)
 
@@ -99,7 +99,7 @@ class RecordKey:
         count = self._count
         if count and not count % RECORDS_PER_KEY:
             self._secret = expand(self._secret, "next record secret")
-            self._aead = self._made()
+            self._aead = self._make()
         self._count = count + 1
         return count.to_bytes(12, "big")
 

@@ -19,7 +19,7 @@ from cedos.session.protocol.frames import Datagram
 from cedos.session.protocol.schedulers.interface import (
     PathDoubt,
     PathState,
-    allowed,
+    allowed_paths,
     quickest,
     rtt_s,
 )
@@ -51,15 +51,15 @@ class Lateness:
             self._before = self._least if now - self._begun_s < 2 * _HALF_S else None
             self._least, self._begun_s = None, now
         # The quickest one of this window and the window before is the reference.
-        if self._least is None or _before(took, self._least):
+        if self._least is None or _is_before(took, self._least):
             self._least = took
         least = self._least
-        if self._before is not None and _before(self._before, least):
+        if self._before is not None and _is_before(self._before, least):
             least = self._before
         return (took - least) % _CLOCK / 1000
 
 
-def _before(one: int, other: int) -> bool:
+def _is_before(one: int, other: int) -> bool:
     # Serial number arithmetic (RFC 1982): a difference of half the range or more is negative.
     return (one - other) % _CLOCK >= _CLOCK // 2
 
@@ -128,7 +128,7 @@ class DatagramSender:
         self.sent += 1
         # An old datagram is worth less than a new one: drop from the front.
         while len(self._waiting) > MOST_WAITING or self._waiting_bytes > MOST_WAITING_BYTES:
-            self._dropped(self._waiting.popleft())
+            self._on_dropped(self._waiting.popleft())
 
     @property
     def held_bytes(self) -> int:
@@ -144,7 +144,7 @@ class DatagramSender:
         """Return the frames that go over a path now."""
         if not self._waiting:
             return []
-        may = allowed(paths, _RANK)
+        may = allowed_paths(paths, _RANK)
         if not may:
             return []
         # The datagram goes over the quickest permitted path; other paths carry copies only.
@@ -159,7 +159,7 @@ class DatagramSender:
             each = self._waiting.popleft()
             # Too late, or acknowledged over another path meanwhile.
             if each.expires_s <= now or each.arrived:
-                self._dropped(each)
+                self._on_dropped(each)
                 continue
             copy = bool(each.on)
             # The target owes an acknowledgement, a path has it already, or it has waited for too long.
@@ -204,7 +204,7 @@ class DatagramSender:
     def path_lost(self, path_id: int, now: float) -> None:
         """Send over other paths what only this path had."""
         way = self._on_the_way.pop(path_id, ())
-        self._again([each for _, each in way if len(each.on) == 1], now)
+        self._send_again([each for _, each in way if len(each.on) == 1], now)
 
     def check(self, paths: Sequence[PathState], now: float) -> bool:
         """Look for datagrams that are overdue; return whether any is to be copied."""
@@ -218,7 +218,7 @@ class DatagramSender:
             if way and len(paths) > 1 and self._overdue(path, now):
                 # Those behind it are stuck, too: TCP hands on nothing out of order.
                 due += [each for _, each in way if len(each.on) == 1]
-        return self._again(due, now)
+        return self._send_again(due, now)
 
     def next_at(self, paths: Sequence[PathState]) -> float | None:
         """Return when `check` is due; None: no datagram on its way can be copied."""
@@ -261,7 +261,7 @@ class DatagramSender:
             return True
         return overdue and len(each.on) == 1 and len(paths) > 1
 
-    def _again(self, datagrams: Sequence[OutgoingDatagram], now: float) -> bool:
+    def _send_again(self, datagrams: Sequence[OutgoingDatagram], now: float) -> bool:
         waiting = set(map(id, self._waiting))
         due = [
             each
@@ -272,7 +272,7 @@ class DatagramSender:
         self._waiting_bytes += sum(len(each.frame) for each in due)
         return bool(due)
 
-    def _dropped(self, each: OutgoingDatagram) -> None:
+    def _on_dropped(self, each: OutgoingDatagram) -> None:
         self._waiting_bytes -= len(each.frame)
         if not each.on:
             self.expired += 1

@@ -212,7 +212,7 @@ class Delivery:
         if stop - start < len(payloads):
             run = Run(run.first + start, rank, payloads[start:stop])
         self.count -= stop - start
-        self._done(run.first, run.first + stop - start)
+        self._on_done(run.first, run.first + stop - start)
         return run
 
     @property
@@ -228,7 +228,7 @@ class Delivery:
         self._ready[run.rank].append(run)
         self.count += len(run.payloads)
 
-    def _done(self, first: int, stop: int) -> None:
+    def _on_done(self, first: int, stop: int) -> None:
         self.delivered.add(first, stop)
         # Those that wait for all lower ids, the lowest id first.
         while self._after_all and self._after_all[0][0] <= self.delivered.floor:

@@ -103,7 +103,7 @@ def pack(session: Session, now: float, unix_s: float) -> IdleRecord | None:
         return None
     # A session with a path counts as absent from now on: its record is used only after a crash.
     absent_s = 0.0 if session.absent_since_s is None else now - session.absent_since_s
-    stream, granted_stream, granted_credit = sender.stream, *receiver.granted()
+    stream, granted_stream, granted_credit = sender.stream, *receiver.grants()
     return IdleRecord(
         stream.stop,
         sender.next_irob,

@@ -12,7 +12,7 @@ from cedos.session.protocol.schedulers.interface import (
     PathFacts,
     PathState,
     SendGrant,
-    allowed,
+    allowed_paths,
 )
 from cedos.session.protocol.send_queues import MessageBatch, Piece
 from cedos.session.protocol.sender import SMALL_BYTES, Sender
@@ -107,7 +107,7 @@ class InFlight:
         # has. New data waits: this end may have sent more after the record was written.
         self.unheard = False
 
-    def up(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
+    def on_up(self, path_id: int, facts: PathFacts, now: float, *, dialled: bool) -> None:
         path = PathFlight(path_id, facts, now, dialled=dialled)
         self.paths[path_id] = path
         self._paths_changed()
@@ -121,7 +121,7 @@ class InFlight:
         # A piece that is on another path, waits already, or has arrived needs nothing.
         for piece in path.flight:
             piece.on = tuple(each for each in piece.on if each != path_id)
-            if piece.on or piece.queued or not self._needed(piece):
+            if piece.on or piece.queued or not self._is_needed(piece):
                 continue
             # Small urgent messages do not wait for the peer's Sync: a copy costs little.
             if piece.rank == 0 and piece.size <= SMALL_BYTES and self.paths:
@@ -159,7 +159,7 @@ class InFlight:
             flight = path.flight
             gone = 0
             # TCP delivers in order: acknowledged pieces are at the front.
-            while flight and (flight[0].done or flight[0].acknowledged(irobs)):
+            while flight and (flight[0].done or flight[0].is_acknowledged(irobs)):
                 piece = flight.popleft()
                 gone += piece.size
                 self._count -= 1
@@ -172,7 +172,9 @@ class InFlight:
         path_id = path.state.path_id
         state = path.state
         # The path's mask forbids the label, unless all its paths are silent.
-        if not state.allowed >> grant.rank & 1 and state not in allowed(self.states, grant.rank):
+        if not state.allowed >> grant.rank & 1 and state not in allowed_paths(
+            self.states, grant.rank
+        ):
             return None
         if grant.copy:
             piece = self._copy(path_id, grant.rank, room_bytes)
@@ -195,7 +197,7 @@ class InFlight:
                 if not piece.queued:
                     break
                 piece.queued = False
-                if self._needed(piece) and path_id not in piece.on:
+                if self._is_needed(piece) and path_id not in piece.on:
                     break
         self.on_sent(path, piece)
         return piece
@@ -218,7 +220,7 @@ class InFlight:
 
     def count_copyable(self, path_id: int, backlog: Backlog) -> None:
         copyable = backlog.copyable_bytes = [0, 0, 0, 0]
-        for piece in self._others(path_id):
+        for piece in self._pieces_elsewhere(path_id):
             copyable[piece.rank] += piece.size
 
     @property
@@ -231,14 +233,14 @@ class InFlight:
         self.only = paths[0] if len(paths) == 1 else None
 
     def _copy(self, path_id: int, rank: int, room_bytes: int) -> Piece | None:
-        for piece in self._others(path_id):
+        for piece in self._pieces_elsewhere(path_id):
             if piece.rank == rank:
                 if piece.size + piece.extra <= room_bytes:
                     return piece
                 return self._cut(piece, room_bytes - piece.extra)
         return None
 
-    def _others(self, path_id: int) -> Iterator[Piece]:
+    def _pieces_elsewhere(self, path_id: int) -> Iterator[Piece]:
         """Return pieces in flight on other paths that were never sent on this one."""
         irobs = self._sender.irobs
         seen: set[int] = set()
@@ -246,7 +248,7 @@ class InFlight:
             # A piece on several paths is named once.
             for piece in path.flight if path.state.path_id != path_id else ():
                 known = piece.done or piece.queued or path_id in piece.on or id(piece) in seen
-                if not known and not piece.acknowledged(irobs):
+                if not known and not piece.is_acknowledged(irobs):
                     seen.add(id(piece))
                     yield piece
 
@@ -270,7 +272,7 @@ class InFlight:
         """Queue again what the peer lacks of these pieces, in front of their labels' queues."""
         waiting: tuple[list[Piece], ...] = ([], [], [], [])
         for piece in pieces:
-            if self._needed(piece):
+            if self._is_needed(piece):
                 waiting[piece.rank].extend(self._rest(piece))
         for queue, lost in zip(self._sender.send_queues, waiting, strict=True):
             if lost:
@@ -285,9 +287,9 @@ class InFlight:
             return batches
         return piece.rest(self._sender.irobs)
 
-    def _needed(self, piece: Piece) -> bool:
+    def _is_needed(self, piece: Piece) -> bool:
         """Return whether the peer lacks any of a piece; finish the piece if not."""
-        if not piece.done and piece.acknowledged(self._sender.irobs):
+        if not piece.done and piece.is_acknowledged(self._sender.irobs):
             self._finish(piece)
         return not piece.done
 

@@ -224,7 +224,7 @@ class Control:
 
     def propose_keep_alive(self, seconds: int) -> None:
         """Propose how long the session outlives its last path; the peer may agree to less."""
-        self.due.append(packing.fixed(self.terms.propose(seconds)))
+        self.due.append(packing.pack_fixed(self.terms.propose(seconds)))
 
     def close(self) -> None:
         self.state = SessionState.CLOSING
@@ -255,15 +255,15 @@ class Control:
         """Return frames for all that holds now and that the peer may have missed."""
         frames = [path_says(path)]
         terms = (self.terms.proposed, self.terms.theirs)
-        frames += [packing.fixed(each) for each in terms if each is not None]
+        frames += [packing.pack_fixed(each) for each in terms if each is not None]
         if self.closing.asked:
             frames.append(self._close())
         if self.closing.answered:
-            frames.append(packing.fixed(f.Closed()))
+            frames.append(packing.pack_fixed(f.Closed()))
         return frames
 
     def _close(self) -> bytes:
-        return packing.fixed(f.Close(self._sender.stream.written, self._sender.next_irob))
+        return packing.pack_fixed(f.Close(self._sender.stream.written, self._sender.next_irob))
 
     # Said by the peer
 
@@ -274,7 +274,7 @@ class Control:
         closing.check(receiver.stream.received.top, receiver.irobs.top)
         if closing.complete(receiver.stream.received.floor, receiver.irobs.floor):
             closing.answered = True
-            self.due.append(packing.fixed(f.Closed()))
+            self.due.append(packing.pack_fixed(f.Closed()))
             self._events.append(PeerClosed())
             self._check_finished()
 
@@ -299,7 +299,7 @@ class Control:
     def _on_keep_alive(self, _path: PathFlight, frame: f.KeepAlive, _now: float) -> None:
         answer = self.terms.receive(frame)
         if answer is not None and len(self.due) < MOST_DUE:
-            self.due.append(packing.fixed(answer))
+            self.due.append(packing.pack_fixed(answer))
 
     def _on_path_says(self, path: PathFlight, frame: f.PathSays, _now: float) -> None:
         peer = PathFacts(
@@ -314,12 +314,12 @@ class Control:
 
     def _on_ping(self, path: PathFlight, frame: f.Ping, _now: float) -> None:
         if len(path.control) < MOST_DUE:
-            path.control.append(packing.fixed(f.Pong(frame.token)))
+            path.control.append(packing.pack_fixed(f.Pong(frame.token)))
 
 
 def path_says(path: PathFlight) -> bytes:
     facts = path.state.facts
-    return packing.fixed(
+    return packing.pack_fixed(
         f.PathSays(
             packing.KINDS.index(facts.kind),
             facts.metered,

@@ -77,7 +77,7 @@ FIXED: Final[dict[type, FixedLayout]] = {
 }
 
 
-def fixed(frame: f.Frame) -> bytes:
+def pack_fixed(frame: f.Frame) -> bytes:
     """Return a frame of `FIXED` as bytes."""
     made = FIXED[type(frame)]
     return made.layout.pack(made.kind, *astuple(frame))

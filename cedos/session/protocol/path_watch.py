@@ -108,7 +108,7 @@ class PathWatch:
         if self._since_s is None:
             self._since_s, self._usual_s, self._repeated = now, None, seen.repeated
         elif seen.delivered != self._delivered:
-            self._progressed(max(self._since_s, seen.acknowledged_at_s), seen.repeated)
+            self._on_progress(max(self._since_s, seen.acknowledged_at_s), seen.repeated)
         self._delivered = seen.delivered
         # The usual time between two signs: a round trip, until shorter times were seen; never less than
         # the shortest round trip.
@@ -130,7 +130,7 @@ class PathWatch:
             self.voice = PathVoice.SPEAKS
         return self.voice
 
-    def _progressed(self, at_s: float, repeated: int) -> None:
+    def _on_progress(self, at_s: float, repeated: int) -> None:
         assert self._since_s is not None
         gap_s, before_s = min(at_s - self._since_s, _LEARNT * self.limit_s), self._usual_s
         # A pause that ended with a retransmission was a loss, and says nothing about the usual time.
@@ -258,7 +258,7 @@ class FlappingNetworks:
     def __init__(self) -> None:
         self._falls: dict[str, tuple[int, float]] = {}  # how often, and when last; the oldest first
 
-    def fell(self, network: str, now: float) -> None:
+    def on_fell(self, network: str, now: float) -> None:
         """Note that a network was silent for long, or that its path was lost."""
         count = min(self._count(network, now) + 1, _MOST)
         self._falls.pop(network, None)
@@ -335,7 +335,7 @@ class PathProber:
 
     def next_at(self) -> float | None:
         """Return when the next probe is due if nothing else happens; None: never."""
-        if not self._wanted or self._in_flight.only is not None or not self._free():
+        if not self._wanted or self._in_flight.only is not None or not self._is_free():
             return None
         sent_bytes, first = self._sent_bytes(), None
         for path in self._in_flight.paths.values():  # no list: this is asked very often
@@ -387,7 +387,7 @@ class PathProber:
                     Probed(path.state.path_id, bits / over_s, round_trip_s, at_least=close)
                 )
 
-    def _free(self) -> bool:
+    def _is_free(self) -> bool:
         # No foreground data waits, which a probe would delay.
         small, large, *_ = self._sender.send_queues
         return (

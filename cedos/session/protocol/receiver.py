@@ -259,11 +259,11 @@ class Receiver:
         self._stream_limit = max(self._taken + self._stream_window, self._stream_limit)
         self._credit_granted = max(self.delivered_cost + self._irob_window, self._credit_granted)
         window = Window(self._stream_limit, self._credit_granted, self.irob_bytes)
-        return packing.fixed(window)
+        return packing.pack_fixed(window)
 
     # Sleep
 
-    def granted(self) -> tuple[int, int]:
+    def grants(self) -> tuple[int, int]:
         """Return how much of the stream, and credit of IROBs, the peer may send beyond what was read."""
         return self._stream_limit - self._taken, self._credit_granted - self.delivered_cost
 

@@ -49,7 +49,7 @@ class Credit:
         self.reserved += cost
         return True
 
-    def back(self, cost: int) -> None:
+    def give_back(self, cost: int) -> None:
         self.reserved -= cost
 
 
@@ -113,7 +113,7 @@ class ReplayMemory:
     def forget(self, waiter: object) -> None:
         self._waiting.pop(id(waiter), None)
 
-    def woken(self) -> list[object]:
+    def take_woken(self) -> list[object]:
         """Return, once each, those that found no room and may try again."""
         woken, self._woken = self._woken, []
         return woken

@@ -200,7 +200,7 @@ class BytePiece:
         middle = self.start + room_bytes
         return BytePiece(self.queue, self.start, middle), BytePiece(self.queue, middle, self.stop)
 
-    def acknowledged(self, _irobs: CumulativeSet) -> bool:
+    def is_acknowledged(self, _irobs: CumulativeSet) -> bool:
         return self.queue.acked.covers(self.start, self.stop)
 
     def rest(self, _irobs: CumulativeSet) -> "list[BytePiece]":
@@ -288,7 +288,7 @@ class MessageBatch:
         payloads = self.payloads[start:stop]
         return MessageBatch(self.first + start, self.rank, self.order, self.after, payloads)
 
-    def acknowledged(self, irobs: CumulativeSet) -> bool:
+    def is_acknowledged(self, irobs: CumulativeSet) -> bool:
         return irobs.covers(self.first, self.stop)
 
     def rest(self, irobs: CumulativeSet) -> "list[MessageBatch]":
@@ -380,17 +380,17 @@ class SendQueue:
         # Leave `skip_bytes` to another path: take them off, and put them back afterwards.
         skipped: list[Piece] = []
         while skip_bytes > 0:
-            piece = self._next(skip_bytes, exact=False)
+            piece = self._next_piece(skip_bytes, exact=False)
             if piece is None:
                 break
             skipped.append(piece)
             skip_bytes -= piece.size
-        taken = self._next(room_bytes, exact=True)
+        taken = self._next_piece(room_bytes, exact=True)
         if skipped:
             self.requeue(skipped)
         return taken
 
-    def _next(self, room_bytes: int, *, exact: bool) -> Piece | None:
+    def _next_piece(self, room_bytes: int, *, exact: bool) -> Piece | None:
         """Return the first piece, cut to the room.
 
         A piece that cannot be cut is returned whole or, with `exact`, not at all.

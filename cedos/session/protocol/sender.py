@@ -214,7 +214,7 @@ class Sender:
             return False
         if self.replay.take(size, rank):
             return True
-        self.credit.back(size + count * IROB_COST)
+        self.credit.give_back(size + count * IROB_COST)
         return False
 
     def _check_after(self, after: tuple[int, ...]) -> None:

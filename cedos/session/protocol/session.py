@@ -52,7 +52,7 @@ from cedos.session.protocol.schedulers.interface import (
     PathState,
     Scheduler,
     ahead_bytes,
-    allowed,
+    allowed_paths,
 )
 from cedos.session.protocol.send_queues import Fetch
 from cedos.session.protocol.sender import DEFERRED, SMALL_BYTES, Sender
@@ -163,7 +163,7 @@ class Session:
         if not self.in_flight.paths:
             self._resumed_on = path_id
             self._positions_then = known or self.positions()
-        self.in_flight.up(path_id, facts, now, dialled=known is not None)
+        self.in_flight.on_up(path_id, facts, now, dialled=known is not None)
         self._came_back(self.in_flight.paths[path_id], now)
         self.absent_since_s = None
         self.sender.replay.set_absent(False)
@@ -185,7 +185,7 @@ class Session:
         silent_at_s = path.state.facts.stalled_at_s
         # The loss is a fall of the network, unless its silence was counted as one already.
         if not path.fell:
-            self.flapping.fell(path.state.facts.network, now)
+            self.flapping.on_fell(path.state.facts.network, now)
         self.in_flight.on_path_lost(path_id)
         self.prober.path_lost(path_id)
         self.datagrams.path_lost(path_id, now)
@@ -195,7 +195,7 @@ class Session:
         others = self.in_flight.paths.values()
         for other in others:
             if len(other.control) < MOST_DUE:  # its peer reads, or it has been asked already
-                other.control.append(packing.fixed(f.Ask()))
+                other.control.append(packing.pack_fixed(f.Ask()))
             other.owes_statement = True
         # Without a path the keep-alive runs, and written data may fill the session's replay memory.
         if not others:
@@ -224,7 +224,7 @@ class Session:
         # A long silence counts as a fall of the network, once.
         if silent_at_s is not None and not path.fell and now - silent_at_s >= FALL_S:
             path.fell = True
-            self.flapping.fell(facts.network, now)
+            self.flapping.on_fell(facts.network, now)
         # Update the doubt about the path; repeat its frames and data elsewhere.
         if voice is PathVoice.SILENT and silent_at_s is None:
             path.silent_since(now)
@@ -339,7 +339,7 @@ class Session:
         caller must not change it.
         """
         self._check_open()
-        if thunk is not None and self._deferred(rank, thunk):
+        if thunk is not None and self._defer(rank, thunk):
             return DEFERRED
         return self.sender.send(data, rank, _order(after), after or (), head)
 
@@ -503,13 +503,13 @@ class Session:
         if not self.control.ended_without_us():
             self.control.fail("the peer does not know this session any more", by_peer=True)
 
-    def backlogged(self, rank: int) -> bool:
+    def is_backlogged(self, rank: int) -> bool:
         """Return whether so many bytes of a label wait to be sent that more would only queue up."""
         waiting_bytes = self.sender.send_queues[rank].waiting_bytes
         return waiting_bytes > ahead_bytes(self.in_flight.states, rank)
 
     def appropriate(self, rank: int) -> bool:
-        return bool(allowed(self.in_flight.states, rank))
+        return bool(allowed_paths(self.in_flight.states, rank))
 
     def next_timer(self) -> float | None:
         """Return when `tick` is due; None: there is no timer, only another call can change that."""
@@ -551,7 +551,7 @@ class Session:
 
     # Inside
 
-    def _deferred(self, rank: int, thunk: int) -> bool:
+    def _defer(self, rank: int, thunk: int) -> bool:
         if self.appropriate(rank):
             return False
         self.thunks[thunk] = rank
@@ -636,7 +636,7 @@ class Session:
             # due.
             everything, shared = path.owes_statement, self._takes_shared_frames(path)
             if everything:
-                control.append(packing.fixed(self.positions()))
+                control.append(packing.pack_fixed(self.positions()))
             if everything or (shared and (self.delayed_acks.due or self.delayed_acks.along)):
                 control += receiver.acknowledgements(everything=everything)
                 self.delayed_acks.on_sent(now)
@@ -667,7 +667,7 @@ class Session:
             receiver.irobs.floor,
         )
 
-    def moved(self, since: f.Sync) -> bool:
+    def has_moved(self, since: f.Sync) -> bool:
         """Return whether data has come or gone since the session was idle at these positions."""
         idle = self.receiver.idle and self.sender.everything_acknowledged()
         return not idle or self.positions() != since

@@ -54,31 +54,31 @@ def unpack(record: bytes | memoryview) -> list[Frame]:
     return frames
 
 
-def _bad(frame: str, field: str, value: object, right: str) -> ProtocolError:
+def _bad_field(frame: str, field: str, value: object, right: str) -> ProtocolError:
     return ProtocolError(f"{frame} frame with {field} {value}; right would be {right}")
 
 
 def _flag(frame: str, field: str, value: int) -> bool:
     if value > 1:
-        raise _bad(frame, field, value, "0 or 1")
+        raise _bad_field(frame, field, value, "0 or 1")
     return value == 1
 
 
 def _position(frame: str, field: str, value: int, least: int = 0) -> int:
     if not least <= value < packing.MAX_POSITION:
-        raise _bad(frame, field, value, f"{least} to {packing.MAX_POSITION - 1}")
+        raise _bad_field(frame, field, value, f"{least} to {packing.MAX_POSITION - 1}")
     return value
 
 
 def _rank(frame: str, value: int) -> int:
     if value > 3:
-        raise _bad(frame, "label", value, "0 to 3")
+        raise _bad_field(frame, "label", value, "0 to 3")
     return value
 
 
 def _payload(frame: str, view: memoryview, at: int, length: int) -> memoryview:
     if at + length > len(view):
-        raise _bad(
+        raise _bad_field(
             frame, "length", length, f"at most {max(len(view) - at, 0)}, what the record has left"
         )
     return view[at : at + length]
@@ -90,18 +90,20 @@ def _order(
     """Return the order of an IROB and the ids it waits for, written as distances to lower ids."""
     which = _ORDERS.get(order)
     if which is None:
-        raise _bad(frame, "order", order, "0, 1 or 2")
+        raise _bad_field(frame, "order", order, "0, 1 or 2")
     # Only a listed order has dependencies behind the header.
     if which is not Order.LISTED:
         if count:
-            raise _bad(frame, "number of dependencies", count, "0, its order is not a list")
+            raise _bad_field(frame, "number of dependencies", count, "0, its order is not a list")
         return which, (), at
     if not 0 < count <= packing.MAX_DEPENDENCIES:
-        raise _bad(frame, "number of dependencies", count, f"1 to {packing.MAX_DEPENDENCIES}")
+        raise _bad_field(frame, "number of dependencies", count, f"1 to {packing.MAX_DEPENDENCIES}")
     # A distance of 0 would be the IROB itself; one of `irob` or more, an id that does not exist.
     distances = struct.unpack_from(f">{count}I", view, at)
     if not 0 < min(distances) <= max(distances) < irob:
-        raise _bad(frame, "a dependency", [irob - each for each in distances], "lower ids, from 1")
+        raise _bad_field(
+            frame, "a dependency", [irob - each for each in distances], "lower ids, from 1"
+        )
     return which, tuple([irob - each for each in distances]), at + 4 * count
 
 
@@ -111,7 +113,7 @@ def _stream(view: memoryview, at: int) -> tuple[Frame, int]:
     end = _flag("stream", "flags", flags)
     # An empty frame without an end would say nothing.
     if not (length or end):
-        raise _bad("stream", "length", 0, "1 or more, or the end")
+        raise _bad_field("stream", "length", 0, "1 or more, or the end")
     _position("stream", "offset", offset + length)
     return StreamData(offset, end, _payload("stream", view, at, length)), at + length
 
@@ -121,7 +123,7 @@ def _extent(view: memoryview, at: int) -> tuple[Frame, int]:
     at += packing.EXTENT.size
     end = _flag("extent", "flags", flags)
     if not (length or end):
-        raise _bad("extent", "length", 0, "1 or more, or the end")
+        raise _bad_field("extent", "length", 0, "1 or more, or the end")
     _position("extent", "IROB id", irob, 1)
     _position("extent", "offset", offset + length)
     _rank("extent", rank)
@@ -143,12 +145,12 @@ def _messages(view: memoryview, at: int) -> tuple[Frame, int]:
         at -= 2
     # Other runs of messages: check every field before anything is copied.
     if not 0 < count <= packing.MAX_MESSAGES:
-        raise _bad("messages", "number of messages", count, f"1 to {packing.MAX_MESSAGES}")
+        raise _bad_field("messages", "number of messages", count, f"1 to {packing.MAX_MESSAGES}")
     _position("messages", "first IROB id", first, 1)
     _position("messages", "last IROB id", first + count)
     _rank("messages", rank)
     if listed and count > 1:
-        raise _bad("messages", "number of messages", count, "1 where dependencies are listed")
+        raise _bad_field("messages", "number of messages", count, "1 where dependencies are listed")
     which, after, at = _order("messages", first, order, listed, view, at)
     # The lengths come first, then all payloads without gaps.
     lengths = struct.unpack_from(f">{count}H", view, at)
@@ -166,12 +168,16 @@ def _ack(view: memoryview, at: int) -> tuple[Frame, int]:
     at += packing.ACK.size
     which = _SPACES.get(space)
     if which is None:
-        raise _bad("acknowledgement", "space", space, "0, 1 or 2")
+        raise _bad_field("acknowledgement", "space", space, "0, 1 or 2")
     # Only acknowledgements of extents name an IROB.
     if (which is Space.EXTENTS) != (irob > 0):
-        raise _bad("acknowledgement", "IROB id", irob, "0, or an id where extents are acknowledged")
+        raise _bad_field(
+            "acknowledgement", "IROB id", irob, "0, or an id where extents are acknowledged"
+        )
     if count > packing.MAX_RANGES:
-        raise _bad("acknowledgement", "number of ranges", count, f"at most {packing.MAX_RANGES}")
+        raise _bad_field(
+            "acknowledgement", "number of ranges", count, f"at most {packing.MAX_RANGES}"
+        )
     _position("acknowledgement", "IROB id", irob)
     last = _position("acknowledgement", "floor", floor)
     if not count:
@@ -180,7 +186,7 @@ def _ack(view: memoryview, at: int) -> tuple[Frame, int]:
     edges = struct.unpack_from(f">{2 * count}Q", view, at)
     for edge in edges:
         if edge <= last:
-            raise _bad(
+            raise _bad_field(
                 "acknowledgement", "a range's edge", edge, f"more than {last}, the edge before"
             )
         last = edge
@@ -193,10 +199,10 @@ def _ping(view: memoryview, at: int) -> tuple[Frame, int]:
     _, token, pad = packing.PING.unpack_from(view, at)
     at += packing.PING.size
     if pad > packing.MAX_PAD_BYTES:
-        raise _bad("ping", "padding", pad, f"at most {packing.MAX_PAD_BYTES}")
+        raise _bad_field("ping", "padding", pad, f"at most {packing.MAX_PAD_BYTES}")
     # Padding of zeros leaves no room for hidden data.
     if any(_payload("ping", view, at, pad)):
-        raise _bad("ping", "padding", "with other bytes", "zeros")
+        raise _bad_field("ping", "padding", "with other bytes", "zeros")
     return Ping(token, pad), at + pad
 
 
@@ -204,11 +210,13 @@ def _abort(view: memoryview, at: int) -> tuple[Frame, int]:
     _, code, length = packing.ABORT.unpack_from(view, at)
     at += packing.ABORT.size
     if length > packing.MAX_REASON_BYTES:
-        raise _bad("abort", "length of the reason", length, f"at most {packing.MAX_REASON_BYTES}")
+        raise _bad_field(
+            "abort", "length of the reason", length, f"at most {packing.MAX_REASON_BYTES}"
+        )
     try:
         reason = str(_payload("abort", view, at, length), "utf-8")
     except UnicodeDecodeError:
-        raise _bad("abort", "a reason", "that is no text", "UTF-8") from None
+        raise _bad_field("abort", "a reason", "that is no text", "UTF-8") from None
     return Abort(code, reason), at + length
 
 
@@ -216,14 +224,14 @@ def _datagram(view: memoryview, at: int) -> tuple[Frame, int]:
     _, epoch, number, sent_ms, lifetime_ms, length = packing.DATAGRAM.unpack_from(view, at)
     at += packing.DATAGRAM.size
     if not number:
-        raise _bad("datagram", "number", 0, "1 or more")
+        raise _bad_field("datagram", "number", 0, "1 or more")
     if not 0 < lifetime_ms <= packing.MAX_LIFETIME_MS:
-        raise _bad("datagram", "lifetime", lifetime_ms, f"1 to {packing.MAX_LIFETIME_MS} ms")
+        raise _bad_field("datagram", "lifetime", lifetime_ms, f"1 to {packing.MAX_LIFETIME_MS} ms")
     payload = bytes(_payload("datagram", view, at, length))
     return Datagram(epoch, number, sent_ms, lifetime_ms, payload), at + length
 
 
-def _fixed(made: packing.FixedLayout) -> _Reader:
+def _fixed_reader(made: packing.FixedLayout) -> _Reader:
     """Return the reader of a frame without a payload."""
     names = made.frame.__struct_fields__  # type: ignore[attr-defined] # it is a Struct
 
@@ -231,7 +239,7 @@ def _fixed(made: packing.FixedLayout) -> _Reader:
         _, *values = made.layout.unpack_from(view, at)
         for name, value, most in zip(names, values, made.bounds, strict=True):
             if value > most:
-                raise _bad(made.frame.__name__, name, value, f"0 to {most}")
+                raise _bad_field(made.frame.__name__, name, value, f"0 to {most}")
         frame = made.frame(*values)
         # Ids of IROBs begin with 1, and the last one is a position as well.
         if isinstance(frame, Close):
@@ -249,5 +257,5 @@ _READERS: Final[dict[int, _Reader]] = {
     packing.K_PING: _ping,
     packing.K_ABORT: _abort,
     packing.K_DATAGRAM: _datagram,
-    **{made.kind: _fixed(made) for made in packing.FIXED.values()},
+    **{made.kind: _fixed_reader(made) for made in packing.FIXED.values()},
 }

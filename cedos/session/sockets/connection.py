@@ -81,12 +81,16 @@ class Connection:
         dialling = None
         if server is not None:
             dialling = Dialling(
-                server, self._refused, lambda: self._metered.open, adviser, self.transfer_progress
+                server,
+                self._on_refused,
+                lambda: self._metered.open,
+                adviser,
+                self.transfer_progress,
             )
         self.flow = SessionFlow(
             driver,
             core,
-            self._changed,
+            self._on_core_change,
             credentials=credentials,
             dialling=dialling,
             observer=observer,
@@ -95,7 +99,7 @@ class Connection:
 
     # Life
 
-    async def connected(self, timeout_s: float | None = None) -> None:
+    async def wait_connected(self, timeout_s: float | None = None) -> None:
         """Wait until there is a path.
 
         SessionError: the session ended first. TimeoutError: not in time.
@@ -103,7 +107,7 @@ class Connection:
         async with asyncio.timeout(timeout_s):
             while not self.flow.paths:
                 self._check()
-                await self._something()
+                await self._new_waiter()
 
     async def close(self) -> None:
         """End the session in both directions once everything has been acknowledged.
@@ -113,25 +117,25 @@ class Connection:
         if not self._over:
             self._core.close()
             self.flow.pump()
-            self._changed()
+            self._on_core_change()
             while not self._over:
-                await self._something()
+                await self._new_waiter()
         if self._ended is not None:
             raise self._ended
-        await self.drained()
+        await self.wait_drained()
 
     async def leave(self) -> None:
         """Close as a program that ends: do not wait until the peer closes, too."""
         if not self._over:
             self._core.close()
             self.flow.pump()
-            self._changed()
+            self._on_core_change()
             while not (self._over or self._core.control.closing.confirmed):
-                await self._something()
+                await self._new_waiter()
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Wait until the other end has received the last frames, two seconds at most."""
-        await self.flow.drained()
+        await self.flow.wait_drained()
 
     def abort(self, why: str = "given up") -> None:
         """End the session at once; tell the peer if there is a path."""
@@ -139,7 +143,7 @@ class Connection:
             self._core.abort(0, why)
             self._over, self._ended = True, SessionError(f"the session was ended here: {why}")
             self.flow.drain()
-            self._changed()
+            self._on_core_change()
 
     def transfer_progress(self) -> TransferProgress:
         return TransferProgress(
@@ -265,14 +269,14 @@ class Connection:
         """Return how much of the written stream the peer has for certain."""
         return self._core.acknowledged_bytes
 
-    async def acknowledged(self, up_to_bytes: int) -> None:
+    async def wait_acknowledged(self, up_to_bytes: int) -> None:
         """Wait until the peer has so much of what was written.
 
         SessionError: the session has ended before.
         """
         while self.acknowledged_bytes < up_to_bytes:
             self._check()
-            await self._something()
+            await self._new_waiter()
 
     @property
     def written_bytes(self) -> int:
@@ -324,7 +328,7 @@ class Connection:
             if data or self._core.at_eof:
                 return data
             self._check()
-            await self._something()
+            await self._new_waiter()
 
     def read_now(self, most_bytes: int = 1 << 18) -> bytes | memoryview:
         """Return what `read` would, or nothing if no bytes are there yet."""
@@ -372,13 +376,13 @@ class Connection:
             if taken == len(whole):
                 return
             whole = whole[taken:]
-            await self._something()
+            await self._new_waiter()
 
     def write_now(self, data: bytes) -> int:
         """Append as many of the bytes as there is room for now; return how many."""
         self._check()
         taken = self._core.write(data)
-        self._sent(RANK[self._label])
+        self._pump(RANK[self._label])
         return taken
 
     async def write_source(
@@ -390,7 +394,7 @@ class Connection:
         """
         self._check()
         self._core.write_source(fetch, length)
-        self._sent(RANK[self._label])
+        self._pump(RANK[self._label])
 
     def finish(self) -> None:
         """End the stream in this direction; the other one goes on."""
@@ -448,10 +452,10 @@ class Connection:
                 return None
             if irob != NO_ROOM:
                 self._thunks.pop(token or 0, None)
-                self._sent(rank)
+                self._pump(rank)
                 return irob
             self.flow.pump_soon()
-            await self._something()
+            await self._new_waiter()
 
     def send_now(
         self,
@@ -473,16 +477,16 @@ class Connection:
         if not irob:
             irob = self._core.send(data, rank, after=after, head=head)
             if irob:
-                self._sent(rank)
+                self._pump(rank)
         return irob
 
     def tell(self, label: Label, size_bytes: int, direction: Direction) -> None:
         """Announce messages of so many bytes in all: networks are chosen for them now."""
         self.flow.announce(rank_of(label), size_bytes, direction)
 
-    def backlogged(self, label: Label) -> bool:
+    def is_backlogged(self, label: Label) -> bool:
         """Return whether waiting data of a label keeps its networks busy."""
-        return self._core.backlogged(rank_of(label))
+        return self._core.is_backlogged(rank_of(label))
 
     async def receive(self) -> Message | None:
         """Return the next whole message, the most urgent first; None: the peer has closed.
@@ -494,7 +498,7 @@ class Connection:
             if message is not None or self._peer_closed:
                 return message
             self._check()
-            await self._something()
+            await self._new_waiter()
 
     def receive_now(self) -> Message | None:
         """Return what `receive` would, or None if no message is there yet."""
@@ -522,7 +526,7 @@ class Connection:
         """
         self._check()
         self._core.send_datagram(data, lifetime_s, self._driver.now())
-        self._sent(_DATAGRAM_RANK)
+        self._pump(_DATAGRAM_RANK)
 
     def on_datagrams(self, call: Callable[[list[bytes]], None] | None) -> None:
         """Call `call`, in the loop, with received datagrams; None: they wait, and then expire."""
@@ -538,7 +542,7 @@ class Connection:
 
     # Inside
 
-    def _sent(self, rank: int) -> None:
+    def _pump(self, rank: int) -> None:
         if rank in FOREGROUND_RANKS:
             self.flow.foreground()
         self.flow.pump_or_soon()
@@ -548,7 +552,7 @@ class Connection:
         if self._core.receiver.owes_window:
             self.flow.pump_soon()
 
-    def _changed(self, *, at_once: bool = False) -> None:
+    def _on_core_change(self, *, at_once: bool = False) -> None:
         if self._core.pending_events:
             for event in self._core.events():
                 self._event(event)
@@ -593,11 +597,11 @@ class Connection:
             return False
         return idle.sleep(credentials, self._core, now, unix_s, state)
 
-    def _refused(self, failure: Failure) -> None:
+    def _on_refused(self, failure: Failure) -> None:
         if failure.kind is FailureKind.LOST_STATE:  # it does not know the session any more
             if not self._over:
                 self._core.peer_forgot()
-                self._changed()
+                self._on_core_change()
             return
         if failure.kind is FailureKind.WRONG_KEY:
             why = "the server has another key than the one that was given; ask its owner"
@@ -609,7 +613,7 @@ class Connection:
         """Fail the session: the other end has said so, or cannot be reached as it should."""
         if not self._over:
             self._end(error)
-            self._changed()
+            self._on_core_change()
             self.flow.end(str(error))
 
     def _end(self, error: SessionError) -> None:
@@ -621,7 +625,7 @@ class Connection:
         if self._over:
             raise self._ended or SessionError("the session has been closed")
 
-    def _something(self) -> Waiter:
+    def _new_waiter(self) -> Waiter:
         if self._waiters:  # those who gave up, with a time limit say, wait no more
             self._waiters = [each for each in self._waiters if not each.done]
         waiter = Waiter(self._driver.loop)

@@ -136,10 +136,10 @@ class FlowTable:
         def came(path: SessionPath) -> None:
             self._absent.pop(flow_id, None)
             connection.account = path.account
-            self._ledger.came(path.account)
+            self._ledger.on_came(path.account)
 
         def went(path: SessionPath) -> None:
-            self._ledger.went(path.account)
+            self._ledger.on_went(path.account)
             if not connection.flow.paths:
                 self._absent[flow_id] = None
 
@@ -155,7 +155,7 @@ class FlowTable:
 
         def active(sends: bool) -> None:
             there = self._written.get(flow_id)
-            if there is not None and (sends or self._living[flow_id].flow.core.moved(there)):
+            if there is not None and (sends or self._living[flow_id].flow.core.has_moved(there)):
                 self._withdraw(flow_id)
             self._active.pop(flow_id, None)
             self._active[flow_id] = 0

@@ -49,7 +49,7 @@ def host_limits(beside: int = 0) -> HandshakeLimits:
 def open_bound(address: tuple[str, int]) -> socket.socket:
     """Return a socket bound to an own address, "" for all of both families. Raises HostError."""
     host, port = address
-    with _told(address):
+    with _listen_errors(address):
         if not host and socket.has_dualstack_ipv6():
             with suppress(OSError):
                 return _bound("::", port, socket.AF_INET6, only_its_family=False)
@@ -60,7 +60,7 @@ def open_listening(address: tuple[str, int]) -> socket.socket:
     """Return a socket that listens at an own address. Raises HostError."""
     made = open_bound(address)
     try:
-        with _told(address):
+        with _listen_errors(address):
             made.listen(_BACKLOG)
     except HostError:
         made.close()
@@ -84,7 +84,7 @@ def _bound(
 
 
 @contextmanager
-def _told(address: tuple[str, int]) -> Iterator[None]:
+def _listen_errors(address: tuple[str, int]) -> Iterator[None]:
     host, port = address
     try:
         yield
@@ -190,10 +190,10 @@ class Listener:
                     self._driver.loop.remove_reader(self._socket.fileno())
                     self._pause = self._driver.loop.call_later(_FULL_S, self._listen)
                 break
-            self._accepted(connection, str(peer[0]))
+            self._on_accepted(connection, str(peer[0]))
         self._expire()
 
-    def _accepted(self, connection: socket.socket, address: str) -> None:
+    def _on_accepted(self, connection: socket.socket, address: str) -> None:
         address = address.removeprefix("::ffff:")
         channel = self._acceptor.channel(address, self._driver.now())
         try:
@@ -229,11 +229,11 @@ class Listener:
     def _report(self, path: SessionPath, event: SessionPathEvent, _why: str) -> None:
         """Handle the events of a connection until a flow has it."""
         if event is SessionPathEvent.OPENED:
-            self._opened(path)
+            self._on_opened(path)
         elif event is SessionPathEvent.LOST:
             self._in_handshake.pop(path.channel, None)
 
-    def _opened(self, path: SessionPath) -> None:
+    def _on_opened(self, path: SessionPath) -> None:
         """Give the path of a proved peer to its flow."""
         opened = path.channel.opened
         assert opened is not None

@@ -77,14 +77,14 @@ async def connect(
         ConfigError: an argument that cannot be used; no key is known for the server.
     """
     if server_key is None:
-        address, server_key = _known(address)
+        address, server_key = _known_server(address)
     elif len(server_key) != 32:
         raise ConfigError(f"a server's key has 32 bytes, not {len(server_key)}")
     seconds = KEEP_ALIVE_S if deadline is None else deadline
     if not 0 <= seconds < 2**31:
         raise ConfigError(f"a deadline of {seconds} s; between 0 and 2147483647 would be right")
     rank_of(label)  # what is none is told before anything was begun
-    me = keys.own(keys.own_key_path()) if key is None else key
+    me = keys.own_key(keys.own_key_path()) if key is None else key
     wanted = _endpoints(address)
     made = schedulers.scheduler(scheduler) if isinstance(scheduler, str) else scheduler
     connection: Connection | None = None
@@ -115,12 +115,12 @@ async def connect(
             connection = Connection(driver, core, server=server, adviser=adviser)
             connection.label = label
             connection.flow.start()
-            await connection.connected()
+            await connection.wait_connected()
     except TimeoutError:
         why, code = _why_not(connection)
         error = SessionError(
-            f"no connection to {_shown(wanted)} within {timeout_s:g} s ({why}); a network that leads "
-            "there and a server that listens there would be right"
+            f"no connection to {_show_wanted(wanted)} within {timeout_s:g} s ({why}); a network that "
+            "leads there and a server that listens there would be right"
         )
         if connection is not None:
             connection.fail(error)
@@ -162,7 +162,7 @@ async def listen(
         HostError: the address cannot be listened at.
         ConfigError: the key or the file cannot be used.
     """
-    me = keys.own(keys.own_key_path()) if key is None else key
+    me = keys.own_key(keys.own_key_path()) if key is None else key
     schedulers.scheduler(scheduler)  # an unknown name is told now
     return Listener(
         drivers.current(),
@@ -178,7 +178,7 @@ async def listen(
     )
 
 
-def _known(address: str | Endpoint | Sequence[Endpoint]) -> tuple[list[Endpoint], bytes]:
+def _known_server(address: str | Endpoint | Sequence[Endpoint]) -> tuple[list[Endpoint], bytes]:
     """Return a server's addresses and key by the user's file; several addresses are of one server."""
     hosts = KnownHosts()
     if isinstance(address, str):
@@ -220,7 +220,7 @@ def _why_not(connection: Connection | None) -> tuple[str, int]:
     return "no network leads there", errno.ETIMEDOUT
 
 
-def _shown(wanted: Sequence[Endpoint]) -> str:
+def _show_wanted(wanted: Sequence[Endpoint]) -> str:
     return ", ".join(f"{host} port {port}" for host, port in wanted)
 
 
@@ -264,7 +264,7 @@ async def _resolve(
             and unknown.errno == socket.EAI_NONAME
             and not forever
         ):
-            raise SessionError(f"{_shown(wanted)}: {unknown.strerror}") from unknown
+            raise SessionError(f"{_show_wanted(wanted)}: {unknown.strerror}") from unknown
         await asyncio.sleep(_AGAIN_S)
 
 

@@ -94,7 +94,7 @@ async def change_addresses(
     rtts = [path.rtt_s for path in stream.connection.paths() if path.rtt_s is not None]
     stream.task.cancel()
     stream.connection.abort("measured")
-    await stream.connection.drained()
+    await stream.connection.wait_drained()
     return {"times": times, "rtt_s": min(rtts, default=0.0)}
 
 
@@ -128,5 +128,5 @@ async def black_out(
         took_s = time.perf_counter() - began_s
     stream.task.cancel()
     stream.connection.abort("measured")
-    await stream.connection.drained()
+    await stream.connection.wait_drained()
     return {"resume_s": took_s}

@@ -221,7 +221,7 @@ async def ask_under_load(
     if load is not None:
         load.cancel()
     connection.abort("measured")
-    await connection.drained()
+    await connection.wait_drained()
     return {"times": times}
 
 

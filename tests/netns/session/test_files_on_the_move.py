@@ -133,7 +133,7 @@ def test_an_upload_waits_for_wifi_though_its_program_is_killed(slow_walk):
     inbox, photo = slow_walk.folder / "inbox", slow_walk.folder / "photo"
     inbox.mkdir()
     photo.write_bytes((slow_walk.folder / "served" / "file").read_bytes())
-    me = keys.to_text(keys.own(slow_walk.folder / "client.key").public)
+    me = keys.to_text(keys.own_key(slow_walk.folder / "client.key").public)
     (slow_walk.folder / "friends.toml").write_text(f'[hosts]\nme = "{me}"\n')
     slow_walk.serve("--writable", "--clients", "friends.toml", "inbox")
 
@@ -177,7 +177,7 @@ async def asked(connection):
 
 async def connected(walk):
     """A session of another program of the same person's: it has the same key."""
-    key = keys.own(walk.folder / "config" / "cedos" / "session.key")
+    key = keys.own_key(walk.folder / "config" / "cedos" / "session.key")
     server_key = keys.from_text(walk.key)
     return await session.connect((SERVER, PORT), server_key=server_key, key=key, timeout_s=20)
 

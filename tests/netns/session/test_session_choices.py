@@ -80,7 +80,7 @@ def test_a_session_keeps_to_what_the_daemon_chooses(world, install):
         process.kill()
         await send(near, lambda: labels(near) == BOTH)
         near.abort()
-        await near.drained()
+        await near.wait_drained()
 
     with cedos.up("--dry-run") as process:
         world.client.do(scenario(process), 250)
@@ -122,7 +122,7 @@ def test_a_session_hears_of_rules_and_walls_at_once(world, install):
             await hears("a wall", cedos.client.set_budget, wall, both=False)
             await hears("no wall", cedos.client.remove_budget, "wall", both=True)
         near.abort()
-        await near.drained()
+        await near.wait_drained()
         await ruled.close()
 
     with cedos.up():
@@ -141,7 +141,7 @@ def test_without_a_daemon_nothing_is_missed(world, tmp_path):
         await send(near, lambda: len(carried(near)) == 2 and min(carried(near).values()) > 100_000)
         assert labels(near) == BOTH
         near.abort()
-        await near.drained()
+        await near.wait_drained()
 
     world.client.do(scenario(), 90)
     world.server.do(listener.close())

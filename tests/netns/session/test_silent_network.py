@@ -221,7 +221,7 @@ def test_a_path_that_died_alone_is_replaced_once(world):
             await asyncio.sleep(0.02)
         counts.append(connection.flow.lost_paths)
         connection.abort("that was all")
-        await connection.drained()
+        await connection.wait_drained()
 
     served = world.server.start(far())
     world.client.do(near())

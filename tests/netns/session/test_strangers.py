@@ -9,7 +9,7 @@ import time
 import pytest
 from kit.waiting import until
 
-from cedos.session.protocol.handshake.messages import MessageKind, Notice, framed, pack_notice
+from cedos.session.protocol.handshake.messages import MessageKind, Notice, frame, pack_notice
 
 ADDRESSES = 50
 STRANGERS = 10_000
@@ -96,7 +96,7 @@ def test_ten_thousand_half_open_handshakes(world):
 async def forge(told):
     async def on_connection(reader, writer):
         told.append(await reader.read(1))
-        writer.write(framed(MessageKind.NOTICE, pack_notice(Notice.BUSY, 65.0)))
+        writer.write(frame(MessageKind.NOTICE, pack_notice(Notice.BUSY, 65.0)))
         await writer.drain()
         writer.close()
 

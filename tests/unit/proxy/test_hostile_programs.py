@@ -785,7 +785,7 @@ class Deaf:
         await until(lambda: all(each.gone for each in uploads))
         took = sum(each.over for each in uploads)
         connection.abort("left")
-        await asyncio.gather(running, connection.drained(), return_exceptions=True)
+        await asyncio.gather(running, connection.wait_drained(), return_exceptions=True)
         return took
 
     def _uploads(self, stream):

@@ -492,7 +492,7 @@ async def test_one_client_has_a_bounded_number_of_sessions(ends):
     kept.append(await session(other))
     for each in kept:
         each.abort("the test is over")
-        await each.drained()
+        await each.wait_drained()
 
 
 async def test_one_clients_paths_leave_files_to_others(ends, monkeypatch):
@@ -513,11 +513,11 @@ async def test_one_clients_paths_leave_files_to_others(ends, monkeypatch):
         await session(ends.client)
     kept.append(await session(other))
     kept[0].abort("left")
-    await kept.pop(0).drained()
+    await kept.pop(0).wait_drained()
     kept.append(await session(ends.client))
     for each in kept:
         each.abort("the test is over")
-        await each.drained()
+        await each.wait_drained()
 
 
 async def test_who_was_not_invited_gets_nothing(ends, closed_port):

@@ -141,19 +141,19 @@ KEY = bytes(range(32))
 
 def test_an_own_key_is_made_once_for_its_owner_alone(tmp_path):
     path = tmp_path / "new" / "session.key"
-    made = keys.own(path)
+    made = keys.own_key(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
-    assert keys.own(path).private == made.private == keys.read_own(path).private
+    assert keys.own_key(path).private == made.private == keys.read_own(path).private
     assert [each.name for each in path.parent.iterdir()] == ["session.key"]
-    assert keys.own(tmp_path / "other.key").private != made.private
+    assert keys.own_key(tmp_path / "other.key").private != made.private
 
 
 def test_a_key_that_appears_meanwhile_is_kept(tmp_path):
     path = tmp_path / "session.key"
-    first = keys.own(path)
+    first = keys.own_key(path)
     keys._write_new(path, b"another one")
-    assert keys.own(path).private == first.private
+    assert keys.own_key(path).private == first.private
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_what_is_no_safe_key_is_refused(tmp_path, content, mode, message):
     path.write_text(content)
     path.chmod(mode)
     with pytest.raises(ConfigError, match=message) as raised:
-        keys.own(path)
+        keys.own_key(path)
     assert str(path) in str(raised.value)
 
 
@@ -180,7 +180,7 @@ def test_a_missing_key_and_a_folder_that_is_a_file(tmp_path):
         keys.read_own(tmp_path / "no.key")
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="file"):
-        keys.own(tmp_path / "file" / "session.key")
+        keys.own_key(tmp_path / "file" / "session.key")
 
 
 @given(st.binary(min_size=32, max_size=32))

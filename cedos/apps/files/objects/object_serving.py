@@ -84,7 +84,7 @@ class ObjectServing:
                     await connection.write(pack(Answer(refused=why[:1000])))
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GOODBYE_S):
-                    await connection.acknowledged(connection.written_bytes)
+                    await connection.wait_acknowledged(connection.written_bytes)
         finally:
             self._let_go()
             for each in self._handed_on:
@@ -101,7 +101,7 @@ class ObjectServing:
             raise TransferError(f"this gateway speaks version {VERSION} of the file protocol")
         # A client that asks ahead waits until it has acknowledged what came before.
         while len(self._handed_on) >= MOST_AHEAD:
-            await self._connection.acknowledged(self._handed_on[0].end)
+            await self._connection.wait_acknowledged(self._handed_on[0].end)
             self._let_go()
         found = await self._fetcher.find(self._client, request.path, request.version)
         if found.whole and not found.path.exists():  # a user deleted it
@@ -135,7 +135,7 @@ class ObjectServing:
                 if have > at:
                     await connection.write_source(reader(opened.number, at), have - at)
                     at = have
-                    await connection.acknowledged(connection.written_bytes - _AHEAD_BYTES)
+                    await connection.wait_acknowledged(connection.written_bytes - _AHEAD_BYTES)
             await found.wait_beyond(size)
         except TransferError as error:
             # The announced rest will not come: the client asks again, in another session.

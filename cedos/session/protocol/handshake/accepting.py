@@ -43,7 +43,7 @@ from cedos.session.protocol.handshake.messages import (
     Purpose,
     Resume,
     Status,
-    framed,
+    frame,
     pack_notice,
 )
 from cedos.session.protocol.handshake.noise import NoiseError, Responder
@@ -53,7 +53,7 @@ from cedos.session.protocol.handshake.outcome import (
     HandshakeStep,
     Opened,
     Secrets,
-    failed,
+    failure,
 )
 
 _PERIOD_S: Final = 60.0
@@ -68,7 +68,7 @@ class Cookies:
     def make(self, address: str, content: bytes, now: float) -> bytes:
         return self._of(address, content, int(now // _PERIOD_S))
 
-    def good(self, cookie: bytes, address: str, content: bytes, now: float) -> bool:
+    def is_good(self, cookie: bytes, address: str, content: bytes, now: float) -> bool:
         """Return whether a cookie was made for this content and address, at most two minutes ago."""
         period = int(now // _PERIOD_S)
         return any(
@@ -157,7 +157,7 @@ class AcceptorState:
             now
         )
 
-    def overloaded(self, now: float) -> bool:
+    def is_overloaded(self, now: float) -> bool:
         """Return whether even set-ups with a cookie are refused. Resumptions never are."""
         return not self._with_cookie.take(now)
 
@@ -178,7 +178,7 @@ class AcceptorHandshake:
         hello = Hello.unpack(body)
         if not LOWEST_VERSION <= hello.version <= VERSION:
             why = f"the peer speaks version {hello.version} of the protocol"
-            return failed(FailureKind.VERSION, why, reply=_notice(Notice.VERSION))
+            return failure(FailureKind.VERSION, why, reply=_notice(Notice.VERSION))
         if hello.detail not in {0, 1}:
             raise MalformedError("a hello of an unknown sort")
         return self._resume(hello, now) if kind is MessageKind.RESUME else self._set_up(hello, now)
@@ -187,22 +187,22 @@ class AcceptorHandshake:
         here = self._reception
         bound = hello.bound + hello.content
         # Under load only a sender that reads answers is served, and not more than fit.
-        if not here.cookies.good(hello.cookie, self._address, bound, now):
+        if not here.cookies.is_good(hello.cookie, self._address, bound, now):
             if here.asks_cookie(now):
                 cookie = here.cookies.make(self._address, bound, now)
-                return HandshakeStep(reply=framed(MessageKind.COOKIE, cookie))
-        elif here.overloaded(now):
+                return HandshakeStep(reply=frame(MessageKind.COOKIE, cookie))
+        elif here.is_overloaded(now):
             why = "more set-ups than this host can serve"
-            return failed(FailureKind.BUSY, why, reply=_notice(Notice.BUSY, 1.0))
+            return failure(FailureKind.BUSY, why, reply=_notice(Notice.BUSY, 1.0))
         # The first X25519: whose key is it?
         noise = Responder(here.me, hello.bound, chacha=bool(hello.detail))
         try:
             offer = Offer.unpack(noise.read(hello.content))
         except NoiseError:
             why = "a set-up for another key than this host's"
-            return failed(FailureKind.WRONG_KEY, why, reply=_notice(Notice.WRONG_KEY))
+            return failure(FailureKind.WRONG_KEY, why, reply=_notice(Notice.WRONG_KEY))
         if offer.purpose == Purpose.ASK:
-            return self._known(noise, offer)
+            return self._tell_whether_known(noise, offer)
         if offer.purpose != Purpose.OPEN:
             raise MalformedError("a set-up for an unknown purpose")
         # A new flow: admitted, refused, or a duplicate of one that is known.
@@ -214,10 +214,10 @@ class AcceptorHandshake:
             if answer.reason is FlowRefusalReason.DUPLICATE:
                 return HandshakeStep(reply=reply)
             why = f"a new flow was refused: {answer.reason.name.lower().replace('_', ' ')}"
-            return failed(FailureKind.REFUSED, why, reply=reply)
-        return self._granted(noise, offer, answer)
+            return failure(FailureKind.REFUSED, why, reply=reply)
+        return self._grant(noise, offer, answer)
 
-    def _granted(self, noise: Responder, offer: Offer, answer: FlowGrant) -> HandshakeStep:
+    def _grant(self, noise: Responder, offer: Offer, answer: FlowGrant) -> HandshakeStep:
         here = self._reception
         # No protection only if both ends ask for it, AES only if both have it in hardware.
         if offer.clear and here.allow_clear:
@@ -235,24 +235,24 @@ class AcceptorHandshake:
         # A replayed hello gets this far; only its author can confirm.
         return HandshakeStep(reply, opened, Secrets(suite, send, receive), unproven=True)
 
-    def _known(self, noise: Responder, offer: Offer) -> HandshakeStep:
+    def _tell_whether_known(self, noise: Responder, offer: Offer) -> HandshakeStep:
         """Answer, with proof, whether a flow is known; that of another host is not."""
         # A flow of another host counts as unknown, so that ids cannot be tried out.
         credentials = self._reception.flows.find(offer.flow_id)
         known = credentials is not None and credentials.peer_key == noise.peer
         reply = self._answer(noise, Granted(Status.KNOWN if known else Status.GONE))
         why = f"the peer asked after a flow that is {'known' if known else 'not known'}"
-        return failed(FailureKind.LOST_STATE, why, reply=reply)
+        return failure(FailureKind.LOST_STATE, why, reply=reply)
 
     def _answer(self, noise: Responder, granted: Granted) -> bytes:
         ephemeral = KeyPair(self._reception.random(32))
-        return framed(MessageKind.SET_UP_ANSWER, noise.write(ephemeral, granted.pack()))
+        return frame(MessageKind.SET_UP_ANSWER, noise.write(ephemeral, granted.pack()))
 
     def _resume(self, hello: Hello, now: float) -> HandshakeStep:
         here = self._reception
         asked, proof = Resume.unpack(hello.content)
         credentials = here.flows.find(here.locators.read(asked.locator))
-        if credentials is None or not resume.verified(here.me, credentials, hello, asked, proof):
+        if credentials is None or not resume.is_verified(here.me, credentials, hello, asked, proof):
             return HandshakeStep(reply=_notice(Notice.UNKNOWN_FLOW))
         # A replay, or a host that forgot its counter, is told the highest attempt.
         if not credentials.is_new(asked.attempt):
@@ -261,9 +261,9 @@ class AcceptorHandshake:
         if wait_s:
             why = "a host resumes more often than it may"
             notice = _notice(Notice.BUSY, wait_s)
-            return failed(FailureKind.BUSY, why, reply=notice, retry_after_s=wait_s)
-        return resume.answered(here.me, credentials, hello, asked, here.random)
+            return failure(FailureKind.BUSY, why, reply=notice, retry_after_s=wait_s)
+        return resume.answer(here.me, credentials, hello, asked, here.random)
 
 
 def _notice(notice: Notice, retry_after_s: float = 0.0) -> bytes:
-    return framed(MessageKind.NOTICE, pack_notice(notice, retry_after_s))
+    return frame(MessageKind.NOTICE, pack_notice(notice, retry_after_s))

@@ -27,13 +27,13 @@ class Locators:
 
     def issue(self, flow_id: bytes, random: Random) -> bytes:
         salt = random(_SALT_BYTES)
-        return salt + self._masked(salt, flow_id)
+        return salt + self._mask(salt, flow_id)
 
     def read(self, locator: bytes) -> bytes:
         """Return the flow's id. Any bytes give one."""
-        return self._masked(locator[:_SALT_BYTES], locator[_SALT_BYTES:])
+        return self._mask(locator[:_SALT_BYTES], locator[_SALT_BYTES:])
 
-    def _masked(self, salt: bytes, flow_id: bytes) -> bytes:
+    def _mask(self, salt: bytes, flow_id: bytes) -> bytes:
         # XOR with a keyed hash of a fresh salt; the same operation gives the id back.
         mask = int.from_bytes(hmac.digest(self._key, salt, "sha256")[:FLOW_ID_BYTES], "big")
         return (mask ^ int.from_bytes(flow_id, "big")).to_bytes(FLOW_ID_BYTES, "big")

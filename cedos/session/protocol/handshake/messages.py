@@ -77,7 +77,7 @@ _NOTICE = struct.Struct(">BBBH")
 BOX_BYTES: Final = LOCATOR_BYTES + TAG_BYTES
 
 
-def framed(kind: MessageKind, body: bytes) -> bytes:
+def frame(kind: MessageKind, body: bytes) -> bytes:
     return HEADER.pack(len(body) << 8 | kind) + body
 
 

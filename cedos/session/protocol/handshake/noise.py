@@ -46,11 +46,11 @@ class _Symmetric:
         self.hash = sha256(self.hash + data).digest()
 
     def mix_key(self, material: bytes) -> None:
-        self._chaining, key = self._derived(material)
+        self._chaining, key = self._derive(material)
         self._cipher = aead(key, chacha=self._chacha)
         self._count = 0
 
-    def _derived(self, material: bytes) -> tuple[bytes, bytes]:
+    def _derive(self, material: bytes) -> tuple[bytes, bytes]:
         # HKDF with two outputs (Noise, 4.3).
         secret = hmac.digest(self._chaining, material, "sha256")
         first = hmac.digest(secret, b"\x01", "sha256")
@@ -80,7 +80,7 @@ class _Symmetric:
 
     def split(self) -> tuple[bytes, bytes]:
         # Two keys, one for each direction, after the last message.
-        return self._derived(b"")
+        return self._derive(b"")
 
 
 class _NoiseHandshake:

@@ -78,7 +78,7 @@ class Handshake(Protocol):
         """Take the next message; raises MalformedError or NoiseError for a wrong one."""
 
 
-def failed(
+def failure(
     kind: FailureKind,
     why: str,
     *,

@@ -24,7 +24,7 @@ from cedos.session.protocol.handshake.messages import (
     MessageKind,
     Notice,
     Resume,
-    framed,
+    frame,
     pack_answer,
     pack_stale,
     unpack_answer,
@@ -37,9 +37,9 @@ from cedos.session.protocol.handshake.outcome import (
     HandshakeStep,
     Opened,
     Secrets,
-    failed,
+    failure,
 )
-from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions, noticed
+from cedos.session.protocol.handshake.set_up import SetUpHandshake, SetUpOptions, failure_of_hint
 
 _NONCE: Final = bytes(12)  # of the box: its key is used once
 _STALE_TRIES: Final = 3
@@ -98,7 +98,7 @@ class ResumeHandshake:
     @property
     def hello(self) -> bytes:
         """Return the first message, whole."""
-        return framed(MessageKind.RESUME, self._hello.pack())
+        return frame(MessageKind.RESUME, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         # From the hint on, the question's own handshake gets all messages.
@@ -106,9 +106,9 @@ class ResumeHandshake:
             return self._asking.receive(kind, body, now)
         match kind:
             case MessageKind.RESUME_ANSWER:
-                return self._answered(body)
+                return self._on_answer(body)
             case MessageKind.STALE:
-                return self._again(body)
+                return self._try_again(body)
             case MessageKind.NOTICE if unpack_notice(body)[0] == Notice.UNKNOWN_FLOW:
                 # This is not proved: ask the peer itself, by its static key.
                 credentials = self._credentials
@@ -118,17 +118,17 @@ class ResumeHandshake:
                 )
                 return HandshakeStep(reply=self._asking.hello)
             case MessageKind.NOTICE:
-                return noticed(body)
+                return failure_of_hint(body)
         raise MalformedError(f"a message of kind {kind} in answer to a resumption")
 
-    def _answered(self, body: bytes) -> HandshakeStep:
+    def _on_answer(self, body: bytes) -> HandshakeStep:
         credentials = self._credentials
         signed, ephemeral, proof, box = unpack_answer(body)
         transcript = sha256(self._hello.bound + self._hello.content + signed).digest()
         me, peer = self._me.public, credentials.peer_key
         # Check the proof before any X25519, which costs far more than the hash.
         if not hmac.compare_digest(proof, _proof(credentials, "answer", me, peer, transcript)):
-            return failed(FailureKind.GARBLED, _UNPROVEN)
+            return failure(FailureKind.GARBLED, _UNPROVEN)
         try:
             shared = self._ephemeral.exchange(ephemeral)
         except ValueError as error:
@@ -138,29 +138,29 @@ class ResumeHandshake:
         try:
             credentials.locator = aead(box_key, chacha=True).decrypt(_NONCE, box, transcript)
         except InvalidTag:
-            return failed(FailureKind.GARBLED, "an answer that was altered on its way")
+            return failure(FailureKind.GARBLED, "an answer that was altered on its way")
         return HandshakeStep(
             opened=Opened(self._kind, credentials),
             secrets=Secrets(credentials.suite, send, receive),
         )
 
-    def _again(self, body: bytes) -> HandshakeStep:
+    def _try_again(self, body: bytes) -> HandshakeStep:
         """Go on with the number of attempts that the peer names: this end forgot it in a crash."""
         credentials = self._credentials
         highest, proof = unpack_stale(body)
         me, peer = self._me.public, credentials.peer_key
         right = _proof(credentials, "stale", me, peer, self._challenge, body[:6])
         if not hmac.compare_digest(proof, right):
-            return failed(FailureKind.GARBLED, _UNPROVEN)
+            return failure(FailureKind.GARBLED, _UNPROVEN)
         self._stale += 1
         if self._stale > _STALE_TRIES or highest >= LAST_ATTEMPT:
-            return failed(FailureKind.GARBLED, "the peer takes each attempt for an old one")
+            return failure(FailureKind.GARBLED, "the peer takes each attempt for an old one")
         credentials.attempt = max(credentials.attempt, highest)
         self._ephemeral, self._challenge, self._hello = self._begin()
         return HandshakeStep(reply=self.hello)
 
 
-def verified(
+def is_verified(
     me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, proof: bytes
 ) -> bool:
     """Return whether the initiator has proved the flow's secret, from the hello's content."""
@@ -174,10 +174,10 @@ def stale(me: KeyPair, credentials: Credentials, resume: Resume) -> bytes:
     number = credentials.seen.to_bytes(6, "big")
     peer = credentials.peer_key
     proof = _proof(credentials, "stale", peer, me.public, resume.challenge, number)
-    return framed(MessageKind.STALE, pack_stale(credentials.seen, proof))
+    return frame(MessageKind.STALE, pack_stale(credentials.seen, proof))
 
 
-def answered(
+def answer(
     me: KeyPair, credentials: Credentials, hello: Hello, resume: Resume, random: Random
 ) -> HandshakeStep:
     """Return the answer to a resumption or join that is verified and new."""
@@ -196,7 +196,7 @@ def answered(
     locator = Locators(me).issue(credentials.flow_id, random)
     box = aead(box_key, chacha=True).encrypt(_NONCE, locator, transcript)
     return HandshakeStep(
-        reply=framed(MessageKind.RESUME_ANSWER, signed + proof + box),
+        reply=frame(MessageKind.RESUME_ANSWER, signed + proof + box),
         opened=Opened(ConnectionKind(hello.detail), credentials),
         secrets=Secrets(credentials.suite, send, receive),
     )

@@ -21,7 +21,7 @@ from cedos.session.protocol.handshake.messages import (
     Offer,
     Purpose,
     Status,
-    framed,
+    frame,
     unpack_notice,
 )
 from cedos.session.protocol.handshake.noise import Initiator, NoiseError, Responder
@@ -31,7 +31,7 @@ from cedos.session.protocol.handshake.outcome import (
     HandshakeStep,
     Opened,
     Secrets,
-    failed,
+    failure,
 )
 
 _TRIES: Final = 3  # with other flow ids; two of 2^128 meet by accident never
@@ -89,7 +89,7 @@ class SetUpHandshake:
     @property
     def hello(self) -> bytes:
         """Return the first message, whole."""
-        return framed(MessageKind.SET_UP, self._hello.pack())
+        return frame(MessageKind.SET_UP, self._hello.pack())
 
     def receive(self, kind: MessageKind, body: bytes, now: float) -> HandshakeStep:
         match kind:
@@ -99,23 +99,23 @@ class SetUpHandshake:
                 self._hello = Hello(self._hello.detail, self._hello.content, body)
                 return HandshakeStep(reply=self.hello)
             case MessageKind.NOTICE:
-                return noticed(body)
+                return failure_of_hint(body)
             case MessageKind.SET_UP_ANSWER:
                 # Only the holder of the server's static key can make an answer that decrypts.
                 try:
                     granted = Granted.unpack(self._noise.read(body))
                 except NoiseError:
                     why = "the answer does not come from the holder of the server's key"
-                    return failed(FailureKind.WRONG_KEY, why)
-                return self._granted(granted)
+                    return failure(FailureKind.WRONG_KEY, why)
+                return self._on_granted(granted)
         raise MalformedError(f"a message of kind {kind} in answer to a set-up")
 
-    def _granted(self, granted: Granted) -> HandshakeStep:
+    def _on_granted(self, granted: Granted) -> HandshakeStep:
         # A status fits either an opening or a question. Any other combination is malformed.
         opening = self._purpose is Purpose.OPEN
         match granted.status:
             case Status.ACCEPTED if opening:
-                return self._accepted(granted)
+                return self._on_accepted(granted)
             case Status.DUPLICATE if opening and self._tries < _TRIES:
                 self._tries += 1
                 self._flow_id = self._random(FLOW_ID_BYTES)
@@ -123,29 +123,29 @@ class SetUpHandshake:
                 return HandshakeStep(reply=self.hello)
             case Status.NOT_ALLOWED if opening:
                 why = "the server does not know this host's key; its owner has to allow it"
-                return failed(FailureKind.REFUSED, why, proved=True)
+                return failure(FailureKind.REFUSED, why, proved=True)
             case Status.LIMIT | Status.DUPLICATE if opening:
                 why = "the server takes no more flows of this host now"
-                return failed(
+                return failure(
                     FailureKind.REFUSED, why, proved=True, retry_after_s=granted.retry_after_s
                 )
             case Status.GONE if not opening:
-                return failed(
+                return failure(
                     FailureKind.LOST_STATE, "the peer has no such flow any more", proved=True
                 )
             case Status.KNOWN if not opening:
                 why = "the peer knows the flow: an attacker disturbed its resumption"
-                return failed(FailureKind.GARBLED, why)
+                return failure(FailureKind.GARBLED, why)
         raise MalformedError(f"a status {granted.status} in answer to a set-up")
 
-    def _accepted(self, granted: Granted) -> HandshakeStep:
+    def _on_accepted(self, granted: Granted) -> HandshakeStep:
         try:
             suite = Suite(granted.suite)
         except ValueError as error:
             raise MalformedError(f"an unknown protection of records {granted.suite}") from error
         # The acceptor chooses the suite. It must not be able to choose no protection by itself.
         if suite is Suite.CLEAR and not self._ask.clear:
-            return failed(
+            return failure(
                 FailureKind.REFUSED, "the server wants to send in clear; this end not", proved=True
             )
         secret, send, receive = flow_secrets(self._noise)
@@ -156,17 +156,17 @@ class SetUpHandshake:
         )
 
 
-def noticed(body: bytes) -> HandshakeStep:
+def failure_of_hint(body: bytes) -> HandshakeStep:
     """Return an initiator's failure after a hint; nothing in the hint is proved."""
     notice, lowest, highest, retry_after_s = unpack_notice(body)
     match notice:
         case Notice.WRONG_KEY:
             why = "the server says that it does not hold the key that is pinned for it"
-            return failed(FailureKind.WRONG_KEY, why)
+            return failure(FailureKind.WRONG_KEY, why)
         case Notice.VERSION:
             why = f"the peer speaks versions {lowest} to {highest} of the protocol"
-            return failed(FailureKind.VERSION, why)
+            return failure(FailureKind.VERSION, why)
         case Notice.BUSY:
             why = "the peer is busy"
-            return failed(FailureKind.BUSY, why, retry_after_s=retry_after_s)
+            return failure(FailureKind.BUSY, why, retry_after_s=retry_after_s)
     raise MalformedError(f"an unknown notice {notice}")

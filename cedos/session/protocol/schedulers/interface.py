@@ -231,7 +231,7 @@ def latency_s(path: PathState) -> float:
     return rtt_s(path) + queue_s(path)
 
 
-def allowed(paths: Sequence[PathState], rank: int) -> list[PathState]:
+def allowed_paths(paths: Sequence[PathState], rank: int) -> list[PathState]:
     """Return the least doubtful of the paths that both ends let a label use.
 
     Where all of them flap or are stalled, another path that is relied on more is used; small foreground
@@ -270,6 +270,6 @@ def ahead_bytes(paths: Sequence[PathState], rank: int) -> int:
     """Return how much of a label has to wait so that neither paths nor plans run dry."""
     rates = (
         max(each.facts.rate_bps or _UNMEASURED_BPS, _window_bps(each))
-        for each in allowed(paths, rank)
+        for each in allowed_paths(paths, rank)
     )
     return max(_LEAST_AHEAD_BYTES, int(sum(rates) / 8 * _AHEAD_S))

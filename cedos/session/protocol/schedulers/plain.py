@@ -22,7 +22,7 @@ from cedos.session.protocol.schedulers.interface import (
     PathState,
     Scheduler,
     SendGrant,
-    allowed,
+    allowed_paths,
     quickest,
     rate_bps,
     rtt_s,
@@ -142,7 +142,7 @@ class LowestRtt:
         """Grant the most urgent data, unless a path with a shorter round trip could take it now."""
         mine = (rtt_s(path), path.path_id)
         for rank in range(len(LABELS)):
-            may = allowed(paths, rank)
+            may = allowed_paths(paths, rank)
             if not backlog.waiting_bytes[rank] or path not in may:
                 continue
             if any((rtt_s(other), other.path_id) < mine and has_room(other) for other in may):
@@ -172,16 +172,16 @@ class RoundRobin:
         now: float,
     ) -> SendGrant | None:
         for rank in range(len(LABELS)):
-            may = allowed(paths, rank)
+            may = allowed_paths(paths, rank)
             if not backlog.waiting_bytes[rank] or path not in may:
                 continue
-            if self._next(path, may) is not path:
+            if self._next_path(path, may) is not path:
                 continue
             self._last = path.path_id
             return SendGrant(rank, min(room_bytes, CHUNK_BYTES))
         return None
 
-    def _next(self, asked: PathState, paths: Sequence[PathState]) -> PathState:
+    def _next_path(self, asked: PathState, paths: Sequence[PathState]) -> PathState:
         """Return the path whose turn it is: the asked one has room; others are checked."""
         ready = [path for path in paths if path is asked or has_room(path)]
         ready.sort(key=lambda path: path.path_id)
@@ -208,7 +208,7 @@ class RedundantScheduler:
         now: float,
     ) -> SendGrant | None:
         for rank in range(len(LABELS)):
-            relied_on = path in allowed(paths, rank)
+            relied_on = path in allowed_paths(paths, rank)
             if not relied_on and not path.allowed >> rank & 1:
                 continue
             if relied_on and backlog.waiting_bytes[rank]:
@@ -246,12 +246,12 @@ class LabelMapping:
         # Small foreground data goes over the quickest path, large foreground data over the widest.
         for rank, best in ((0, quickest), (1, widest)):
             if waiting[rank]:
-                may = allowed(paths, rank)
+                may = allowed_paths(paths, rank)
                 if may and best(may) is path:
                     return SendGrant(rank, room_bytes)
         # Background data fills any path that has room.
         for rank in BACKGROUND_RANKS:
-            if waiting[rank] and path in allowed(paths, rank):
+            if waiting[rank] and path in allowed_paths(paths, rank):
                 return SendGrant(rank, min(room_bytes, CHUNK_BYTES))
         return None
 

@@ -30,7 +30,7 @@ from cedos.session.protocol.schedulers.interface import (
     Backlog,
     PathState,
     SendGrant,
-    allowed,
+    allowed_paths,
     latency_s,
     rate_bps,
     rtt_s,
@@ -85,7 +85,7 @@ class Schedule:
         while self.known_bytes > in_flight_bytes and self.outstanding:
             self.known_bytes -= self.outstanding.popleft()[1]
 
-    def gave(self, size: int, expected_at_s: float) -> None:
+    def on_given(self, size: int, expected_at_s: float) -> None:
         """Note another piece on its way (the paper's est_ACK_AT)."""
         self.outstanding.append((expected_at_s, size))
         self.known_bytes += size
@@ -119,7 +119,7 @@ class Swtc:
         for rank in range(len(LABELS)):
             if not backlog.waiting_bytes[rank]:
                 continue
-            may = allowed(paths, rank)
+            may = allowed_paths(paths, rank)
             if path in may:
                 grant = self._plan(path, may, rank, backlog, room_bytes, now)
                 if grant is not None:
@@ -183,7 +183,7 @@ class Swtc:
     def _note(self, path: PathState, size: int, now: float) -> None:
         schedule = self.schedules[path.path_id]
         schedule.forget(path.in_flight_bytes)
-        schedule.gave(size, now + latency_s(path))
+        schedule.on_given(size, now + latency_s(path))
 
     def _line(self, path: PathState, piece: int, now: float) -> tuple[float, float]:
         """Return after how long a path acknowledges one more piece, and how much later each further one.

@@ -343,7 +343,7 @@ async def test_only_what_the_requestor_proves_is_billed(tmp_path, monkeypatch):
         assert helper.took_bytes > 1 << 19
         for each in (near, far):
             each.abort("the test is over")
-            await each.drained()
+            await each.wait_drained()
         server.close()
     store.close()
 

@@ -25,7 +25,7 @@ class Programs:
             "XDG_STATE_HOME": str(folder / "state"),
             "CEDOS_RUNTIME_DIR": str(folder),
         }
-        self.key = keys.to_text(keys.own(folder / "server.key").public)
+        self.key = keys.to_text(keys.own_key(folder / "server.key").public)
         self.running = []
 
     def start(self, program, *arguments, files=None):

@@ -251,7 +251,7 @@ def test_what_is_dropped_of_another_file_is_said(programs):
 
 def test_another_key_than_the_servers_is_told_at_once(programs):
     programs.serve()
-    programs.key = keys.to_text(keys.own(programs.folder / "other.key").public)
+    programs.key = keys.to_text(keys.own_key(programs.folder / "other.key").public)
     client = programs.get()
     _, errors = client.communicate(timeout=60)
     assert client.returncode == 1

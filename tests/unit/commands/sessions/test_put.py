@@ -42,7 +42,7 @@ class Inbox(Programs):
         super().__init__(folder)
         self.inbox = folder / "inbox"
         self.inbox.mkdir()
-        own = keys.own(folder / "config/cedos/session.key").public
+        own = keys.own_key(folder / "config/cedos/session.key").public
         (folder / "clients.toml").write_text(f'[hosts]\nlaptop = "{keys.to_text(own)}"\n')
 
     def serve(self, *more):

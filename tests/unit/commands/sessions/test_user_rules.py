@@ -550,7 +550,7 @@ async def test_a_session_leaves_what_a_new_rule_forbids(daemon):
     daemon.has()
     await until(connection.paths)
     connection.abort()
-    await connection.drained()
+    await connection.wait_drained()
     await listener.close()
 
 

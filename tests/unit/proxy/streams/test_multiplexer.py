@@ -62,7 +62,7 @@ class SlowSession:
         self.waiting.append((label, head + data))
         return len(self.waiting)
 
-    def backlogged(self, label):
+    def is_backlogged(self, label):
         return sum(len(data) for each, data in self.waiting if each is label) > ROOM_BYTES
 
     def carry(self):

@@ -108,7 +108,7 @@ async def test_what_one_program_sends_another_makes_room_for(tmp_path, monkeypat
         await asyncio.sleep(0.02)
         assert other.idle_s(LOOPBACK) < 60
         near.abort()
-        await near.drained()
+        await near.wait_drained()
     other.close()
 
 

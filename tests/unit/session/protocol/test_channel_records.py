@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from cedos.session.protocol import crypto
 from cedos.session.protocol.channel import RECORD_BYTES
 from cedos.session.protocol.crypto import RecordKey, Suite
-from cedos.session.protocol.handshake.messages import HEADER, HEADER_BYTES, MessageKind, framed
+from cedos.session.protocol.handshake.messages import HEADER, HEADER_BYTES, MessageKind, frame
 from cedos.session.protocol.handshake.outcome import FailureKind
 from cedos.session.protocol.handshake.set_up import SetUpOptions
 
@@ -58,7 +58,7 @@ def test_a_tampered_stream_gives_a_prefix_and_ends_the_path(make_hosts, data, as
         case "cut":
             packets[at] = packets[at][: data.draw(st.integers(0, len(packets[at]) - 1))]
         case "forge":
-            packets.insert(at, framed(MessageKind.RECORD, random.Random(at).randbytes(40)))
+            packets.insert(at, frame(MessageKind.RECORD, random.Random(at).randbytes(40)))
     stream = b"".join(packets)
     got = []
     size = data.draw(st.integers(1, len(stream)))

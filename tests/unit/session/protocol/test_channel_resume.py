@@ -18,7 +18,7 @@ from cedos.session.protocol.handshake.messages import (
     HEADER_BYTES,
     MessageKind,
     Notice,
-    framed,
+    frame,
     pack_notice,
 )
 from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
@@ -175,13 +175,13 @@ def test_nobody_else_can_say_that_a_flow_is_gone(hosts):
     """A forged hint leads to a question that only the holder of the server's key can answer."""
     first, _ = hosts.connected()
     credentials = first.opened.credentials
-    hint = framed(MessageKind.NOTICE, pack_notice(Notice.UNKNOWN_FLOW))
+    hint = frame(MessageKind.NOTICE, pack_notice(Notice.UNKNOWN_FLOW))
     impostor = hosts.resume(credentials)
     impostor.outgoing()
     impostor.receive(hint, 0.0)
     assert impostor.failure is None
     assert impostor.outgoing()[0][3] == MessageKind.SET_UP
-    for forged in (hint, framed(MessageKind.SET_UP_ANSWER, hosts.random(84))):
+    for forged in (hint, frame(MessageKind.SET_UP_ANSWER, hosts.random(84))):
         asking = hosts.resume(credentials)
         asking.outgoing()
         asking.receive(hint + forged, 0.0)
@@ -218,8 +218,8 @@ def test_an_impostor_cannot_answer_a_resumption(hosts):
     hosts.carry(hello, impostor)
     assert impostor.opened is None
     for forged in (
-        framed(MessageKind.RESUME_ANSWER, hosts.random(48 + 32 + 44)),
-        framed(MessageKind.STALE, b"\xff" * 6 + hosts.random(32)),
+        frame(MessageKind.RESUME_ANSWER, hosts.random(48 + 32 + 44)),
+        frame(MessageKind.STALE, b"\xff" * 6 + hosts.random(32)),
     ):
         hello = hosts.resume(credentials)
         hello.outgoing()

@@ -12,7 +12,7 @@ from cedos.session.protocol.handshake.messages import (
     HEADER_BYTES,
     MessageKind,
     Notice,
-    framed,
+    frame,
     pack_notice,
 )
 from cedos.session.protocol.handshake.outcome import ConnectionKind, FailureKind
@@ -76,7 +76,7 @@ def test_a_wrong_pin_is_told_apart(hosts):
 def test_an_impostor_with_the_servers_public_key_alone_cannot_answer(hosts):
     client = hosts.set_up()
     client.outgoing()
-    forged = framed(MessageKind.SET_UP_ANSWER, hosts.random(48 + 36))
+    forged = frame(MessageKind.SET_UP_ANSWER, hosts.random(48 + 36))
     client.receive(forged, 0.0)
     assert client.opened is None
     assert client.failure.kind is FailureKind.WRONG_KEY
@@ -174,7 +174,7 @@ def test_a_version_cannot_be_talked_down(hosts):
 def test_notices_are_hints(hosts):
     for notice in Notice:
         client = hosts.set_up()
-        client.receive(framed(MessageKind.NOTICE, pack_notice(notice)), 0.0)
+        client.receive(frame(MessageKind.NOTICE, pack_notice(notice)), 0.0)
         assert not client.failure.authenticated
 
 
@@ -196,7 +196,7 @@ def test_a_stranger_who_asks_for_cookies_gets_one_more_hello_at_most(hosts, cook
     client = hosts.set_up()
     client.outgoing()
     for each in [*cookies, *[b"d" * 20] * 1000]:
-        client.receive(framed(MessageKind.COOKIE, each), 0.0)
+        client.receive(frame(MessageKind.COOKIE, each), 0.0)
     assert len(client.outgoing()) == len(cookies) - 1
     assert client.failure.kind is FailureKind.GARBLED
 
@@ -254,7 +254,7 @@ def test_garbage_instead_of_a_handshake_is_refused_and_bounded(make_hosts, data)
     message = data.draw(
         st.one_of(
             st.binary(max_size=400),
-            st.builds(framed, st.sampled_from(list(MessageKind)), st.binary(max_size=330)),
+            st.builds(frame, st.sampled_from(list(MessageKind)), st.binary(max_size=330)),
         )
     )
     records = channel.receive(message, hosts.now)

@@ -89,7 +89,7 @@ def frames(draw):
         if kind is Close:
             values[1] = draw(ids)
         frame = kind(*values)
-        return frame, packing.fixed(frame)
+        return frame, packing.pack_fixed(frame)
     if kind is Ack:
         edges = sorted(draw(st.sets(positions, max_size=20)))
         floor, edges = (edges[0], edges[1:]) if len(edges) % 2 else (0, [e + 1 for e in edges])
@@ -168,24 +168,24 @@ HOSTILE = {
         Space.STREAM, 0, 0, [(2 * n, 2 * n + 1) for n in range(1, packing.MAX_RANGES + 2)]
     ),
     "acknowledgement: absurd": packing.ack(Space.IROBS, 0, BEYOND, ()),
-    "window: absurd": packing.fixed(Window(BEYOND, 0, 0)),
-    "window: absurd credit": packing.fixed(Window(0, BEYOND, 0)),
-    "sync: absurd": packing.fixed(Sync(0, 0, BEYOND, 0)),
-    "keep-alive: centuries": packing.fixed(KeepAlive(False, 1, packing.MAX_KEEP_ALIVE_S + 1)),
-    "keep-alive: half agreed": packing.fixed(KeepAlive(2, 1, 1)),
-    "path: unknown kind": packing.fixed(PathSays(4, False, 0, 0, 0, 0)),
-    "path: unknown label": packing.fixed(PathSays(0, False, 16, 0, 0, 0)),
-    "path: more lost than sent": packing.fixed(PathSays(0, False, 0, 0, 0, 1_000_001)),
+    "window: absurd": packing.pack_fixed(Window(BEYOND, 0, 0)),
+    "window: absurd credit": packing.pack_fixed(Window(0, BEYOND, 0)),
+    "sync: absurd": packing.pack_fixed(Sync(0, 0, BEYOND, 0)),
+    "keep-alive: centuries": packing.pack_fixed(KeepAlive(False, 1, packing.MAX_KEEP_ALIVE_S + 1)),
+    "keep-alive: half agreed": packing.pack_fixed(KeepAlive(2, 1, 1)),
+    "path: unknown kind": packing.pack_fixed(PathSays(4, False, 0, 0, 0, 0)),
+    "path: unknown label": packing.pack_fixed(PathSays(0, False, 16, 0, 0, 0)),
+    "path: more lost than sent": packing.pack_fixed(PathSays(0, False, 0, 0, 0, 1_000_001)),
     "ping: too much padding": packing.PING.pack(packing.K_PING, 0, packing.MAX_PAD_BYTES + 1),
     "ping: padding with content": packing.PING.pack(packing.K_PING, 0, 1) + b"x",
-    "close: before the first IROB": packing.fixed(Close(0, 0)),
+    "close: before the first IROB": packing.pack_fixed(Close(0, 0)),
     "abort: no text": packing.ABORT.pack(packing.K_ABORT, 1, 1) + b"\xff",
     "abort: a novel": packing.ABORT.pack(packing.K_ABORT, 1, 201) + b"x" * 201,
     "datagram: number 0": packing.datagram_header(1, 0, 0, 100, 0),
     "datagram: of no time": packing.datagram_header(1, 1, 0, 0, 0),
     "datagram: good for an hour": packing.datagram_header(1, 1, 0, 60_001, 0),
     "datagram: longer than the record": packing.datagram_header(1, 1, 0, 100, 2) + b"x",
-    "a good frame, then a bad one": packing.fixed(Pong(1)) + b"\x00",
+    "a good frame, then a bad one": packing.pack_fixed(Pong(1)) + b"\x00",
 }
 
 

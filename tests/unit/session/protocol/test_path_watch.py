@@ -235,7 +235,7 @@ def test_the_first_falls_are_forgiven_and_each_further_one_doubles_the_time_up_t
     flapping = FlappingNetworks()
     held = []
     for k in range(12):
-        flapping.fell("wlan0", float(k))
+        flapping.on_fell("wlan0", float(k))
         held.append(flapping.hold_s("wlan0", float(k)))
     assert held[: FREE + 3] == [*[0.0] * FREE, 1.0, 2.0, 4.0]
     assert flapping.hold_s("lte0", 0.0) == 0.0
@@ -246,16 +246,16 @@ def test_what_stands_for_a_while_between_its_falls_does_not_flap():
     """Contacts with Wi-Fi in a bus: it was left alone for half a minute after the eighth."""
     flapping = FlappingNetworks()
     for k in range(100):
-        flapping.fell("wlan0", 1.2 * FORGIVEN_S * k)
+        flapping.on_fell("wlan0", 1.2 * FORGIVEN_S * k)
         assert flapping.hold_s("wlan0", 1.2 * FORGIVEN_S * k) == 0.0
 
 
 def test_only_the_last_few_networks_are_remembered():
     flapping = FlappingNetworks()
     for _ in range(4):
-        flapping.fell("first", 0.0)
+        flapping.on_fell("first", 0.0)
     for k in range(100):
-        flapping.fell(f"wlan{k}", 1.0)
+        flapping.on_fell(f"wlan{k}", 1.0)
     assert flapping.hold_s("first", 1.0) == 0.0
 
 
@@ -351,10 +351,10 @@ def test_forged_answers_are_nothing():
     records = ends.sent(TWO, 1.0)
     short, padded = (frame.token for record in records for frame in unpack(record))
     for token in (padded, padded + 1, 7, short, short):
-        ends.near.receive(TWO, p.packing.fixed(Pong(token)), 1.1)
+        ends.near.receive(TWO, p.packing.pack_fixed(Pong(token)), 1.1)
         assert ends.near.events() == []
     for _ in range(2):
-        ends.near.receive(TWO, p.packing.fixed(Pong(padded)), 1.2)
+        ends.near.receive(TWO, p.packing.pack_fixed(Pong(padded)), 1.2)
     assert len(ends.near.events()) == 1
 
 
@@ -407,13 +407,13 @@ def test_again_only_when_old_and_for_a_share_of_bytes_and_of_time():
 
 
 def probed(estimator, rate_bps, now=5.0, *, at_least=False):
-    estimator.probed(Probed(TWO, rate_bps, 0.03, at_least), now)
+    estimator.on_probed(Probed(TWO, rate_bps, 0.03, at_least), now)
 
 
 def test_a_change_that_two_probes_see_is_believed():
     facts = PathFacts()
     estimator = PathEstimator(facts, lambda _: None)
-    estimator.measured(20e6, at_least=False)
+    estimator.on_measured(20e6, at_least=False)
     for _ in range(4):
         probed(estimator, 2e6)
     assert 2e6 < (facts.rate_bps or 0) < 6e6

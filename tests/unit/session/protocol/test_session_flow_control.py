@@ -20,7 +20,7 @@ def test_one_limit_for_all_sessions_and_who_waited_is_told(cores):
     for core in many[:20]:
         core.abort(1, "enough")
     assert memory.used_bytes < 1_000_000
-    assert set(memory.woken()) <= set(many)
+    assert set(memory.take_woken()) <= set(many)
 
 
 @pytest.mark.parametrize(
@@ -79,16 +79,16 @@ def test_acknowledgements_wait_for_company_but_not_long(cores):
 def test_backlogged_is_what_the_paths_would_carry_in_a_moment(cores):
     one, _ = cores.pair()
     large, small = 1, 0
-    assert not one.backlogged(large)
-    while not one.backlogged(large):  # nothing is known of its rate yet
+    assert not one.is_backlogged(large)
+    while not one.is_backlogged(large):  # nothing is known of its rate yet
         assert one.send(bytes(16_384), large, after=())
     unmeasured = one.sender.send_queues[large].waiting_bytes
-    assert not one.backlogged(small)
+    assert not one.is_backlogged(small)
     (path,) = one.paths
     path.facts.rate_bps = 100e6
-    assert not one.backlogged(large)
+    assert not one.is_backlogged(large)
     path.facts.rate_bps = 1e3
-    assert one.backlogged(large)
+    assert one.is_backlogged(large)
     assert unmeasured < 500_000
 
 
@@ -137,7 +137,7 @@ def test_a_whole_message_need_not_wait_until_nobody_sends_any_more():
     for each in many[:50]:  # the others go on with less, and never hold nothing
         each.replay.give(each.replay.held_bytes - memory.quantum_bytes)
     assert memory.used_bytes > 0
-    assert late.replay._owner in memory.woken()
+    assert late.replay._owner in memory.take_woken()
     assert late.replay.take(whole, 0)
 
 
@@ -153,10 +153,10 @@ def test_whoever_was_refused_is_told_once_all_is_free(steps, draw):
                 empty_handed.add(number)
         else:
             sender.replay.give(min(size, sender.replay.held_bytes))
-        empty_handed -= set(memory.woken())
+        empty_handed -= set(memory.take_woken())
     for sender in many:
         sender.replay.give(sender.replay.held_bytes)
-    assert empty_handed <= set(memory.woken())
+    assert empty_handed <= set(memory.take_woken())
     assert (memory.used_bytes, memory.holders) == (0, 0)
 
 

@@ -96,9 +96,11 @@ HOSTILE = {
     "an acknowledgement of what was not sent": [packing.ack(Space.STREAM, 0, 1, [])],
     "an acknowledged range that was not sent": [packing.ack(Space.STREAM, 0, 0, [(5, 6)])],
     "an acknowledged IROB that was not begun": [packing.ack(Space.IROBS, 0, 2, [])],
-    "an answer to a Close never said": [packing.fixed(Closed())],
-    "two different Closes": [packing.fixed(Close(5, 1)), packing.fixed(Close(6, 1))],
-    "more than was closed": [packing.fixed(Close(0, 1)) + packing.stream_header(0, 1, True) + b"x"],
+    "an answer to a Close never said": [packing.pack_fixed(Closed())],
+    "two different Closes": [packing.pack_fixed(Close(5, 1)), packing.pack_fixed(Close(6, 1))],
+    "more than was closed": [
+        packing.pack_fixed(Close(0, 1)) + packing.stream_header(0, 1, True) + b"x"
+    ],
 }
 
 
@@ -126,13 +128,13 @@ def test_an_answer_above_what_was_proposed_is_refused(cores):
     cores.up(core)
     core.control.propose_keep_alive(50)
     with pytest.raises(ProtocolError, match="51"):
-        core.receive(1, packing.fixed(KeepAlive(True, 1, 51)), 0.0)
+        core.receive(1, packing.pack_fixed(KeepAlive(True, 1, 51)), 0.0)
 
 
 def test_windows_only_grow_and_old_acknowledgements_change_nothing(cores):
     one, other = cores.pair()
     limit, credit = one.sender.stream.limit, one.sender.credit.credit
-    one.receive(1, packing.fixed(Window(5, 5, 5)), 0.0)
+    one.receive(1, packing.pack_fixed(Window(5, 5, 5)), 0.0)
     assert (one.sender.stream.limit, one.sender.credit.credit) == (limit, credit)
     one.write(b"x" * 100)
     cores.pump(one, other)
@@ -161,7 +163,7 @@ def test_a_peer_that_asks_and_hardly_reads_fills_no_memory(cores):
     while core.next_record(1, 70_000, 0.0):
         pass
     for _ in range(10):
-        core.receive(1, packing.fixed(Ask()), 0.0)
+        core.receive(1, packing.pack_fixed(Ask()), 0.0)
         record = core.next_record(1, 70_000, 0.0)
         assert 0 < len(core.in_flight.paths[1].control) + len(cores.frames(record)) < 1_200
 
@@ -177,7 +179,7 @@ def test_paths_that_come_and_go_fill_no_memory(cores):
 
 
 @pytest.mark.parametrize(
-    ("frame", "most"), [(packing.fixed(Ask()), 146), (packing.fixed(Pong(1)), 16_384)]
+    ("frame", "most"), [(packing.pack_fixed(Ask()), 146), (packing.pack_fixed(Pong(1)), 16_384)]
 )
 def test_a_record_has_a_bounded_number_of_frames(cores, frame, most):
     """Ask in each byte, 32 records a read: 1.2 MB/s made other requests take 6 s each."""
@@ -461,7 +463,7 @@ def test_acknowledgements_with_gaps_without_end_take_little_memory(space):
 def test_gaps_in_many_irobs_are_bounded_together():
     core = Session(Plain(), 0.0, limits=SessionLimits(send_bytes=64 << 20))
     core.path_up(1, PathFacts(), 0.0)
-    core.receive(1, packing.fixed(Window(1 << 30, 1 << 30, 1 << 20)), 0.0)
+    core.receive(1, packing.pack_fixed(Window(1 << 30, 1 << 30, 1 << 20)), 0.0)
     irobs = [core.send(b"x" * 60_000, 3, after=()) for _ in range(100)]
     while core.next_record(1, 70_000, 0.0):
         pass
@@ -490,7 +492,7 @@ def test_gaps_in_acknowledgements_and_a_lost_path_leave_few_pieces(cores):
             core.receive(path, ack, 0.0)
         core.path_lost(path, 0.0)
         cores.up(core, path=path + 1)
-        core.receive(path + 1, packing.fixed(Sync(0, 1, floor, 1)), 0.0)
+        core.receive(path + 1, packing.pack_fixed(Sync(0, 1, floor, 1)), 0.0)
         used, _ = tracemalloc.get_traced_memory()
         assert used < 600_000
         assert core.held_bytes > 0.6 * used

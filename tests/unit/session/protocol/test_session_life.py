@@ -102,7 +102,7 @@ def test_lost_state_is_seen_at_the_first_word_on_a_new_path(cores, sync):
     cores.pump(one, other)
     one.path_lost(1, 0.0)
     cores.up(one, path=2)
-    one.receive(2, packing.fixed(sync), 0.0)
+    one.receive(2, packing.pack_fixed(sync), 0.0)
     assert one.failure.acknowledged_bytes == 5
     frames = cores.frames(one.next_record(2, 70_000, 0.0))
     assert frames[0].code == LOST_STATE

@@ -112,7 +112,7 @@ def test_what_is_acknowledged_while_it_waits_to_be_sent_again_is_left_out(cores)
     one.next_record(1, 70_000, 0.0)
     one.path_lost(1, 0.0)
     cores.up(one, path=2)
-    one.receive(2, packing.fixed(Sync(0, 1, 0, 1)), 0.0)
+    one.receive(2, packing.pack_fixed(Sync(0, 1, 0, 1)), 0.0)
     one.receive(2, packing.ack(Space.STREAM, 0, 1_500, []), 0.0)  # the old path's last bytes
     sent = [
         each for each in cores.frames(one.next_record(2, 70_000, 0.0)) if type(each) is StreamData

@@ -58,7 +58,7 @@ async def joined():
             if not each.ended:
                 each.abort("the test is over")
         for each in ends:
-            await each.drained()
+            await each.wait_drained()
 
 
 async def test_both_streams_and_a_clean_end(joined):
@@ -159,9 +159,9 @@ async def test_a_peer_with_many_sessions_leaves_turns_to_others(by, monkeypatch)
     """40 sessions that sent small records without end had another client's small file wait for 9 s."""
     server, flooding, other = (KeyPair(os.urandom(32)) for _ in range(3))
     if by == "address":
-        addresses, accepted = iter(["192.0.2.1"] * 20 + ["192.0.2.2"]), Listener._accepted
+        addresses, accepted = iter(["192.0.2.1"] * 20 + ["192.0.2.2"]), Listener._on_accepted
         monkeypatch.setattr(
-            Listener, "_accepted", lambda self, it, _address: accepted(self, it, next(addresses))
+            Listener, "_on_accepted", lambda self, it, _address: accepted(self, it, next(addresses))
         )
     allow = (lambda _key: True) if by == "key" else None
     async with await session.listen(("127.0.0.1", 0), key=server, allow=allow) as listener:
@@ -184,7 +184,7 @@ async def test_a_peer_with_many_sessions_leaves_turns_to_others(by, monkeypatch)
         assert sum(path.received_bytes for path in paths) - before < waiting / 2
         for each in (end for both in ends for end in both):
             each.abort("the test is over")
-        await asyncio.gather(*(end.drained() for both in ends for end in both))
+        await asyncio.gather(*(end.wait_drained() for both in ends for end in both))
 
 
 async def test_what_costs_much_is_read_for_one_turn(joined, monkeypatch):
@@ -466,7 +466,7 @@ async def joined_through(kind):
         yield near, far, thief
         for each in (near, far):
             each.abort("the test is over")
-            await each.drained()
+            await each.wait_drained()
         server.close()
 
 
@@ -647,7 +647,7 @@ async def test_a_network_that_may_not_be_used_any_more_is_left_and_taken_again_l
 
 async def test_a_network_is_left_that_may_not_be_used_to_the_peers_address(joined, monkeypatch):
     """Leave it also where it may be used to another address of the server."""
-    monkeypatch.setattr(dialler.Dialler, "unanswered", lambda _self: None)
+    monkeypatch.setattr(dialler.Dialler, "on_unanswered", lambda _self: None)
     allowed = ["127.0.0.1"]
     near, far = await joined(networks=lambda _interface, address: address in allowed)
     ((_, port),) = near.flow.dialler.endpoints
@@ -704,7 +704,7 @@ async def test_a_network_whose_portal_accepts_and_says_nothing_is_tried_again(mo
         await until(lambda: len(near.paths()) == 2)
         assert asked == {"lo", "lo/127.0.0.2"}, "a helper is no network of its interface"
         near.abort()
-        await near.drained()
+        await near.wait_drained()
         for each in (front, *held):
             each.close()
 
@@ -826,7 +826,7 @@ async def test_a_session_that_sleeps_keeps_its_id_from_others(tmp_path, monkeypa
         for each in [second, *await asyncio.gather(first, return_exceptions=True)]:
             if isinstance(each, Connection):
                 each.abort("the test is over")
-                await each.drained()
+                await each.wait_drained()
 
 
 async def test_thousands_of_sessions_are_looked_at_in_many_turns(tmp_path, monkeypatch):
@@ -861,4 +861,4 @@ async def test_thousands_of_sessions_are_looked_at_in_many_turns(tmp_path, monke
         assert max(looks.values()) <= 2
         for end in ends:
             end.abort("the test is over")
-        await asyncio.gather(*(end.drained() for end in ends))
+        await asyncio.gather(*(end.wait_drained() for end in ends))

@@ -23,7 +23,7 @@ from cedos.session.protocol.handshake.limits import (
     HostLedger,
     network_of,
 )
-from cedos.session.protocol.handshake.messages import MessageKind, framed
+from cedos.session.protocol.handshake.messages import MessageKind, frame
 from cedos.session.protocol.handshake.outcome import FailureKind
 
 
@@ -35,7 +35,7 @@ def test_ten_thousand_half_open_handshakes_do_not_keep_an_honest_host_out(make_h
     for number in range(10_000):
         channel = hosts.acceptor.channel(f"198.51.100.{number % 100}", hosts.now)
         # Each sends the beginning of a hello, the most that may be kept of it.
-        channel.receive(framed(MessageKind.SET_UP, bytes(319))[:-1], hosts.now)
+        channel.receive(frame(MessageKind.SET_UP, bytes(319))[:-1], hosts.now)
         idle.append(channel)
         if number % 1000 == 999:
             client, server = hosts.connected()
@@ -246,7 +246,7 @@ def serving(scenario, hosts, idle=None, allow=lambda _key: True):
             finally:
                 for each in made:
                     each.abort()
-                    await each.drained()
+                    await each.wait_drained()
 
     run_jumping(run())
 
@@ -346,8 +346,8 @@ def test_where_strangers_are_let_in_an_address_is_one_host_whatever_keys_it_make
     """Many keys of one address filled a limit, and it was others' sessions that ended."""
 
     async def scenario(listener, connect):
-        accepted, first = listener._accepted, iter(["192.0.2.1"])
-        listener._accepted = lambda one, _address: accepted(one, next(first, "198.51.100.7"))
+        accepted, first = listener._on_accepted, iter(["192.0.2.1"])
+        listener._on_accepted = lambda one, _address: accepted(one, next(first, "198.51.100.7"))
         found = []
         for size in (150_000, *[100_000] * 4):
             near = await connect(KeyPair(os.urandom(32)))
@@ -444,7 +444,7 @@ def test_a_peer_has_so_many_sessions_an_address_whatever_keys_it_makes(tmp_path,
         if invited:
             assert not (await connect(KeyPair(os.urandom(32)))).ended
         third.abort()
-        await third.drained()
+        await third.wait_drained()
         assert not (await connect(who())).ended
 
     limits, allow = (
@@ -456,13 +456,13 @@ def test_a_peer_has_so_many_sessions_an_address_whatever_keys_it_makes(tmp_path,
 
 def test_an_ipv6_network_is_one_address():
     ledger = HostLedger(HandshakeLimits(connections_per_peer=1))
-    ledger.came(network_of("2001:db8:1:2::3"))
+    ledger.on_came(network_of("2001:db8:1:2::3"))
     assert not ledger.has_room(network_of("2001:db8:1:2:ffff::"))
     assert ledger.has_room(network_of("2001:db8:1:3::3"))
-    ledger.came(network_of("::ffff:192.0.2.1"))
+    ledger.on_came(network_of("::ffff:192.0.2.1"))
     assert not ledger.has_room(network_of("192.0.2.1"))
-    ledger.went(network_of("192.0.2.1"))
-    ledger.went(network_of("2001:db8:1:2::4"))
+    ledger.on_went(network_of("192.0.2.1"))
+    ledger.on_went(network_of("2001:db8:1:2::4"))
     assert not ledger._of_peer
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from cedos.model import NetworkKind, Strategy, StrategyKind
-from cedos.session.protocol.schedulers.interface import SendGrant, allowed
+from cedos.session.protocol.schedulers.interface import SendGrant, allowed_paths
 from cedos.session.protocol.schedulers.plain import DecidedScheduler, LabelMapping, permissions
 
 CHUNK = 16_384
@@ -110,16 +110,16 @@ class TestSilentPaths:
 
     def test_others_will_do_while_all_permitted_ones_are_silent(self, make):
         silent, spare = make.path(1, stalled_at_s=1.0), make.path(2, allowed=0)
-        assert allowed((silent, spare), 0) == [spare]
-        assert allowed((silent,), 0) == [silent]
+        assert allowed_paths((silent, spare), 0) == [spare]
+        assert allowed_paths((silent,), 0) == [silent]
         alive = make.path(1)
-        assert allowed((alive, spare), 0) == [alive]
+        assert allowed_paths((alive, spare), 0) == [alive]
 
     def test_small_foreground_data_alone_leaves_a_path_that_crawls(self, make):
         slow, spare = make.path(1, pauses=True, crawls=True), make.path(2, allowed=0)
-        assert [allowed((slow, spare), rank) for rank in range(4)] == [[spare], *[[slow]] * 3]
-        assert allowed((slow,), 0) == [slow]
+        assert [allowed_paths((slow, spare), rank) for rank in range(4)] == [[spare], *[[slow]] * 3]
+        assert allowed_paths((slow,), 0) == [slow]
 
     def test_what_is_let_onto_none_waits_all_the_same(self, make):
         silent, spare = make.path(1, allowed=0, stalled_at_s=1.0), make.path(2, allowed=0)
-        assert allowed((silent, spare), 0) == []
+        assert allowed_paths((silent, spare), 0) == []

@@ -255,13 +255,13 @@ class TestSwtc:
     def test_the_window_opens_when_the_paper_says(self):
         """Fig. 8: round trips 20 and 12; at 12 the first acknowledgement of path 2 is here."""
         first, second = Schedule(), Schedule()
-        first.gave(1, 0 + 20)
-        second.gave(1, 0 + 12)
+        first.on_given(1, 0 + 20)
+        second.on_given(1, 0 + 12)
         assert first.opens_in_s(1, 1, 12.0) == 20 - 12
         assert second.opens_in_s(1, 0, 12.0) == 0
         # Data 3 and 4 on path 2: est_ACK_AT 12 + 12 + 0 and 12 + 12 + 2.
-        second.gave(1, 12 + 12 + 0)
-        second.gave(1, 12 + 12 + 2)
+        second.on_given(1, 12 + 12 + 0)
+        second.on_given(1, 12 + 12 + 2)
         assert second.opens_in_s(2, 2, 13.0) == 24 - 13
         assert second.opens_in_s(1, 2, 13.0) == 26 - 13
 
