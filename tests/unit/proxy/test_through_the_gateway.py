@@ -260,12 +260,7 @@ async def test_what_breaks_at_the_origin_breaks_for_the_program(ends):
 async def test_http_and_socks_on_one_port(ends):
     await ends.start()
     port = await ends.origin(echo)
-    reader, writer = await ends.ask(http_connect(port))
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-    writer.write(b"a")
-    writer.write_eof()
-    assert await asyncio.wait_for(reader.read(), 5) == b"aend"
-    writer.close()
+    assert await _through_or_direct(ends, port) == b"aend"
     reader, writer = await ends.ask(socks_connect(port) + b"b")
     assert await reader.readexactly(2) == b"\x05\x00"
     assert (await reader.readexactly(10))[:2] == b"\x05\x00"
@@ -280,26 +275,6 @@ async def test_a_program_does_not_lead_the_proxy_to_itself(ends):
     got = await ends.answer(http_connect(ends.proxy.addresses[0].port))
     assert got.startswith(b"HTTP/1.1 403")
     assert b"proxy_loop_detected" in got
-
-
-@pytest.mark.usefixtures("nothing_is_near")
-async def test_a_request_in_clear_reaches_its_origin_as_its_own(ends):
-    await ends.start()
-    seen = []
-
-    async def serve(reader, writer):
-        seen.append(await reader.readuntil(b"\r\n\r\n"))
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
-        await writer.drain()
-        writer.close()
-
-    port = await ends.origin(serve)
-    reader, writer = await ends.ask(
-        b"GET http://127.0.0.1:%d/page HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % port
-    )
-    assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"hi")
-    assert seen[0].startswith(b"GET /page HTTP/1.1")
-    writer.close()
 
 
 @pytest.mark.usefixtures("nothing_is_near")
@@ -548,12 +523,7 @@ async def test_without_the_gateway_it_goes_direct_or_is_refused(ends):
     await ends.start(fail=Fail.OPEN, patience_s=0.5)
     port = await ends.origin(echo)
     await ends.stop_gateway()
-    reader, writer = await ends.ask(http_connect(port))
-    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
-    writer.write(b"a")
-    writer.write_eof()
-    assert await asyncio.wait_for(reader.read(), 5) == b"aend"
-    writer.close()
+    assert await _through_or_direct(ends, port) == b"aend"
     ends.proxy._fail = Fail.CLOSED
     assert b"the gateway cannot be reached" in await ends.answer(http_connect(port))
 

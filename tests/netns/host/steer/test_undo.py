@@ -55,26 +55,6 @@ def killed_daemon(host):
         child.stdout.close()
 
 
-def test_kill_9_then_restore(host):
-    before = host.state()
-    living = host.connect(4)
-    killed_daemon(host)
-    assert host.state() != before
-    # What lives goes on, with nobody there.
-    living.sendall(b"still here")
-    assert living.recv(100) == b"still here"
-    assert host.seen_tcp(6) == host.address("lte0", 6)
-    with host.client.entered():
-        undone = restore(host.directory)
-        assert undone.done
-        assert not undone.left
-        assert host.state() == before
-        assert not (host.directory / FILE_NAME).exists()
-        assert restore(host.directory) == Undone()
-    living.sendall(b"still here")
-    assert living.recv(100) == b"still here"
-
-
 @pytest.mark.parametrize("ends", ["killed", "in order", "followed"])
 def test_an_interface_that_is_renamed_is_left_as_it_was(host, ends):
     """Rename it while cedos steers: its sysctl stayed changed after the end and after a restore."""
@@ -172,22 +152,6 @@ def test_a_dry_restore_only_tells(host):
         told = restore(host.directory, dry_run=True)
         assert host.state() == left
         assert restore(host.directory) == told
-
-
-def test_a_second_run_undoes_what_a_dead_one_left_and_then_its_own(host):
-    before = host.state()
-    killed_daemon(host)
-
-    async def body():
-        async with Steering(host.directory) as steering:
-            # Nothing of the dead one is in force.
-            assert "32190" not in host.client.ip("rule")
-            await steering.networks_changed(host.networks())
-            steering.set_default("lte0")
-            assert host.seen_tcp(4) == host.address("lte0", 4)
-
-    host.run(body)
-    assert host.state() == before
 
 
 def test_a_sysctl_that_somebody_else_changed_since_is_left_alone(host):
