@@ -113,10 +113,6 @@ def _trained(
     return [each for each in models if each is not None]
 
 
-def has_ages(data: DataSet) -> bool:
-    return any(f"{network}_rate_age_s" in data.numbers for network in NETWORKS)
-
-
 def by_age(data: DataSet) -> dict[str, Rows]:
     """Name -> rows: `fresh`; whose rate is old; and of Wi-Fi's old ones, by what is known since.
 
@@ -244,7 +240,7 @@ def evaluate(
         "policies": judge.figures(policies),
         "prediction": {MODEL: prediction(data, predicted, Bootstrap(groups))},
     }
-    if has_ages(data):
+    if any(f"{network}_rate_age_s" in data.numbers for network in NETWORKS):
         found["ages"] = _ages(data, rows, models, predicted, groups)
     progress(1.0, "done")
     return found

@@ -182,10 +182,6 @@ def simulate(
     return found
 
 
-def months_of(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> int:
-    return len(found["data"]["pacer"])
-
-
 def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, float]:
     """Return the figures of ours (`pacer`) and of Odyssey's, on the same months, plan by plan.
 
@@ -196,7 +192,7 @@ def figures(found: Mapping[str, Mapping[str, Sequence[Outcome]]]) -> dict[str, f
         budget was not exceeded) and `spent_share` (mean share of the supply spent, of the periods in
         which what was declined would have used up what is left over).
     """
-    summary = {"months": float(months_of(found))}
+    summary = {"months": float(len(found["data"]["pacer"]))}
     for plan, by in found.items():
         prefix = "" if plan == "data" else f"{plan}_"
         summary[f"{prefix}periods"] = float(len(by["pacer"]))

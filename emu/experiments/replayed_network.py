@@ -20,7 +20,7 @@ import numpy as np
 
 from cedos.errors import PlaceError
 from cedos.model import NetworkKind
-from emu.places.places import AccessTrace, Place
+from emu.places.places import Place
 from emu.places.stats import OUTAGE_BPS, rates_bps, runs
 from emu.places.traces import Trace
 from emu.testbed.access import Access
@@ -338,16 +338,12 @@ def joined(places: Sequence[Place]) -> dict[str, Access]:
         parts = [place.networks[name] for place in places]
         lengths_ms = [place.common_s * 1000 for place in places]
         down = concatenated([part.down for part in parts], lengths_ms)
-        up = down if all(_one_way(part) for part in parts) else None
+        up = down if all(part.up is part.down for part in parts) else None
         if up is None:
             up = concatenated([part.up for part in parts], lengths_ms)
         rtt_s = statistics.median([part.rtt_s for part in parts])
         found[name] = Access(NetworkKind(name), up=up, down=down, rtt_s=rtt_s)
     return found
-
-
-def _one_way(part: AccessTrace) -> bool:
-    return part.up is part.down
 
 
 def concatenated(traces: Sequence[Trace], lengths_ms: Sequence[int]) -> Trace:

@@ -237,7 +237,7 @@ def _run_ready_policy(
 
 def _plan(scenario: Scenario, repeat: int) -> list[PlannedTransfer]:
     return schedule(
-        [load.transfer_class() for load in scenario.load],
+        scenario.load,
         duration_s=scenario.duration_s,
         seed=scenario.seed + repeat,
     )

@@ -191,12 +191,9 @@ class RunFolder:
             folder.logs.mkdir(parents=True)
         except OSError as error:
             raise DataSetError(f"{directory}: {error.strerror}: choose another --out") from error
-        folder.write_config(scenario)
+        console.write(directory / "config.toml", msgspec.toml.encode(scenario))
         folder.write_json("environment.json", environment)
         return folder
-
-    def write_config(self, config: msgspec.Struct) -> None:
-        console.write(self.directory / "config.toml", msgspec.toml.encode(config))
 
     def write_json(self, name: str, content: Any) -> None:
         console.write(self.directory / name, json.dumps(content, indent=2) + "\n")

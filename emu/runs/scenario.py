@@ -10,48 +10,9 @@ from msgspec import Meta
 from cedos.config import toml_file
 from cedos.config.toml_file import Key, key_lines
 from cedos.errors import ConfigError
-from cedos.model import Direction
 from emu import policies
 from emu.places.places import Place
-from emu.testbed.wiring import SERVER_ADDRESSES
-from emu.workloads.mixed import TransferClass
-
-_DAY_S = 86_400.0
-_Bytes = Annotated[int, Meta(ge=1, le=100_000_000_000)]
-# It becomes a part of a folder's name, or a word of files that root writes.
-_Name = Annotated[
-    str,
-    Meta(
-        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}\Z",
-        description="a short name of letters, digits and . _ -",
-    ),
-]
-_Seconds = Annotated[float, Meta(ge=0, le=_DAY_S)]
-
-
-class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A `[[load]]`: transfers of one kind, see `emu.workloads.mixed.TransferClass`."""
-
-    name: _Name
-    host: str
-    direction: Direction
-    min_bytes: _Bytes
-    max_bytes: _Bytes
-    per_minute: Annotated[float, Meta(ge=0, le=6000)] = 0.0
-    mptcp_share: Annotated[float, Meta(ge=0, le=1)] = 0.5
-    slot_s: _Seconds = 0.0
-
-    def __post_init__(self) -> None:
-        if self.host not in SERVER_ADDRESSES:
-            first, last = SERVER_ADDRESSES[0], SERVER_ADDRESSES[-1]
-            raise ValueError(f"host must be one of the server's addresses, {first} to {last}")
-        if self.min_bytes > self.max_bytes:
-            raise ValueError("max_bytes must not be below min_bytes")
-        if (self.per_minute > 0) == (self.slot_s > 0):
-            raise ValueError("either per_minute or slot_s must be above 0")
-
-    def transfer_class(self) -> TransferClass:
-        return TransferClass(**msgspec.structs.asdict(self))
+from emu.workloads.mixed import DAY_S, Load, Name, Seconds
 
 
 class PageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -60,7 +21,7 @@ class PageLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Each of `sites` sites has one page; visits are about `every_s` apart, in a seeded order.
     """
 
-    name: _Name
+    name: Name
     sites: Annotated[int, Meta(ge=1, le=200)] = 12
     every_s: Annotated[float, Meta(ge=0.5)] = 8.0
 
@@ -72,7 +33,7 @@ class VideoLoad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `buffer_s` at most.
     """
 
-    name: _Name
+    name: Name
     at_s: Annotated[float, Meta(ge=0)] = 1.0
     play_s: Annotated[float, Meta(ge=2, le=600)] = 40.0
     segment_s: Annotated[float, Meta(ge=1, le=20)] = 4.0
@@ -95,15 +56,15 @@ class Scenario(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     load: tuple[Load, ...] = ()
     page: tuple[PageLoad, ...] = ()
     video: tuple[VideoLoad, ...] = ()
-    name: _Name = "run"
+    name: Name = "run"
     place: Annotated[str, Meta(max_length=255)] = ""  # "": the first one of the collection
     # Run at each of these, from starts drawn by the seed (`emu.runs.series`).
     places: tuple[str, ...] = ()
-    start_s: _Seconds = 0.0
-    duration_s: _Seconds = 0.0  # 0: to the end of the place; beyond the end, traces repeat
-    warm_up_s: _Seconds = 4.0
+    start_s: Seconds = 0.0
+    duration_s: Seconds = 0.0  # 0: to the end of the place; beyond the end, traces repeat
+    warm_up_s: Seconds = 4.0
     # A transfer that takes longer is cut off, and counts as unfinished (censored).
-    limit_s: Annotated[float, Meta(ge=0.1, le=_DAY_S)] = 30.0
+    limit_s: Annotated[float, Meta(ge=0.1, le=DAY_S)] = 30.0
     # `mahimahi` runs real programs in real time; `simulator` computes their transfers.
     engine: Literal["mahimahi", "simulator"] = "mahimahi"
     # Run all policies so many times, each time with the next seed.

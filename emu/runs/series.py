@@ -34,11 +34,11 @@ def figures(recorded: Sequence[Recorded]) -> dict[str, Any]:
     dash: several walks along one way are no independent evidence.
     DataSetError: a place has no page and no video.
 
-    - `transfer_mean_s`, `transfer_median_s`, `load_median_s`, `censored`, `n`: all transfers together;
+    - `transfer_mean_s`, `censored`, `n`: all transfers together;
     - `reduction`: by how much the sum of transfer times is below the baseline's;
     - `reduction_by_place`: the median over places of that place's reduction;
     - `energy_mean_j`, `cellular_mean_mb`: of one repeat;
-    - `max_s`, `max_s_per_e`: median over places of the normalised objective, with `_sd` beside.
+    - `max_s`, `max_s_per_e`: median over places of the normalised objective.
     """
     recorded = runs.by_place(recorded)
     if empty := [run.scenario.place for run in recorded if not (run.pages or run.segments)]:
@@ -107,24 +107,20 @@ def _by_policy(run: Recorded) -> dict[str, dict[str, Any]]:
             # A segment that was cut off lasts until the video's watching ended.
             ended_s = cut_s[row["repeat"], row["video"]] if ended_s is None else ended_s
             time_s.append(ended_s - row["started_s"])
-            size_bytes.append(row["size_bytes"] or row["bitrate_bps"] * _segment_s(run) / 8)
+            size_bytes.append(
+                row["size_bytes"] or row["bitrate_bps"] * run.scenario.video[0].segment_s / 8
+            )
         summary = run.summary["policies"][policy]
         found[policy] = {
             "time_s": np.array(time_s),
             "size_bytes": np.array(size_bytes, dtype=float),
-            "load_s": np.array([row["load_s"] for row in pages]),
             "stall_s": np.array([row["stall_s"] for row in videos]),
-            "start_s": np.array([row["start_s"] for row in videos]),
             "censored": int(censored),
             "energy_j": summary["energy_j"],
             "repeats": run.scenario.repeats,
             "cellular_mb": summary["cellular_mb"],
         }
     return found
-
-
-def _segment_s(run: Recorded) -> float:
-    return run.scenario.video[0].segment_s
 
 
 def _speed(part: Mapping[str, Any]) -> float:
@@ -154,7 +150,6 @@ def _figures(
 ) -> dict[str, Any]:
     measures: dict[str, Measure] = {
         "transfer_mean_s": lambda rows: float(_all(parts, "time_s", rows).mean()),
-        "transfer_median_s": lambda rows: float(np.median(_all(parts, "time_s", rows))),
     }
     if base is not None:
         measures["reduction"] = lambda rows: float(
@@ -165,13 +160,8 @@ def _figures(
             [1 - a["time_s"].mean() / b["time_s"].mean() for a, b in zip(parts, base, strict=True)]
         )
         measures["reduction_by_place"] = lambda rows: float(np.median(by_place[rows]))
-    for key, name, middle in (
-        ("load_s", "load_median_s", np.median),
-        ("stall_s", "stall_mean_s", np.mean),
-        ("start_s", "start_mean_s", np.mean),
-    ):
-        if all(len(part[key]) for part in parts):
-            measures[name] = _measure(parts, key, middle)
+    if all(len(part["stall_s"]) for part in parts):
+        measures["stall_mean_s"] = lambda rows: float(_all(parts, "stall_s", rows).mean())
     figures: dict[str, Any] = {
         "n": sum(len(part["time_s"]) for part in parts),
         "censored": sum(part["censored"] for part in parts),
@@ -183,12 +173,6 @@ def _figures(
     )
 
 
-def _measure(
-    parts: Sequence[Mapping[str, Any]], key: str, middle: Callable[[Floats], Any]
-) -> Measure:
-    return lambda rows: float(middle(_all(parts, key, rows)))
-
-
 def _all(parts: Sequence[Mapping[str, Any]], key: str, rows: Rows) -> Floats:
     return np.concatenate([parts[row][key] for row in rows])
 
@@ -196,28 +180,19 @@ def _all(parts: Sequence[Mapping[str, Any]], key: str, rows: Rows) -> Floats:
 def _middle(key: str, values: Floats, groups: NDArray[np.str_]) -> dict[str, Any]:
     median: dict[str, Measure] = {key: lambda rows: float(np.median(values[rows]))}
     draw = np.random.default_rng(1)
-    found = measured(median, len(values), draw, RESAMPLES, groups=groups)
-    return found | {f"{key}_sd": float(values.std())}
+    return measured(median, len(values), draw, RESAMPLES, groups=groups)
 
 
 def _place_figures(part: Mapping[str, Any]) -> dict[str, Any]:
     time_s = part["time_s"]
-    figures: dict[str, Any] = {
+    return {
         "n": len(time_s),
         "transfer_mean_s": float(time_s.mean()),
-        "transfer_median_s": float(np.median(time_s)),
-        "transfer_s": [round(float(each), 3) for each in time_s],
-        "size_bytes": [int(each) for each in part["size_bytes"]],
         "mbps": _speed(part),
-        "mbps_per_joule_per_mb": _speed_per_energy(part),
         "energy_j": part["energy_j"],
         "cellular_mb": part["cellular_mb"],
         "censored": part["censored"],
     }
-    for key in ("load_s", "stall_s", "start_s"):
-        if len(part[key]):
-            figures[key] = [round(float(each), 3) for each in part[key]]
-    return figures
 
 
 def expand(

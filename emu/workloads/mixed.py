@@ -13,30 +13,55 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
 
 from cedos.errors import EmulationError
 from cedos.model import Direction
 from emu.testbed.netns import Namespace
+from emu.testbed.wiring import SERVER_ADDRESSES
+
+DAY_S = 86_400.0
+_Bytes = Annotated[int, Meta(ge=1, le=100_000_000_000)]
+# It becomes a part of a folder's name, or a word of files that root writes.
+Name = Annotated[
+    str,
+    Meta(
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,59}\Z",
+        description="a short name of letters, digits and . _ -",
+    ),
+]
+Seconds = Annotated[float, Meta(ge=0, le=DAY_S)]
 
 
-@dataclass(frozen=True, slots=True)
-class TransferClass:
-    """Transfers of one kind, to one host (its own address, as a different site would have).
+class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A `[[load]]`: transfers of one kind, to one host (its own address, as another site would have).
 
     Sizes are log-uniform between `min_bytes` and `max_bytes`; arrivals are Poisson with
     `per_minute`; a share of `mptcp_share` is made by a client that speaks MPTCP. With a `slot_s`
-    instead, they come one after the other: rounds of all such classes in a seeded order, each
+    instead, they come one after the other: rounds of all such loads in a seeded order, each
     transfer with so many seconds to itself.
     """
 
-    name: str
+    name: Name
     host: str
     direction: Direction
-    min_bytes: int
-    max_bytes: int
-    per_minute: float
-    mptcp_share: float = 0.5
-    slot_s: float = 0.0
+    min_bytes: _Bytes
+    max_bytes: _Bytes
+    per_minute: Annotated[float, Meta(ge=0, le=6000)] = 0.0
+    mptcp_share: Annotated[float, Meta(ge=0, le=1)] = 0.5
+    slot_s: Seconds = 0.0
+
+    def __post_init__(self) -> None:
+        if self.host not in SERVER_ADDRESSES:
+            first, last = SERVER_ADDRESSES[0], SERVER_ADDRESSES[-1]
+            raise ValueError(f"host must be one of the server's addresses, {first} to {last}")
+        if self.min_bytes > self.max_bytes:
+            raise ValueError("max_bytes must not be below min_bytes")
+        if (self.per_minute > 0) == (self.slot_s > 0):
+            raise ValueError("either per_minute or slot_s must be above 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +77,7 @@ class PlannedTransfer:
     mptcp: bool
 
 
-def schedule(
-    classes: Sequence[TransferClass], *, duration_s: float, seed: int
-) -> list[PlannedTransfer]:
+def schedule(classes: Sequence[Load], *, duration_s: float, seed: int) -> list[PlannedTransfer]:
     """Return all transfers that start within `duration_s`, in order of time.
 
     Each class draws from a seed of its own: adding one does not move the others.
@@ -73,8 +96,8 @@ def schedule(
 
 
 def _starts(
-    classes: Sequence[TransferClass], duration_s: float, seed: int
-) -> Iterator[tuple[TransferClass, random.Random, float]]:
+    classes: Sequence[Load], duration_s: float, seed: int
+) -> Iterator[tuple[Load, random.Random, float]]:
     draws = {kind.name: random.Random(f"{seed}/{kind.name}") for kind in classes}
     for kind in classes:
         if kind.slot_s > 0:

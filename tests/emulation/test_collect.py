@@ -19,7 +19,7 @@ ROW = Row("static-s1", 5.0, 30_000, Direction.DOWN, 0.020, 0.060)
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
     directory = tmp_path_factory.mktemp("places")
-    synth.generate("static", 1, 40, directory, "static-s1")
+    synth.generate("static", 1, 40, directory)
     return directory
 
 

@@ -14,7 +14,7 @@ from emu.runs import runs
 def test_a_run_folder_has_what_was_promised(tmp_path, registry):
     places = tmp_path / "places"
     places.mkdir()
-    synth.generate("static", 2, 40, places, "here")
+    synth.generate("static", 2, 40, places)
     out = tmp_path / "run"
     arguments = [
         "run", "--places", str(places), "--duration", "5", "--start", "4", "--out", str(out),
@@ -51,7 +51,7 @@ def test_a_run_folder_has_what_was_promised(tmp_path, registry):
 def test_cedos_is_a_policy_and_leaves_its_decisions(tmp_path, registry, monkeypatch):
     places = tmp_path / "places"
     places.mkdir()
-    synth.generate("static", 2, 40, places, "here")
+    synth.generate("static", 2, 40, places)
     monkeypatch.chdir(tmp_path)  # a run folder is where the user says, relative paths included
     arguments = ["run", "--places", str(places), "--duration", "4", "--start", "6", "--out", "run"]
     result = CliRunner().invoke(group, [*arguments, "--policy", "cedos"], catch_exceptions=False)

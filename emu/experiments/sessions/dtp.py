@@ -237,11 +237,6 @@ PROTOCOLS: Mapping[str, Callable[[World, Plan, Ready], dict[str, Any]]] = {
 }
 
 
-def bundles_installed() -> bool:
-    """Return whether there is a bundle protocol to compare with: `pip install pyd3tn`."""
-    return importlib.util.find_spec("pyd3tn") is not None
-
-
 _CELLULAR: Final = "tcp-cellular"
 
 
@@ -270,7 +265,9 @@ def run(
         `{"sizes": {MB: {"bound_s", "protocols": {NAME: {"seconds", "mbps", "mbps_ci95", "energy_j",
         ...}}}}}`; `tcp-cellular` is among the protocols of the largest size.
     """
-    names = [name for name in PROTOCOLS if name != "bundles" or bundles_installed()]
+    # The bundle protocol is compared where there is one: `pip install pyd3tn`.
+    bundled = importlib.util.find_spec("pyd3tn") is not None
+    names = [name for name in PROTOCOLS if name != "bundles" or bundled]
     # The largest download is also made over 3G without disruptions.
     plans = {size: plan(size, scale, 1e6 * rate_mbps, rtt_ms / 1e3) for size in sizes_mb}
     largest = max(sizes_mb)

@@ -80,7 +80,6 @@ def test_reductions_are_of_all_transfers_and_of_the_middle_place(found):
     assert cedos["reduction_by_place"] == pytest.approx((0.75 + (1 - 4 / 22)) / 2)
     assert wifi["reduction"] == 0
     assert (cedos["n"], wifi["censored"]) == (4, 1)
-    assert cedos["transfer_median_s"] == pytest.approx(1.25)
     low, high = cedos["reduction_ci95"]
     assert low <= cedos["reduction"] <= high
 
@@ -91,7 +90,6 @@ def test_objectives_are_shares_of_the_best_policy_of_each_place(found):
     assert wifi["max_s"] == pytest.approx((0.25 + 2.2 / 4.2667) / 2, rel=1e-3)
     assert cedos["max_s"] == 1.0
     # By joules a megabyte, Wi-Fi wins at a: 2 / 0.5 against 8 / 4.
-    assert found["places"]["a"]["cedos"]["mbps_per_joule_per_mb"] == pytest.approx(2.0)
     assert cedos["max_s_per_e"] == pytest.approx((0.5 + 1.0) / 2)
 
 

@@ -205,7 +205,7 @@ def test_every_transfer_ends_once_where_its_networks_go_on(spells, size_bytes, d
 def made(tmp_path):
     directory = tmp_path / "places"
     directory.mkdir()
-    synth.generate("walk-away", 3, 40, directory, "here")
+    synth.generate("walk-away", 3, 40, directory)
     return directory
 
 

@@ -12,11 +12,11 @@ from cedos.errors import EmulationError
 from cedos.model import Direction
 from emu.workloads import mixed
 from emu.workloads.downloads import grown, watch_output
-from emu.workloads.mixed import PlannedTransfer, TransferClass, schedule
+from emu.workloads.mixed import Load, PlannedTransfer, schedule
 from emu.workloads.tools import PackageArchive
 
-SMALL = TransferClass("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
-LARGE = TransferClass("large", "198.51.100.4", Direction.UP, 1_000_000, 4_000_000, 12.0, 0.0)
+SMALL = Load("small", "198.51.100.2", Direction.DOWN, 1000, 30_000, 120.0, 0.5)
+LARGE = Load("large", "198.51.100.4", Direction.UP, 1_000_000, 4_000_000, 12.0, 0.0)
 
 
 def test_a_schedule_is_drawn_from_its_seed_alone():
@@ -38,8 +38,8 @@ SAID = (
 def test_loads_in_turn_have_their_time_to_themselves():
     down = Direction.DOWN
     classes = [
-        TransferClass("a", "h", down, 1000, 1000, 0.0, slot_s=1.0),
-        TransferClass("b", "h", down, 9000, 9000, 0.0, slot_s=3.0),
+        Load("a", "198.51.100.2", down, 1000, 1000, 0.0, slot_s=1.0),
+        Load("b", "198.51.100.2", down, 9000, 9000, 0.0, slot_s=3.0),
     ]
     plan = schedule(classes, duration_s=43.0, seed=1)
     lengths = {"a": 1.0, "b": 3.0}
