@@ -2,7 +2,6 @@
 
 import select
 import socket
-import subprocess
 import threading
 import time
 from dataclasses import dataclass, field
@@ -86,19 +85,3 @@ def drain(capture, at_least, quiet_s=0.2):
 @pytest.fixture(name="drain")
 def _drain():
     return drain
-
-
-@pytest.fixture
-def started():
-    """Starts commands that are ended with the test."""
-    running = []
-
-    def start(namespace, *command):
-        process = namespace.popen(*command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        running.append(process)
-        return process
-
-    yield start
-    for process in running:
-        process.terminate()
-        process.wait(timeout=10)

@@ -44,7 +44,6 @@ NETWORKS = {"wlan0": 43, "lte0": 44, "usb0": 45}
 PORT, ECHO, MPTCP = 8000, 9, 262
 RAW, GUEST = b"\x1e\x61", b"\x1e\x62"
 FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
-PROTOCOLS = {4: 0x0800, 6: 0x86DD}
 SHOWN = """
 for version in -4 -6; do ip $version rule; done
 iptables-save; ip6tables-save; sysctl -a -r "^net.(mptcp|ipv4.tcp|netfilter.nf_conntrack_acct)"
