@@ -549,8 +549,9 @@ def strong_validator(fields: Fields) -> str:
     """Return what tells one version from another (RFC 9110, 8.8): a strong tag, or a date; else ""."""
     tag = fields.get("etag", [""])[0]
     if tag and not tag.startswith("W/"):
-        # It must come back as it was, and the client sends UTF-8.
-        return tag if tag.isascii() and tag.isprintable() and len(tag) <= 1000 else ""
+        # It must come back as it was, and for no date; the client sends UTF-8.
+        good = tag.isascii() and tag.isprintable() and len(tag) <= 1000 and date(tag) is None
+        return tag if good else ""
     modified, dated = fields.get("last-modified", [""])[0], fields.get("date", [""])[0]
     at_s, now_s = date(modified), date(dated)
     # The object may change again within the second that the date counts in (8.8.2.2).
@@ -559,6 +560,8 @@ def strong_validator(fields: Fields) -> str:
 
 def date(text: str) -> float | None:
     """Return the Unix time of a date (RFC 9110, 5.6.7), of the years 1 to 9999; None: no date."""
+    if text.startswith(('"', "W/")):  # a tag, in which the parser finds dates, too
+        return None
     try:
         return parsedate_to_datetime(text).timestamp()
     except (ValueError, TypeError, OverflowError):

@@ -36,6 +36,8 @@ def head(status=200, **fields):
         ({"etag": ['W/"a"'], "date": [NOW]}, ""),
         ({"etag": ['"\xe9"'], "last-modified": [THEN]}, ""),
         ({"etag": ["x" * 1001]}, ""),
+        ({"etag": [f'"{THEN}"']}, f'"{THEN}"'),
+        ({"etag": [THEN]}, ""),  # asked with, it would be a date
         ({"last-modified": [THEN], "date": [NOW]}, THEN),
         ({"last-modified": [THEN]}, THEN),
         ({"last-modified": [NOW], "date": [NOW]}, ""),
@@ -74,6 +76,7 @@ def test_a_part_is_of_known_bytes(text, part):
         ('"a"', {"etag": '"a"'}, True), ('"a"', {"etag": '"b"'}, False),
         ('"a"', {"etag": 'W/"a"'}, False),
         ('"a"', {}, True), ("", {"etag": '"b"'}, True), (THEN, {"etag": '"b"'}, True),
+        (f'"{THEN}"', {"etag": '"b"'}, False), (f'"{THEN}"', {"etag": f'"{THEN}"'}, True),
         (THEN, {"last_modified": THEN}, True), (THEN, {"last_modified": NOW}, False),
         ('"a"', {"etag": '"a"', "content_encoding": "gzip"}, False),
     ],
