@@ -1,7 +1,7 @@
 """HTTP downloads from web servers over one chosen network, resumed after any failure.
 
-A `Partial` keeps the received bytes with the server's validator. The next attempt continues them only if
-the server still has that very version (RFC 9110, 13.1.5 and 14).
+A `Partial` keeps the received bytes with the server's validator, and the URL that this is of. The next
+attempt continues them only if the server still has that very version there (RFC 9110, 13.1.5 and 14).
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from typing import Final
 
 import aiohttp
 from aiohttp import hdrs
+from yarl import URL
 
 from cedos import web
 from cedos.apps.files.partial import Partial
@@ -61,11 +62,15 @@ async def fetch(
     file, or the disk cannot be written.
     """
     partial.drop_unsure()
-    # A compressed body has no ranges of its own.
-    headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "identity"}
-    # Ask for the rest only if the server still has this version, else it sends the whole.
-    if partial.have and partial.version:
-        headers |= {hdrs.RANGE: f"bytes={partial.have}-", hdrs.IF_RANGE: partial.version}
+
+    def headers(there: URL) -> dict[str, str]:
+        # A compressed body has no ranges of its own.
+        asked: dict[str, str] = {hdrs.ACCEPT_ENCODING: "identity"}
+        # Ask for the rest only if the server still has this version, else it sends the whole.
+        if partial.have and (validator := _validator_at(there, partial)):
+            asked |= {hdrs.RANGE: f"bytes={partial.have}-", hdrs.IF_RANGE: validator}
+        return asked
+
     try:
         async with _ask(url, headers, way) as (head, answer):
             size = _begin(head, partial)
@@ -97,7 +102,7 @@ async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
     data = bytearray()
     headers: dict[str, str] = {hdrs.ACCEPT_ENCODING: "gzip, deflate"}
     try:
-        async with asyncio.timeout(_WHOLE_S), _ask(url, headers, way) as (head, answer):
+        async with asyncio.timeout(_WHOLE_S), _ask(url, lambda _: headers, way) as (head, answer):
             if head.status != 200:
                 raise _refusal(head)
             async for block in web.decode_body(head, answer, _BLOCK_BYTES, most_bytes):
@@ -112,7 +117,7 @@ async def read(url: str, most_bytes: int, way: WebWay) -> bytes:
 
 @asynccontextmanager
 async def _ask(
-    url: str, headers: dict[str, str], way: WebWay
+    url: str, headers: Callable[[URL], dict[str, str]], way: WebWay
 ) -> AsyncIterator[tuple[AnswerHead, aiohttp.ClientResponse]]:
     """Ask for a URL, and where it leads to. Errors, also of the block: WebError, TransferError."""
     try:
@@ -124,7 +129,7 @@ async def _ask(
             for _ in range(_MOST_REDIRECTS):
                 way.begin(there)
                 async with asyncio.timeout(web.SILENCE_S):
-                    asking = await client.get(there, headers=headers, allow_redirects=False)
+                    asking = await client.get(there, headers=headers(there), allow_redirects=False)
                 async with asking as answer:
                     way.on_answer(answer)
                     head = AnswerHead.of(there, answer)
@@ -169,10 +174,12 @@ def _begin(head: AnswerHead, partial: Partial) -> int | None:
     """Prepare the part for an answer's body; return the file's size, None if it is unknown."""
     if head.status == 206:
         size = None if partial.size == _LARGEST else partial.size
-        if head.part is None or not head.continues(partial.have, partial.version, size):
+        validator = _validator_at(head.url, partial)
+        asked = bool(validator) or not partial.have
+        if head.part is None or not (asked and head.continues(partial.have, validator, size)):
             partial.discard()
             raise WebError("the server sent another part than requested")
-        partial.begin(partial.have, partial.version, head.part[1])
+        partial.begin(partial.have, partial.version if validator else "", head.part[1])
         return head.part[1]
     if head.status == 416:
         partial.discard()
@@ -182,8 +189,15 @@ def _begin(head: AnswerHead, partial: Partial) -> int | None:
         # The body is decoded: neither its length nor its ranges are those of the file.
         partial.begin(0, "", _LARGEST)
         return None
-    partial.begin(0, head.validator, head.size or _LARGEST)
+    validator = head.validator
+    partial.begin(0, validator and f"{head.url} {validator}", head.size or _LARGEST)
     return head.size
+
+
+def _validator_at(url: URL, partial: Partial) -> str:
+    """Return what tells the version of a part at a URL; empty: it is of another one, or unknown."""
+    place, _, validator = partial.version.partition(" ")
+    return validator if place == str(url) else ""
 
 
 def _refusal(head: AnswerHead) -> TransferError:

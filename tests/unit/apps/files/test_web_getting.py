@@ -5,10 +5,11 @@ import gzip
 import re
 import socket
 import zlib
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 import pytest
 from kit.odd_web_server import AUDIO, OddWebServer
+from yarl import URL
 
 from cedos import web
 from cedos.apps.files import partial as partial_module
@@ -236,6 +237,55 @@ async def test_after_a_boot_only_what_was_on_the_disk_goes_on(tmp_path, monkeypa
         await fetch()
     assert (tmp_path / "file").read_bytes() == whole
     assert 1 << 17 <= asked[1] < had
+
+
+@pytest.mark.parametrize("first", ["/moved?1", "/a", "/file?id=a"])
+@pytest.mark.parametrize("then", ["/moved?2", "/file?id=b"])
+@pytest.mark.parametrize("validator", ['ETag: "1"', "Last-Modified: Mon, 23 Nov 2026 08:00:00 GMT"])
+async def test_a_part_goes_on_only_at_its_own_url(tmp_path, first, then, validator):
+    """Two episodes with one validator came out as one file: it says nothing of another URL."""
+    asked, led = [], {"/moved?1": "/a", "/moved?2": "/b"}
+
+    async def answer(reader, writer):
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        path = head.split()[1]
+        body = path[-1].encode() * 200_000
+        start = int((re.search(r"Range: bytes=(\d+)-", head) or [0, 0])[1])
+        if path in led:
+            status, body, start = f"302 Found\r\nLocation: {led[path]}", b"", 0
+        else:
+            asked.append((path, start > 0))
+            status = "200 OK"
+            if start:
+                status = f"206 Part\r\nContent-Range: bytes {start}-199999/200000"
+        writer.write(
+            f"HTTP/1.1 {status}\r\n{validator}\r\nContent-Length: {len(body) - start}\r\n"
+            "Connection: close\r\n\r\n".encode()
+            + body[start:][: 100_000 if len(asked) < 3 else None]
+        )
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        at = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        for path, fails in ((first, True), (then, True), (then, False)):
+            partial = Partial(tmp_path / "file", "one episode")
+            with pytest.raises(WebError) if fails else nullcontext():
+                await web_getting.fetch(at + path, partial, WebWay())
+            partial.close()
+    assert (tmp_path / "file").read_bytes() == b"b" * 200_000
+    assert [ranged for _, ranged in asked] == [False, False, True]
+
+
+def test_a_part_that_nobody_asked_for_is_not_joined(tmp_path):
+    partial = Partial(tmp_path / "file", "one episode")
+    partial.begin(0, 'http://a.test/a "1"', 10)
+    partial.write(b"aaaaa")
+    rest = {"content-range": ["bytes 5-9/10"]}
+    with pytest.raises(WebError, match="another part"):
+        web_getting._begin(web.AnswerHead(URL("http://a.test/b"), 206, "", rest), partial)
+    assert partial.have == 0
+    partial.close()
 
 
 EMPTY_BLOCK = b"\0\0\0\xff\xff"
