@@ -216,10 +216,10 @@ def inputs_of(
             _log(past1, _LEAST_BPS), _log(past5, _LEAST_BPS), _log(past10, _LEAST_BPS),
         )  # fmt: skip
         # The newest known rate; a typical one if nothing is known.
-        rate_bps = _first(past1, past5, past10, udp, typical[f"{network}_past1_bps"])
+        rate_bps = _first_known(past1, past5, past10, udp, typical[f"{network}_past1_bps"])
         # A network whose pings were all lost gets the kernel's first time-out as its round trip.
         silent_s = SILENT_RTT_S if loss >= 1.0 else typical[f"{network}_rtt_s"]
-        path_s = max(_first(rtt_s, rtt_min_s, silent_s), _LEAST_S)
+        path_s = max(_first_known(rtt_s, rtt_min_s, silent_s), _LEAST_S)
         naive_s = naive_time_s(size_bytes, path_s, rate_bps)
         # The naive time at the rate of the last 5 s: beside the one of the last second it tells a trend.
         longer_s = nan if isnan(past5) else naive_time_s(size_bytes, path_s, past5)
@@ -265,7 +265,7 @@ def _log(value: float, least: float) -> float:
     return log(least) if value < least else log(value)
 
 
-def _first(*values: float) -> float:
+def _first_known(*values: float) -> float:
     for value in values:
         if not isnan(value):
             return value

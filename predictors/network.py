@@ -120,7 +120,7 @@ class NetworkPredictor:
 
     def point_s(self, size_bytes: float) -> float:
         """Return the expected time of an exchange, s; an unknown network counts as a typical one."""
-        latency_s, bandwidth_bps = self._known()
+        latency_s, bandwidth_bps = self._latency_and_bandwidth()
         return latency_s + 8.0 * max(size_bytes, 0.0) / bandwidth_bps
 
     def observe(self, size_bytes: float, time_s: float, at_s: float) -> list[Measurement]:
@@ -132,7 +132,7 @@ class NetworkPredictor:
             return []
         # The surprise is what the prediction missed. Its variance is shared out by the squares of both
         # parts.
-        latency_s, bandwidth_bps = self._known()
+        latency_s, bandwidth_bps = self._latency_and_bandwidth()
         carrying_s = 8.0 * size_bytes / bandwidth_bps
         surprise_s = time_s - latency_s - carrying_s
         share = latency_s**2 / (latency_s**2 + carrying_s**2)
@@ -183,7 +183,7 @@ class NetworkPredictor:
         """
         now_s = features.get("at_s", nan)
         size_bytes = max(features["size_bytes"], 0.0)
-        latency_s, bandwidth_bps = self._known()
+        latency_s, bandwidth_bps = self._latency_and_bandwidth()
         # All combinations of past errors of both parts, gathered into equal slices.
         latencies = self.errors[LATENCY].distribution(now_s).scale(latency_s)
         carrying_s = 8.0 * size_bytes / bandwidth_bps
@@ -198,7 +198,7 @@ class NetworkPredictor:
             )
         }
 
-    def _known(self) -> tuple[float, float]:
+    def _latency_and_bandwidth(self) -> tuple[float, float]:
         latency_s, bandwidth_bps = self.latency_s, self.bandwidth_bps
         return (
             _TYPICAL_S if latency_s is None else latency_s,
@@ -218,7 +218,7 @@ class NetworkPredictor:
         self._filters[name].observe(max(value, _LEAST_VALUE[name]))
 
     def _measurement_of(self, name: str, value: float, at_s: float) -> Measurement:
-        latency_s, bandwidth_bps = self._known()
+        latency_s, bandwidth_bps = self._latency_and_bandwidth()
         prediction = latency_s if name == LATENCY else bandwidth_bps
         return Measurement(f"{self.name}.{name}", value, prediction, at_s)
 

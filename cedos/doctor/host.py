@@ -196,7 +196,7 @@ def model(config: Config) -> Finding:
 
 def state(where: Directories) -> Finding:
     topic = "state directory"
-    folder = _nearest(where.state)
+    folder = _nearest_folder(where.state)
     if not os.access(folder, os.W_OK | os.X_OK):
         return limited(
             topic,
@@ -251,7 +251,7 @@ def ip_versions(where: Directories) -> list[Finding]:
     ]
 
 
-def _nearest(folder: Path) -> Path:
+def _nearest_folder(folder: Path) -> Path:
     """Return the nearest existing folder. A folder that cannot be read counts as existing."""
     while True:
         try:

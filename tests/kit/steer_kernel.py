@@ -50,7 +50,7 @@ class MemoryRescue:
     def stands(self) -> bool:
         return self.there
 
-    def prepared(self) -> bool:
+    def is_prepared(self) -> bool:
         return self.there
 
     def remove(self) -> bool:

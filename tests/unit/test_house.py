@@ -51,6 +51,42 @@ def test_every_folder_with_modules_is_a_package_that_says_what_it_is_for():
     assert silent == []
 
 
+# Words that end in -ed and are verbs, and what pairs with `ok` in doctor's findings.
+VERBS = {"feed", "need", "proceed", "read", "put", "limited"}
+NO_VERBS = re.compile(
+    r"""
+    again | ago | ahead | alive | alone | already | apart | aside | away | because | before | behind
+    | below | beside | between | beyond | both | during | enough | ever | exactly | far | first |
+    here | just | last | lately | late | later | least | like | most | nearest | next | now | off |
+    on | once | one | only | other | others | ours | out | over | past | short | since | some |
+    something | soon | still | then | there | through | together | twice | under | until | up | vain
+    | what | why | with | within | without | began | begun | broke | came | drawn | found | gave |
+    given | gone | grew | grown | heard | held | kept | known | knows | led | left | made | meant |
+    risen | sent | shown | spent | stuck | taken | told | went | woke | written
+    """,
+    re.VERBOSE,
+)
+
+
+def test_functions_are_named_by_verbs_or_nouns():
+    """A participle or an adverb alone (`asked`, `beyond`) tells nothing of what a function does."""
+    unclear = {}
+    for path, tree in (*modules(ROOT / "cedos"), *modules(ROOT / "predictors")):
+        bodies = [tree.body, *(each.body for each in tree.body if isinstance(each, ast.ClassDef))]
+        for node in (each for body in bodies for each in body):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            kinds = {ast.unparse(each) for each in node.decorator_list}
+            word = node.name.strip("_")
+            participle = word.endswith("ed") and "_" not in word and word not in VERBS
+            if (participle or NO_VERBS.fullmatch(word)) and not kinds & {
+                "property",
+                "cached_property",
+            }:
+                unclear[node.name] = str(path.relative_to(ROOT))
+    assert unclear == {}
+
+
 def test_a_class_name_means_one_thing_in_cedos():
     homes = defaultdict(list)
     for path, tree in modules(ROOT / "cedos"):

@@ -63,7 +63,7 @@ class FlowSource(Protocol):
 class PrivilegedQuestions(Protocol):
     """The dumps that the kernel gives privileged processes only. Errors: OSError, HostError."""
 
-    def tracked(self) -> Sequence[tuple[int, bytes]]:
+    def tracked_flows(self) -> Sequence[tuple[int, bytes]]:
         """Return the tracked flows, as messages: type and content. It may take a while."""
 
     def mark(self, key: FlowKey) -> int | None: ...
@@ -151,7 +151,7 @@ class KernelFlows:
             return ()
         answers: Iterable[NetlinkMessage]
         if self._privileged is not None:
-            told = await asyncio.to_thread(self._privileged.tracked)
+            told = await asyncio.to_thread(self._privileged.tracked_flows)
             answers = (NetlinkMessage(kind, 0, 0, payload) for kind, payload in told)
         else:
             answers = await self._tracker.dump(conntrack.GET, conntrack.dump_request())

@@ -257,7 +257,7 @@ class PrivilegedPart:
             raise OSError(errno.EBADF, "no answers are held")
         packet_queue.decide(self._answers, QUEUE, passed, dropped)
 
-    def tracked(self) -> tuple[tuple[int, bytes], ...]:
+    def tracked_flows(self) -> tuple[tuple[int, bytes], ...]:
         """Return connection tracking's UDP flows as the kernel sends them: type and content.
 
         OSError (EMSGSIZE): too many flows are tracked, as a program fills the table.
@@ -310,7 +310,7 @@ def _passed_on(operation: Callable[..., Any], mark: Privileged, of: str) -> Call
 
 
 # The methods that may wait.
-SLOW: Final[set[str]] = {"tracked", "give_back"}
+SLOW: Final[set[str]] = {"tracked_flows", "give_back"}
 
 
 for _of, _interface in (("", SteeringKernel), ("rescue", RescueKernel)):

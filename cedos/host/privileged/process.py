@@ -283,7 +283,7 @@ class SeparateQuestions:
     def __init__(self, process: PrivilegedProcess) -> None:
         self.call = process.call
 
-    tracked = _remote(PrivilegedQuestions.tracked)
+    tracked_flows = _remote(PrivilegedQuestions.tracked_flows)
     mark = _remote(PrivilegedQuestions.mark)
 
 

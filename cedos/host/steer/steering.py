@@ -477,7 +477,7 @@ class Steering:
         self._must_be_open()
         if self._steers_mptcp:
             with refusals("bound the receive buffers"):
-                self._window.measured(self._networks.values(), paths, time.monotonic())
+                self._window.on_measured(self._networks.values(), paths, time.monotonic())
                 self._window.used_by(self.connections.values())
 
     # -- within -------------------------------------------------------------------------------

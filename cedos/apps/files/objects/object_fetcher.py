@@ -155,7 +155,7 @@ class ObjectFetcher:
             if question.failure:
                 raise TransferError(question.failure)
             if question.for_one:
-                return await self._asked(client, url)
+                return await self._ask_origin(client, url)
         return found
 
     def _find_without_question(self, client: str, url: URL) -> StoredObject | None:
@@ -170,7 +170,7 @@ class ObjectFetcher:
         """Ask the origin while others who want the same wait."""
         question = self._asking[client, url] = _Question()
         try:
-            way = await self._asked(client, url)
+            way = await self._ask_origin(client, url)
             question.for_one = isinstance(way, StoredObject) and not way.record.reusable
             return way
         except TransferError as error:
@@ -180,7 +180,7 @@ class ObjectFetcher:
             del self._asking[client, url]
             question.over.set()
 
-    async def _asked(self, client: str, url: URL) -> _Ways:
+    async def _ask_origin(self, client: str, url: URL) -> _Ways:
         kept = self._find_kept(client, url)
         with ExitStack() as taken:
             if kept is not None:  # it stays while the origin is asked about it

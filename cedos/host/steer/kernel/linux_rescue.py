@@ -70,7 +70,7 @@ class LinuxRescue:
     def stands(self) -> bool:
         return iptables.stand(_CHAINS)
 
-    def prepared(self) -> bool:
+    def is_prepared(self) -> bool:
         if iptables.present(*_TABLES):
             return True
         try:

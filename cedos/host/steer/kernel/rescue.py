@@ -65,7 +65,7 @@ class RescueKernel(Protocol):
         """Return whether the packet filter does all of that; whether a set has gone, its chains tell."""
 
     @mark_privileged(slow=True)
-    def prepared(self) -> bool:
+    def is_prepared(self) -> bool:
         """Return whether something of that is there."""
 
     @mark_privileged(slow=True)
@@ -124,11 +124,11 @@ class DryRescue:
     def stands(self) -> bool:
         return True
 
-    def prepared(self) -> bool:
-        return self._real.prepared()
+    def is_prepared(self) -> bool:
+        return self._real.is_prepared()
 
     def remove(self) -> bool:
-        return self._real.prepared()
+        return self._real.is_prepared()
 
     def connecting(self, key: FlowKey) -> ConnectingSocket | None:
         return self._real.connecting(key)

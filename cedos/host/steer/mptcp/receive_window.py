@@ -81,7 +81,7 @@ class ReceiveWindow:
         self._alone: str | None = None
         self._together: str | None = None
 
-    def measured(
+    def on_measured(
         self, networks: Iterable[Network], paths: Mapping[str, tuple[float, float]], now_s: float
     ) -> None:
         """Apply new measurements; no bound while some network is a wire."""
@@ -102,7 +102,7 @@ class ReceiveWindow:
         if alone is None or together is None:
             return
         # Not to and fro between two sizes: smaller only when it is much smaller.
-        if self._alone and _most(alone) <= _most(self._alone) <= 2 * _most(alone):
+        if self._alone and _read_most(alone) <= _read_most(self._alone) <= 2 * _read_most(alone):
             return
         for value in dict.fromkeys((alone, together)):
             self._append(SysctlRecord(TCP_RMEM, self._own, value))
@@ -131,5 +131,5 @@ class ReceiveWindow:
             self._kernel.write_sysctl(TCP_RMEM, value)
 
 
-def _most(value: str) -> int:
+def _read_most(value: str) -> int:
     return int(value.rsplit(maxsplit=1)[-1])

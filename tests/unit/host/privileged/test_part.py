@@ -298,9 +298,9 @@ def test_a_full_table_of_connections_is_not_told(asked, monkeypatch):
             pass
 
     monkeypatch.setattr(module, "Requester", Played)
-    assert asked.ask("tracked") == ["done", []]  # none of them is a UDP flow
+    assert asked.ask("tracked_flows") == ["done", []]  # none of them is a UDP flow
     there = module.MOST_TRACKED + 1
-    kind, (number, _) = asked.ask("tracked")
+    kind, (number, _) = asked.ask("tracked_flows")
     assert (kind, number) == ("refused", errno.EMSGSIZE)
 
 

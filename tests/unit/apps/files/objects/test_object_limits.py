@@ -53,7 +53,7 @@ class Greedy:
     async def write_source(self, _source, count):
         self.written_bytes += count
 
-    async def acknowledged(self, up_to_bytes):
+    async def wait_acknowledged(self, up_to_bytes):
         while self.acknowledged_bytes < up_to_bytes:
             await asyncio.sleep(0.01)
 

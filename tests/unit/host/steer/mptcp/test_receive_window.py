@@ -40,7 +40,7 @@ def test_a_network_stays_as_quick_as_it_was_for_some_minutes(world):
     both = [world.wlan0, world.lte0]
 
     def most(rate_bps, now_s):
-        bound.measured(both, {"wlan0": (rate_bps, 0.05), "lte0": (1e6, 0.05)}, now_s)
+        bound.on_measured(both, {"wlan0": (rate_bps, 0.05), "lte0": (1e6, 0.05)}, now_s)
         bound.used_by([])
         return int(world.kernel.sysctls[TCP_RMEM].split()[-1])
 
@@ -58,5 +58,5 @@ def test_the_journal_gets_few_values(world):
     bound = ReceiveWindow(world.kernel, records.append)
     for second in range(100):
         paths = {"wlan0": (20e6, 0.02 if second % 2 else 1.0), "lte0": (10e6, 0.06)}
-        bound.measured([world.wlan0, world.lte0], paths, float(second))
+        bound.on_measured([world.wlan0, world.lte0], paths, float(second))
     assert len(set(records)) <= 4
