@@ -98,7 +98,7 @@ class End:
     def finish(self):
         self.other.inbox.put_nowait(None)
 
-    async def connected(self): ...
+    async def wait_connected(self): ...
 
     async def read(self, most=1 << 18):
         while not self.buffer and not self.eof:
@@ -405,13 +405,13 @@ async def test_a_file_is_open_until_the_server_has_it_whatever_that_says(root):
     client, server = joined()
     client.acknowledged_bytes = 0
 
-    async def acknowledged(up_to_bytes):
+    async def wait_acknowledged(up_to_bytes):
         await until(lambda: client.acknowledged_bytes >= up_to_bytes, 60.0)
 
     async def connect():
         return client
 
-    client.acknowledged = acknowledged
+    client.wait_acknowledged = wait_acknowledged
     await server.write(pack(PutAnswer(0)) + pack(PutAnswer(len(TEXT))))
     putting = Putting(UploadBody(root / "file"), "file", ServerLink(connect), 60.0)
     running = asyncio.create_task(putting.run())
@@ -719,7 +719,7 @@ async def test_no_file_is_hashed_for_a_client_that_is_away(root, monkeypatch):
             super().__init__(address)
             self.flow = SimpleNamespace(paths={1: "a path"})
 
-        async def connected(self):
+        async def wait_connected(self):
             assert not self.flow.paths
             left.set()
             await back.wait()
@@ -772,7 +772,7 @@ async def test_a_client_that_acknowledges_nothing_costs_no_time(root):
             looks += 1
             return 0
 
-        async def acknowledged(self, up_to_bytes):
+        async def wait_acknowledged(self, up_to_bytes):
             assert up_to_bytes > 0
             await asyncio.Event().wait()
 

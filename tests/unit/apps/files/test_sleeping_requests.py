@@ -285,7 +285,7 @@ async def test_clients_that_were_killed_leave_their_places_to_others(tmp_path, m
         for number in range(4):
             near, answer = await begin(f"{number}", 1_000 + number)
             assert not answer.refused
-            await near.acknowledged(near.written_bytes)
+            await near.wait_acknowledged(near.written_bytes)
             near.flow.dialler.close()
             await server.away(0.2)
             server.back()

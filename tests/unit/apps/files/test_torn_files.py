@@ -107,7 +107,7 @@ async def put(folder):
 
         async def connect():
             client = server.session(server=End(breaks.pop() if breaks else None))
-            client.acknowledged = nothing
+            client.wait_acknowledged = nothing
             return client
 
         async def nothing(*_): ...

@@ -277,7 +277,7 @@ class World:
             driver._socket.close()
             driver._set_timer(None)
             driver._set_timer = lambda _at_s: None
-            driver._left = lambda: asyncio.sleep(0)
+            driver._wait_left = lambda: asyncio.sleep(0)
         task.cancel()
         await asyncio.wait({task})
         driver._side.store.close()
