@@ -21,6 +21,7 @@ from uuid import uuid4
 import msgspec
 
 from cedos.apps.files.objects.stored_object import (
+    FOR_ONE_S,
     LONGEST_RECORD,
     HeaderLists,
     ObjectRecord,
@@ -154,6 +155,8 @@ class ObjectStore:
         self._folder_of(client)
         self._account(client, found)
         write_record(found.path, found.record)
+        if not found.record.reusable:  # else it waits for others that need room
+            asyncio.get_running_loop().call_later(FOR_ONE_S, self._remove_expired, client, found)
 
     async def grow(self, client: str, found: StoredObject, data: bytes) -> None:
         """Write the next bytes of an object. TransferError: there is no room. OSError: no disk."""
@@ -182,6 +185,7 @@ class ObjectStore:
 
     def _on_closed(self, client: str, found: StoredObject) -> None:
         self._open[client] -= 1
+        self.mark_used(client, found)
         if found in self._leaving and not found.readers:
             self.remove(client, found)
 
@@ -211,8 +215,11 @@ class ObjectStore:
         for client, each in self.all():
             if each.is_expired(now_unix_s):
                 await current().turns.turn(client)
-                if self._is_kept(client, each) and each.is_expired(now_unix_s):
-                    self.remove(client, each)
+                self._remove_expired(client, each)
+
+    def _remove_expired(self, client: str, each: StoredObject) -> None:
+        if self._is_kept(client, each) and each.is_expired(time.time()):
+            self.remove(client, each)
 
     def _is_kept(self, client: str, kept: StoredObject) -> bool:
         return client in self._kept and self._kept[client].get(kept.record.id) is kept

@@ -17,6 +17,7 @@ from cedos.kernel.own_file import to_its_end
 
 # The store removes an object that no client requested for this time.
 KEPT_S: Final = 7 * 86_400.0
+FOR_ONE_S: Final = 3600.0  # if it may answer no other request
 LONGEST_URL: Final = 1 << 13
 # It holds a URL, and the fields that are kept.
 LONGEST_RECORD: Final = 1 << 14
@@ -88,7 +89,8 @@ class StoredObject:
         return not (self.whole or self.failed) and age_s > _FIRST_S and takes_s > _SLOW_S
 
     def is_expired(self, now_unix_s: float) -> bool:
-        return self.record.used_unix_s < now_unix_s - KEPT_S and self.may_make_room
+        kept_s = KEPT_S if self.record.reusable else FOR_ONE_S
+        return self.record.used_unix_s < now_unix_s - kept_s and self.may_make_room
 
     def write(self, data: bytes) -> None:
         """Write the next bytes. OSError: the disk is full, say."""

@@ -261,6 +261,31 @@ async def test_what_nobody_wanted_for_a_week_goes(store):
     assert names(store, ME) == []
 
 
+async def test_what_answers_one_client_only_waits_an_hour_for_it(store, monkeypatch):
+    """Of a request for the head alone it stayed for a week, and longer at a gateway without others."""
+    for name, unused_s in (("late", 3601), ("early", 3000)):
+        found = await put(store, ME, name, b"secret")
+        found.record.reusable, found.record.used_unix_s = False, time.time() - unused_s
+    store._tidied_unix_s = 0.0
+    await room(store, OTHER, 1)
+    assert names(store, ME) == ["early"]
+    opened = store.open_object(ME, found, lambda: None)
+    found.record.used_unix_s -= 3601  # it was read for so long
+    opened.close()
+    await store.tidy(time.time())
+    assert names(store, ME) == ["early"]
+    monkeypatch.setattr(object_store, "FOR_ONE_S", 0.1)
+    monkeypatch.setattr(stored_object, "FOR_ONE_S", 0.1)
+    store.write(ME, found)
+    opened = store.open_object(ME, found, lambda: None)
+    await asyncio.sleep(0.3)
+    assert names(store, ME) == ["early"]
+    opened.close()
+    store.write(ME, found)
+    await asyncio.sleep(0.3)
+    assert not on_disk(found.path.parent)
+
+
 async def test_a_restart_finds_what_was_whole(store, tmp_path):
     await put(store, ME, "a", b"whole")
     half = await store.create(ME, "http://a/", "half", {}, reusable=True, size=9)
