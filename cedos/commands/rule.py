@@ -76,7 +76,10 @@ def command(context: click.Context, as_json: bool) -> None:
     help=f"Not over this network, over any of a kind, or over any `{METERED}` one; may be repeated.",
 )
 def add(host: str, port: int | None, only: tuple[str, ...], never: tuple[str, ...]) -> None:
-    """Add a rule, or change the one for the same host and port."""
+    """Add a rule, or change the one for the same host and port.
+
+    A rule for a port counts before a rule without one, also where that is for fewer hosts.
+    """
     if bool(only) == bool(never):
         raise click.UsageError("either --only NETWORK or --never NETWORK is needed")
     host = host.strip().rstrip(".").lower().removeprefix("*.")

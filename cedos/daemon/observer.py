@@ -42,7 +42,7 @@ from cedos.model import Address, Indicator, Network
 _log = get_logger(__name__)
 
 Question = AskName | CheckPage | ShakeHands
-_DNS, _HTTPS = 53, 443
+_DNS, _HTTPS, _NO_PORT = 53, 443, 0
 
 _READ_S = 1.0
 # Providers are read this long after each full second, when the new row of their series exists.
@@ -249,8 +249,11 @@ class Observer:
             self._metered(helper, counted, time.monotonic())
 
     def _ping_target(self, network: Network) -> Address | None:
+        """Return whom to ping over a network; None: it would tell nothing, or a rule forbids it."""
         dropped = self._known.keeper.drops_pings(network.name)
-        return None if dropped else probe_target(self._probes, network)
+        target = None if dropped else probe_target(self._probes, network)
+        allowed = target is None or self._may(network, target, _NO_PORT)
+        return target if allowed else None
 
     async def _page(self, network: Network | None, timeout_s: float) -> PortalFinding:
         """Ask for the test page over a network."""

@@ -17,11 +17,15 @@ from cedos.host.steer.routing_rules import contains, own_subnets
 from cedos.kernel.policy_routing import Prefix
 from cedos.model import Network
 
-# Link-local addresses, groups, and the broadcast address.
+# Link-local addresses; groups that no router forwards, or (239.255) none beyond a site, for what is found
+# there: printers, helpers (SSDP, CBSP); the broadcast address.
 _ON_LINK: Final = tuple(
     map(
         ip_network,
-        ("169.254.0.0/16", "224.0.0.0/4", "255.255.255.255/32", "fe80::/10", "ff00::/8"),
+        (
+            *("169.254.0.0/16", "224.0.0.0/24", "239.255.0.0/16", "255.255.255.255/32"),
+            *("fe80::/10", "ff02::/16"),
+        ),
     )
 )
 

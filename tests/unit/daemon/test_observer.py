@@ -234,3 +234,11 @@ async def test_helpers_are_counted_and_neither_asked_nor_named(monkeypatch):
     # Once as it is there, and once when it goes.
     assert counted == [("helper-1", Counters(0, 0))] * 2
     assert observer.find_network("helper-1") is None
+
+
+async def test_no_network_is_pinged_where_a_rule_forbids_it():
+    """The filter of rules drops such pings: the network would count as silent."""
+    asked = []
+    watched = Watched(may=lambda network, *of: asked.append((network.name, *of)))
+    assert watched.observer._ping_target(WLAN) is None
+    assert asked == [("wlan0", ip_address("1.1.1.1"), 0)]

@@ -1,12 +1,13 @@
 """The filter of users' rules: what programs begin at a place is dropped where it would leave.
 
 Routes and rules lead a connection; sockets that are bound to an interface, routes that a network
-announces and faults of ours lead it elsewhere. So each interface over which some place is forbidden has a
-program that reads what leaves there: TCP's first packet of a connection (SYN) and each datagram of UDP.
-Connections that live go on. It asks a table, first for the packet's port, then for all ports; the longest
-prefix counts. Later parts of a datagram have no port: where one port is forbidden, all of them are. What
-this host only forwards (of containers) passes, and so do DHCP and what belongs to a VLAN: that has an
-interface of its own.
+announces and faults of ours lead it elsewhere. So each interface over which some place is forbidden has
+a program that reads what leaves there: TCP's first packet of a connection (SYN) and each packet of
+other protocols. Connections that live go on. It asks a table, first for the packet's port, then for all
+ports; the longest prefix counts. Later parts of a datagram have no port: where one port is forbidden,
+all of them are. What this host only forwards (of containers) passes, and so do DHCP, what no program
+may send (errors and answers of ICMP, neighbour discovery, memberships of groups), and what belongs to a
+VLAN: that has an interface of its own.
 
 What may hide its destination is dropped: beginnings with options of IPv4 (a source route), and packets
 with a routing header of IPv6.
@@ -15,6 +16,7 @@ with a routing header of IPv6.
 import socket
 import struct
 import sys
+from collections.abc import Iterable
 from typing import Final
 
 from cedos.kernel.bpf import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
@@ -33,11 +35,16 @@ _KEY_AT, _PORT_AT, _ADDRESS_AT, _HEAD_AT = -64, -60, -56, -40
 _FROM_NETWORK_HEADER: Final = 1
 _IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
 _TCP, _UDP, _UDP_LITE, _ROUTING, _FRAGMENT = 6, 17, 136, 43, 44
-_HOP_BY_HOP, _OPTIONS = 0, 60
+_ICMP, _IGMP, _ICMPV6 = 1, 2, 58
+_HOP_BY_HOP: Final = 0
 _IPV4_BYTES: Final = 20  # of a header without options
 _SYN, _ACK = 0x02, 0x10
-# By the ports from and to: no unprivileged program has these.
-_DHCP: Final = ((68, 67), (67, 68), (546, 547), (547, 546))
+# By the ports from and to: no unprivileged program has these. (DHCPv6 stays on the link.)
+_DHCP: Final = ((68, 67), (67, 68))
+# Types that only the kernel sends for programs without rights: answers, errors; memberships, neighbours.
+_ICMP_PASSES: Final = (0, 3, 4, 5, 11, 12, 14)
+_MEMBERSHIPS: Final = (130, 131, 132, 143)
+_ICMPV6_PASSES: Final = (1, 2, 3, 4, 129, *range(133, 138), *_MEMBERSHIPS)
 # TC_ACT_UNSPEC: other filters decide; TC_ACT_SHOT.
 _PASS, _DROP = -1, 2
 
@@ -74,10 +81,7 @@ def program(table: int) -> bytes:
     _read(code, 16, _ADDRESS_AT, 4)
     _read(code, 0, _HEAD_AT, 12)
     code.put(Opcode.LOAD_BYTE, 7, STACK, _HEAD_AT + 9)
-    code.jump(Opcode.IF_EQUAL, "ipv4", 7, immediate=_TCP)
-    code.jump(Opcode.IF_EQUAL, "ipv4", 7, immediate=_UDP)
-    code.jump(Opcode.IF_NOT, EXIT, 7, immediate=_UDP_LITE)
-    code.label("ipv4")
+    code.jump(Opcode.IF_EQUAL, EXIT, 7, immediate=_IGMP)
     code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
     code.put(Opcode.AND, 2, immediate=0x0F)
     code.put(Opcode.SHIFT_LEFT, 2, immediate=2)
@@ -112,6 +116,8 @@ def program(table: int) -> bytes:
     # The first part has the ports, and of TCP the flags.
     code.label("a later part")
     code.jump(Opcode.IF_EQUAL, EXIT, 7, immediate=_TCP)
+    code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_ICMP)
+    code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_ICMPV6)
     code.put(Opcode.STORE, STACK, 9, _PORT_AT)
     code.put(Opcode.SET, 2, immediate=1)
     code.put(Opcode.STORE_BYTE, STACK, 2, _PORT_AT + 1)
@@ -124,12 +130,28 @@ def program(table: int) -> bytes:
     code.jump(Opcode.IF_EQUAL, "udp", 7, immediate=_UDP)
     code.jump(Opcode.IF_EQUAL, "port", 7, immediate=_UDP_LITE)
     code.jump(Opcode.IF_EQUAL, "drop", 7, immediate=_ROUTING)
-    code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_HOP_BY_HOP)
-    code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_OPTIONS)
-    code.jump(Opcode.IF_NOT, EXIT, 7, immediate=_TCP)
+    code.jump(Opcode.IF_EQUAL, "icmp", 7, immediate=_ICMP)
+    code.jump(Opcode.IF_EQUAL, "icmpv6", 7, immediate=_ICMPV6)
+    code.jump(Opcode.IF_EQUAL, "hop by hop", 7, immediate=_HOP_BY_HOP)
+    code.jump(Opcode.IF_NOT, "any port", 7, immediate=_TCP)
     _leave_living(code)
     code.jump(Opcode.JUMP, "port")
+    code.label("hop by hop")
+    # Memberships of IPv6 have such a header, of 8 bytes.
+    _read_from(code, 0, _HEAD_AT, 9)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
+    code.jump(Opcode.IF_NOT, "any port", 2, immediate=_ICMPV6)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT + 1)
+    code.jump(Opcode.IF_NOT, "any port", 2, immediate=0)
+    code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT + 8)
+    _leave(code, _MEMBERSHIPS)
+    for name, types in ("icmp", _ICMP_PASSES), ("icmpv6", _ICMPV6_PASSES):
+        code.label(name)
+        _read_from(code, 0, _HEAD_AT, 1)
+        code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
+        _leave(code, types)
     code.label("udp")
+    code.jump(Opcode.IF_NOT, "port", 9, immediate=_any_port(4))
     _read_from(code, 0, _HEAD_AT, 4)
     code.put(Opcode.LOAD, 2, STACK, _HEAD_AT)
     for ports in _DHCP:
@@ -159,6 +181,13 @@ def _leave_living(code: Assembly) -> None:
     code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
     code.put(Opcode.AND, 2, immediate=_SYN | _ACK)
     code.jump(Opcode.IF_NOT, EXIT, 2, immediate=_SYN)
+
+
+def _leave(code: Assembly, types: Iterable[int]) -> None:
+    """Pass these types of ICMP (register 2), and judge others as any port."""
+    for each in types:
+        code.jump(Opcode.IF_EQUAL, EXIT, 2, immediate=each)
+    code.jump(Opcode.JUMP, "any port")
 
 
 def _any_port(version: int) -> int:

@@ -3,8 +3,10 @@
 import asyncio
 import json
 import socket
+import struct
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from ipaddress import ip_network
 from types import SimpleNamespace
 
@@ -322,6 +324,92 @@ def test_dhcp_passes_but_no_program_by_its_ports(host):
                 before = sent_packets(host)
                 asking.sendto(b"who", (NEAR[4], to))
                 assert (sent_packets(host) > before) is passes
+
+
+def sends(host, version, to, protocol=0, data=b"who", ports=(0, UDP_PORT)):
+    """Return whether a bound socket's datagram leaves over lte0."""
+    with host.client.entered():
+        sending = socket.socket(FAMILY[version], socket.SOCK_DGRAM, protocol)
+    with sending:
+        sending.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lte0")
+        sending.bind(("", ports[0]))
+        before = sent_packets(host)
+        with suppress(OSError):  # the kernel may tell a ping's socket
+            sending.sendto(data, (to, ports[1]))
+        return sent_packets(host) > before
+
+
+@contextmanager
+def ruled(host, *prefixes):
+    """What `cedos rule add --host PREFIX --never lte0` forbids."""
+    with wall(host) as made:
+        kernel = SimpleNamespace(forbid=lambda index, each: made.forbid(index, dict(each)))
+        rules = RuleWall(kernel)
+        rules.follow(host.networks())
+        rules.forbid({(prefix, None): ["lte0"] for prefix in prefixes})
+        yield rules
+        rules.close()
+
+
+def test_pings_and_groups_pass_no_rule(host):
+    """2.9 MB of pings (which any user may send) went past a rule."""
+    host.client.sysctl("net.ipv4.ping_group_range", "0 0")
+    echo = {4: (socket.IPPROTO_ICMP, b"\x08"), 6: (socket.IPPROTO_ICMPV6, b"\x80")}
+    pings = [
+        (version, SERVER[version], protocol, kind + bytes(7 + more))
+        for version, (protocol, kind) in echo.items()
+        for more in (0, 2000)
+    ]
+    assert all(sends(host, *ping) for ping in pings)
+    index = host.networks()[1].index
+    with ruled(host, f"{SERVER[4]}/32", f"{SERVER[6]}/128"):
+        assert not any(sends(host, *ping) for ping in pings)
+        assert sends(host, 4, NEAR[4], *pings[0][2:])
+    with ruled(host, "0.0.0.0/0", "::/0"):
+        assert not any(sends(host, *ping) for ping in pings)
+        assert sends(host, 4, NEAR[4], *pings[0][2:])
+        for group, passes in (
+            ("224.0.0.251", True),
+            ("239.255.255.250", True),
+            ("233.1.2.3", False),
+            ("224.0.1.1", False),
+            ("ff02::fb", True),
+            ("ff05::fb", False),
+            ("ff0e::fb", False),
+        ):
+            assert sends(host, 6 if ":" in group else 4, group) is passes, group
+        # What the kernel says for itself: neighbours, memberships (IGMP, MLD), errors.
+        host.client.ip("neigh", "flush", "dev", "lte0")
+        assert not host.client.run("ping", "-c1", "-W2", "192.168.44.1", check=False).returncode
+        for version in (4, 6):
+            before = sent_packets(host)
+            with host.client.entered():
+                member = socket.socket(FAMILY[version], socket.SOCK_DGRAM)
+            with member:
+                if version == 4:
+                    wanted = socket.inet_aton("233.1.2.3") + socket.inet_aton(
+                        host.address("lte0", 4)
+                    )
+                    member.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, wanted)
+                else:
+                    wanted = socket.inet_pton(socket.AF_INET6, "ff0e::77") + struct.pack(
+                        "=I", index
+                    )
+                    member.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, wanted)
+                ends = time.monotonic() + 5
+                while sent_packets(host) == before and time.monotonic() < ends:
+                    time.sleep(0.05)
+            assert sent_packets(host) > before
+
+
+def test_dhcpv6s_ports_pass_no_rule(host):
+    """With `ip_unprivileged_port_start` lowered, 2.9 MB of any user's went past it."""
+    with ruled(host, "0.0.0.0/0", "::/0"):
+        for version in (4, 6):
+            for ports in ((546, 547), (547, 546)):
+                assert not sends(host, version, SERVER[version], ports=ports)
+        assert not sends(host, 6, SERVER[6], ports=(68, 67))
+        assert sends(host, 6, "ff02::1:2", ports=(546, 547))
 
 
 def test_one_interface_that_can_have_no_filter_keeps_none_from_others(host):
