@@ -12,7 +12,7 @@ from typing import Final
 
 from cedos.errors import HostError
 from cedos.host.steer.kernel.interface import SteeringKernel
-from cedos.host.steer.kernel.rule_filter import element, later_parts
+from cedos.host.steer.kernel.rule_filter import element, later_parts, own_address
 from cedos.host.steer.routing_rules import contains, own_subnets
 from cedos.kernel.policy_routing import Prefix
 from cedos.model import Network
@@ -94,8 +94,9 @@ class RuleWall:
 
     def _bring(self, index: int, wanted: Mapping[bytes, bool]) -> None:
         before = self._stands.get(index, {})
-        # What is forbidden first.
-        changes = sorted(wanted.items() - before.items(), key=lambda each: not each[1])
+        # Own addresses and what is forbidden first.
+        news = [each for each in wanted.items() if before.get(each[0]) is not each[1]]
+        changes = sorted(news, key=lambda each: not each[1])
         gone = [(key, None) for key in before.keys() - wanted.keys()]
         if changes or gone:
             # Should it be refused, any part of it may stand.
@@ -106,12 +107,14 @@ class RuleWall:
             del self._stands[index]
 
     def _wanted_entries(self) -> dict[int, dict[bytes, bool]]:
-        """Return by interface what is forbidden there, and what is an exception from that."""
+        """Return by interface its addresses, what is forbidden there, and exceptions from that."""
         names: defaultdict[int, set[str]] = defaultdict(set)
+        addresses: defaultdict[int, dict[bytes, bool]] = defaultdict(dict)
         for network in self._networks:
-            names[network.index].add(network.name)
-            if network.translator is not None:
-                names[network.translator.index].add(network.name)
+            for at in (network, network.translator):
+                if at is not None:
+                    names[at.index].add(network.name)
+                    addresses[at.index] |= {own_address(each.ip): True for each in at.addresses}
         subnets = {**own_subnets(4, self._networks), **own_subnets(6, self._networks)}
         found = {}
         for index, own in names.items():
@@ -123,7 +126,8 @@ class RuleWall:
                     for each in self._places.values()
                     if each.port is not None and own <= each.names
                 }
-                found[index] = {**self._exceptions(near, own), **places, **parts}
+                forbidden = {**self._exceptions(near, own), **places, **parts}
+                found[index] = {**addresses[index], **forbidden}
         return found
 
     def _exceptions(self, near: Sequence[Prefix], own: set[str]) -> dict[bytes, bool]:

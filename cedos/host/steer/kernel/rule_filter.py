@@ -3,11 +3,12 @@
 Routes and rules lead a connection; sockets that are bound to an interface, routes that a network
 announces and faults of ours lead it elsewhere. So each interface over which some place is forbidden has
 a program that reads what leaves there: TCP's first packet of a connection (SYN) and each packet of
-other protocols. Connections that live go on. It asks a table, first for the packet's port, then for all
-ports; the longest prefix counts. Later parts of a datagram have no port: where one port is forbidden,
-all of them are. What this host only forwards (of containers) passes, and so do DHCP, what no program
-may send (errors and answers of ICMP, neighbour discovery, memberships of groups), and what belongs to a
-VLAN: that has an interface of its own.
+other protocols. Connections that live go on, if they come from an address of the interface: a socket
+that is bound to it later brings another one's. It asks a table, first for the packet's port, then for
+all ports; the longest prefix counts. Later parts of a datagram have no port: where one port is
+forbidden, all of them are. What this host only forwards (of containers) passes, and so do DHCP, what no
+program may send (errors and answers of ICMP, neighbour discovery, memberships of groups), and what
+belongs to a VLAN: that has an interface of its own.
 
 What may hide its destination is dropped: beginnings with options of IPv4 (a source route), and packets
 with a routing header of IPv6.
@@ -17,13 +18,16 @@ import socket
 import struct
 import sys
 from collections.abc import Iterable
+from ipaddress import ip_network
 from typing import Final
 
 from cedos.kernel.bpf import CONTEXT, EXIT, STACK, Assembly, Helper, Opcode
 from cedos.kernel.policy_routing import Prefix
+from cedos.model import Address
 
-# An element: the length in bits of what follows; the IP version; 1 for later parts, else 0; the port,
-# big-endian (0: any); the address. The value tells whether it is forbidden.
+# An element: the length in bits of what follows; the IP version; 1 for later parts, 2 for an address of
+# the interface's own, else 0; the port, big-endian (0: any); the address. The value tells whether it is
+# forbidden; of own addresses it tells nothing.
 _KEY: Final = struct.Struct("=IBBH16s")
 KEY_BYTES: Final = _KEY.size
 VALUE: Final = struct.Struct("=I")
@@ -32,6 +36,7 @@ _PORT_BITS, _ADDRESS_BITS = 32, 128
 # Offsets of fields of struct __sk_buff, and on the stack: the key, and a header's bytes.
 _PROTOCOL, _OF_VLAN, _FORWARDED_FROM = 16, 20, 36
 _KEY_AT, _PORT_AT, _ADDRESS_AT, _HEAD_AT = -64, -60, -56, -40
+_OWN_AT: Final = -96  # another key
 _FROM_NETWORK_HEADER: Final = 1
 _IPV4, _IPV6 = socket.htons(0x0800), socket.htons(0x86DD)
 _TCP, _UDP, _UDP_LITE, _ROUTING, _FRAGMENT = 6, 17, 136, 43, 44
@@ -59,6 +64,11 @@ def later_parts(prefix: Prefix) -> bytes:
     return _element(prefix, 1, 0)
 
 
+def own_address(address: Address) -> bytes:
+    """Return the table's key for an address that the interface has."""
+    return _element(ip_network(address), 2, 0)
+
+
 def _element(prefix: Prefix, parts: int, port: int) -> bytes:
     bits = _PORT_BITS + prefix.prefixlen
     address = prefix.network_address.packed
@@ -70,15 +80,15 @@ def program(table: int) -> bytes:
     code = Assembly()
     code.unless(_FORWARDED_FROM, 0)
     code.unless(_OF_VLAN, 0)
-    code.put(Opcode.STORE_NUMBER, STACK, offset=_KEY_AT, immediate=_PORT_BITS + _ADDRESS_BITS)
-    for word in range(0, 16, 4):
-        code.put(Opcode.STORE_NUMBER, STACK, offset=_ADDRESS_AT + word, immediate=0)
-    code.put(Opcode.SET, 9, immediate=_any_port(4))
+    for key in _KEY_AT, _OWN_AT:
+        code.put(Opcode.STORE_NUMBER, STACK, offset=key, immediate=_PORT_BITS + _ADDRESS_BITS)
+        for word in range(8, _KEY.size, 4):
+            code.put(Opcode.STORE_NUMBER, STACK, offset=key + word, immediate=0)
     code.put(Opcode.LOAD, 2, CONTEXT, _PROTOCOL)
     code.jump(Opcode.IF_EQUAL, "ipv6", 2, immediate=_IPV6)
     code.jump(Opcode.IF_NOT, EXIT, 2, immediate=_IPV4)
 
-    _read(code, 16, _ADDRESS_AT, 4)
+    _read_addresses(code, 4, 12, 4)
     _read(code, 0, _HEAD_AT, 12)
     code.put(Opcode.LOAD_BYTE, 7, STACK, _HEAD_AT + 9)
     code.jump(Opcode.IF_EQUAL, EXIT, 7, immediate=_IGMP)
@@ -88,8 +98,7 @@ def program(table: int) -> bytes:
     code.put(Opcode.COPY, 8, 2)
     code.jump(Opcode.IF_EQUAL, "no options", 8, immediate=_IPV4_BYTES)
     code.jump(Opcode.IF_NOT, "drop", 7, immediate=_TCP)
-    _leave_living(code)
-    code.jump(Opcode.JUMP, "drop")
+    _leave_living(code, table, "drop")
     code.label("no options")
     code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT + 6)
     code.put(Opcode.AND, 2, immediate=0x1F)
@@ -99,8 +108,7 @@ def program(table: int) -> bytes:
     code.jump(Opcode.JUMP, "transport")
 
     code.label("ipv6")
-    code.put(Opcode.SET, 9, immediate=_any_port(6))
-    _read(code, 24, _ADDRESS_AT, 16)
+    _read_addresses(code, 6, 8, 16)
     _read(code, 0, _HEAD_AT, 8)
     code.put(Opcode.LOAD_BYTE, 7, STACK, _HEAD_AT + 6)
     code.put(Opcode.SET, 8, immediate=40)
@@ -115,7 +123,10 @@ def program(table: int) -> bytes:
     code.jump(Opcode.IF_EQUAL, "transport", 2, immediate=0)
     # The first part has the ports, and of TCP the flags.
     code.label("a later part")
-    code.jump(Opcode.IF_EQUAL, EXIT, 7, immediate=_TCP)
+    code.jump(Opcode.IF_NOT, "of datagrams", 7, immediate=_TCP)
+    code.look_up(table, _OWN_AT, "of datagrams")
+    code.jump(Opcode.JUMP, EXIT)
+    code.label("of datagrams")
     code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_ICMP)
     code.jump(Opcode.IF_EQUAL, "any port", 7, immediate=_ICMPV6)
     code.put(Opcode.STORE, STACK, 9, _PORT_AT)
@@ -134,8 +145,7 @@ def program(table: int) -> bytes:
     code.jump(Opcode.IF_EQUAL, "icmpv6", 7, immediate=_ICMPV6)
     code.jump(Opcode.IF_EQUAL, "hop by hop", 7, immediate=_HOP_BY_HOP)
     code.jump(Opcode.IF_NOT, "any port", 7, immediate=_TCP)
-    _leave_living(code)
-    code.jump(Opcode.JUMP, "port")
+    _leave_living(code, table, "port")
     code.label("hop by hop")
     # Memberships of IPv6 have such a header, of 8 bytes.
     _read_from(code, 0, _HEAD_AT, 9)
@@ -175,12 +185,24 @@ def program(table: int) -> bytes:
     return code.code(_PASS)
 
 
-def _leave_living(code: Assembly) -> None:
-    """Pass what does not begin a connection of TCP."""
+def _leave_living(code: Assembly, table: int, judged: str) -> None:
+    """Pass what begins no connection of TCP, and comes from an address of the interface."""
     _read_from(code, 13, _HEAD_AT, 1)
     code.put(Opcode.LOAD_BYTE, 2, STACK, _HEAD_AT)
     code.put(Opcode.AND, 2, immediate=_SYN | _ACK)
-    code.jump(Opcode.IF_NOT, EXIT, 2, immediate=_SYN)
+    code.jump(Opcode.IF_EQUAL, judged, 2, immediate=_SYN)
+    code.look_up(table, _OWN_AT, judged)
+    code.jump(Opcode.JUMP, EXIT)
+
+
+def _read_addresses(code: Assembly, version: int, offset: int, count: int) -> None:
+    """Put a packet's addresses into both keys, and a key's beginning into register 9."""
+    code.put(Opcode.SET, 9, immediate=_any_port(version))
+    code.put(Opcode.STORE, STACK, 9, _OWN_AT + 4)
+    code.put(Opcode.SET, 2, immediate=2)
+    code.put(Opcode.STORE_BYTE, STACK, 2, _OWN_AT + 5)
+    _read(code, offset, _OWN_AT + 8, count)
+    _read(code, offset + count, _ADDRESS_AT, count)
 
 
 def _leave(code: Assembly, types: Iterable[int]) -> None:

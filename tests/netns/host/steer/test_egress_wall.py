@@ -7,7 +7,7 @@ import struct
 import sys
 import time
 from contextlib import contextmanager, suppress
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from types import SimpleNamespace
 
 import pytest
@@ -16,13 +16,14 @@ from kit.steered import steering_of
 from cedos.errors import HostError
 from cedos.host.steer.kernel import iptables
 from cedos.host.steer.kernel.egress_wall import EgressWall
-from cedos.host.steer.kernel.rule_filter import element, later_parts
+from cedos.host.steer.kernel.rule_filter import element, later_parts, own_address
 from cedos.host.steer.rule_wall import RuleWall
 from cedos.host.steer.undo import restore
 
 SERVER = {4: "198.51.100.1", 6: "2001:db8:100::1"}
 FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}
 TCP_PORT, UDP_PORT = 8000, 8001
+MPTCP = 262
 NEAR = {4: "192.168.44.1", 6: "2001:db8:44::1"}
 """What only lte0 leads to, without a daemon, too."""
 FOREIGN = ("filter add dev lte0 egress prio 9 protocol ip bpf da bytecode", "1,6 0 0 0")
@@ -264,6 +265,8 @@ def test_programs_begin_nothing_where_a_rule_forbids_an_interface(host):
             assert datagram_comes(host, version, SERVER[version], "wlan0")
             assert opens(host, version, NEAR[version])
         # The longest prefix counts; a rule for a port before one for all.
+        address = own_address(ip_address(host.address("lte0", 4)))
+        made.forbid(index, {address: True})
         made.forbid(index, elements({("0.0.0.0/0", None): True, (four, None): False}))
         assert opens(host, 4, SERVER[4])
         assert not opens(host, 4, NEAR[4])
@@ -280,7 +283,7 @@ def test_programs_begin_nothing_where_a_rule_forbids_an_interface(host):
         assert not datagram_comes(host, 4, SERVER[4])
         gone = dict.fromkeys([*elements({(four, None): 1, (six, None): 1, ("0.0.0.0/0", None): 1})])
         made.forbid(index, gone)
-        made.forbid(index, {element(ip_network("0.0.0.0/0"), TCP_PORT): None})
+        made.forbid(index, {element(ip_network("0.0.0.0/0"), TCP_PORT): None, address: None})
         assert opens(host, 4, SERVER[4])
         assert host.state() == before
 
@@ -400,6 +403,67 @@ def test_pings_and_groups_pass_no_rule(host):
                 while sent_packets(host) == before and time.monotonic() < ends:
                     time.sleep(0.05)
             assert sent_packets(host) > before
+
+
+def bind_to(connection, interface):
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
+
+
+def sent_bytes(host, connection):
+    """Return how much leaves over lte0 while a program sends."""
+
+    def read():
+        (shown,) = json.loads(host.client.ip("-j", "-s", "link", "show", "lte0"))
+        return shown["stats64"]["tx"]["bytes"]
+
+    before = read()
+    connection.sendall(bytes(6000))
+    time.sleep(0.5)
+    return read() - before
+
+
+def goes_on(connection):
+    connection.settimeout(1)
+    try:
+        connection.sendall(b"anything")
+        return connection.recv(8) == b"anything"
+    except TimeoutError:
+        return False
+
+
+@pytest.mark.parametrize("version", [4, 6])
+def test_no_connection_is_bound_to_a_forbidden_interface_later(host, version):
+    """One that began elsewhere took 1.2 MB past a rule: the kernel keeps its address."""
+    answers_come_anywhere(host)
+    own, mptcp = (
+        host.connect(version, proto, bind=host.address("lte0", version)) for proto in (0, MPTCP)
+    )
+    begun = host.connect(version)
+    bind_to(begun, "lte0")
+    assert sent_bytes(host, begun) > 5000, "the attack works here"
+    others = host.connect(version)
+    with ruled(host, f"{SERVER[version]}/{32 if version == 4 else 128}"):
+        bind_to(others, "lte0")
+        for stray in (begun, others):
+            assert sent_bytes(host, stray) < 500, "more than neighbour discovery left"
+        bind_to(own, "lte0")
+        for living in (own, mptcp):
+            assert goes_on(living)
+
+
+def test_a_connection_whose_address_is_translated_goes_on(host):
+    """As one that was rescued before there was a rule."""
+    answers_come_anywhere(host)
+    masquerade = ("POSTROUTING", "-o", "lte0", "-j", "MASQUERADE")
+    host.client.run("iptables", "-t", "nat", "-A", *masquerade)
+    host.client.ip("rule", "add", "from", host.address("wlan0", 4), "table", "77", "pref", "5")
+    way = ("default", "via", NEAR[4], "dev", "lte0", "table", "77")
+    host.client.ip("route", "add", *way)
+    rescued = host.connect(4, bind=host.address("wlan0", 4))
+    with ruled(host, f"{SERVER[4]}/32"):
+        before = sent_packets(host)
+        assert goes_on(rescued)
+        assert sent_packets(host) > before
 
 
 def test_dhcpv6s_ports_pass_no_rule(host):

@@ -6,8 +6,9 @@ from ipaddress import ip_interface, ip_network
 import pytest
 
 from cedos.host.steer import rule_wall
-from cedos.host.steer.kernel.rule_filter import element, later_parts
+from cedos.host.steer.kernel.rule_filter import element, later_parts, own_address
 from cedos.host.steer.routing_rules import contains
+from cedos.model import Translator
 
 PLACE, WIDE = ("198.51.100.7/32", None), ("0.0.0.0/0", 443)
 
@@ -105,7 +106,7 @@ async def test_many_ports_and_addresses_are_compared_once_each(world, steering, 
 async def test_what_a_full_table_took_goes_at_the_end_too(world, steering, monkeypatch):
     """A filter that was refused in part stayed at the interface when the daemon ended."""
     steering.forbid({PLACE: ["lte0"]})
-    takes = world.kernel.forbid
+    takes, before = world.kernel.forbid, dict(world.kernel.forbidden[world.lte0.index])
 
     def full(index, changes):
         takes(index, changes[:1])
@@ -114,6 +115,19 @@ async def test_what_a_full_table_took_goes_at_the_end_too(world, steering, monke
     with monkeypatch.context() as patched:
         patched.setattr(world.kernel, "forbid", full)
         steering.forbid({(f"203.0.113.{i}/32", None): ["lte0"] for i in range(3)})
-    assert len(world.kernel.forbidden[world.lte0.index]) == 2
+    assert len(world.kernel.forbidden[world.lte0.index]) == len(before) + 1
     steering.forbid({(f"203.0.113.{i}/32", None): None for i in range(3)})
-    assert world.kernel.forbidden[world.lte0.index] == {element(ip_network(PLACE[0]), None): True}
+    assert world.kernel.forbidden[world.lte0.index] == before
+
+
+async def test_connections_live_from_the_addresses_that_the_interface_has_now(world, steering):
+    translator = Translator("clat", 98, (ip_interface("192.0.0.4/32"),))
+    steering.forbid({PLACE: ["lte0"]})
+    for last in (2, 3):
+        own = (ip_interface(f"10.7.0.{last}/24"), ip_interface(f"2001:db8::{last}/64"))
+        lte0 = replace(world.lte0, addresses=own, translator=translator)
+        await steering.networks_changed([world.wlan0, lte0])
+        for at in (lte0, translator):
+            said_there = world.kernel.forbidden[at.index]
+            wanted = {own_address(each.ip) for each in at.addresses}
+            assert wanted == {each for each in said_there if each[5] == 2}
