@@ -53,7 +53,7 @@ class HeldOutErrors:
     def expected_sizes(self, both: Sequence[float]) -> list[float]:
         """Return the expected size of each strategy's logarithmic error.
 
-        `both`: the inputs and their negatives (`regressor.mirrored`).
+        `both`: the inputs and their negatives (`regressor.mirror`).
         """
         return [max(size, LEAST_SIZE) for size in self.sizes.walk(both)]
 

@@ -27,7 +27,7 @@ _LARGEST_LOG = 60.0
 _DOUBLE_BYTES = 8
 _FIELDS = ("feature", "threshold", "left", "right", "missing_left", "value")
 
-# (Number among the `mirrored` inputs, threshold, child if the input is <= the threshold, child otherwise
+# (Number among the mirrored inputs, threshold, child if the input is <= the threshold, child otherwise
 # and for NaN); or for a leaf (None, its values, None, None). Nodes and leaves have the same form, because
 # that is unpacked quickest. No number is negative: a list looks up its last entries in a slower way.
 _Walk = tuple[int | None, Any, Any, Any]
@@ -175,7 +175,7 @@ class Forest:
 
 
 def mirror(inputs: Sequence[float]) -> list[float]:
-    """Return each input and, behind it, its negative (see `_nested`)."""
+    """Return each input and, behind it, its negative (see `_nest`)."""
     both = [0.0] * (2 * len(inputs))
     both[::2] = inputs
     both[1::2] = [-value for value in inputs]
@@ -304,7 +304,7 @@ class Regressor(Protocol):
     """Inputs in, logarithms of real over naive time out."""
 
     def walk(self, both: Sequence[float], /) -> list[float]:
-        """Return one number per strategy for inputs that are `mirrored`; NaN inputs are unknown."""
+        """Return one number per strategy for inputs of `mirror`; NaN inputs are unknown."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain data for JSON, without the kind."""

@@ -75,7 +75,7 @@ class _HeapFigures(ctypes.Structure):
 
 
 class MemoryRoom:
-    """The memory that this process may still take; `short` is asked before anything that stays begins.
+    """The memory that this process may still take; `is_short` is asked before anything that stays begins.
 
     `root`: of /proc and /sys.
     """

@@ -200,7 +200,7 @@ class OpenFolder(NamedTuple):
 
 
 def folder_below(top: int, parts: Iterable[str], *, make: bool = False, links: bool = False) -> int:
-    """Open a folder below an open one. Arguments and errors: as of `OpenFolder.below`."""
+    """Open a folder below an open one. Arguments and errors: as of `OpenFolder.open_below`."""
     number = os.dup(top)
     try:
         # Folder by folder, so that no link can lead out, not even one that appears meanwhile.

@@ -277,7 +277,7 @@ def parse_feed(data: bytes) -> list[Episode]:
 
 
 def _parse_in_child(most_s: int, most_bytes: int) -> None:
-    """Parse standard input for `_parsed`; the kernel ends what takes too much time or memory."""
+    """Parse standard input for `_parse_apart`; the kernel ends what takes too much time or memory."""
     resource.setrlimit(resource.RLIMIT_CPU, (most_s, most_s))
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -82,7 +82,7 @@ class ListedFolders:
     def add(self, folder: int, name: str, *, comes: bool = False) -> None:
         """Count a name that comes into an open folder. TransferError: its list has no room for it.
 
-        `comes`: as a file, until `closed`.
+        `comes`: as a file, until it is closed.
         """
         of = os.fstat(folder)
         key = of.st_dev, of.st_ino

@@ -103,7 +103,7 @@ def read_question(data: bytes) -> tuple[str, int] | None:
 
 
 def odd_name(data: bytes) -> tuple[str, int] | None:
-    """Return the name, its other bytes than ASCII as Latin-1, and kind 0 of what `asked` cannot read."""
+    """Return the name (other bytes than ASCII as Latin-1) and kind 0 where `read_question` gives up."""
     if len(data) < _HEADER.size or _HEADER.unpack_from(data)[2] != 1:
         return None
     name = _whole_name(data, _HEADER.size)

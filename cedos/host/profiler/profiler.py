@@ -2,7 +2,7 @@
 
 Delphi names three moments: an application gives a hint (`hint`), a connection begins (`opened`), an
 HTTP message appears (`observe`). Two are added: a TLS or QUIC handshake gives the server's name
-(`observe`), and a transfer outgrows its estimate (`progressed`).
+(`observe`), and a transfer outgrows its estimate (`on_progress`).
 """
 
 from collections import OrderedDict
@@ -122,7 +122,7 @@ class Profiler:
     def on_close(self, key: FlowKey, bytes_down: int | None, bytes_up: int | None) -> None:
         """From a flow's final figures (None: not known) the history learns.
 
-        Of MPTCP, give the first subflow's key and the sums over all subflows, as for `progressed`.
+        Of MPTCP, give the first subflow's key and the sums over all subflows, as for `on_progress`.
         """
         flow = self._flows.pop(key, None) or ProfiledFlow(key)
         self._hellos.forget(key)

@@ -76,7 +76,7 @@ class PacketFilter:
             _log.debug("the packet filter is looked at", why=str(error))
 
     async def bar(self, interfaces: Sequence[str], *, alone: bool = True) -> None:
-        """Bar these interfaces; `alone`: open all others. OSError: refused; `repaired` tries again."""
+        """Bar these interfaces; `alone`: open all others. OSError: refused; `repair` tries again."""
         wanted = tuple(interfaces)
         self._plan = replace(self._plan, barred=wanted)
         # At once. What lives is reset later, by what it sends again.

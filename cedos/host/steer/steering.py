@@ -70,7 +70,7 @@ class Steering:
         kernel: what to act on; None: the one of the calling thread's namespace.
         open_journal: opens the journal, if it is not this process that keeps it.
         goes_on: whether another one begins as soon as this one has closed. The second wall of barred
-            networks stands meanwhile, until `barring.settled`.
+            networks stands meanwhile, until `barring.take_down_unneeded`.
 
     Raises:
         PrivilegeError: CAP_NET_ADMIN is missing, or `state_dir` may not be written.

@@ -207,7 +207,7 @@ def _share(size_bytes: int, carried: _Bytes, by: dict[str, int]) -> None:
 
 
 class CarriedTeller:
-    """The reports to the daemon: `run` until it is cancelled, then `last`.
+    """The reports to the daemon: `run` until it is cancelled, then `report_last`.
 
     `problem` returns what hinders the proxy, in words; "": nothing.
     """

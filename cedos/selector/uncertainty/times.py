@@ -167,7 +167,7 @@ def interrupt(
 
 
 def cut_off(time_s: float, lasting: Distribution, detour_s: float) -> float:
-    """Return the expected time of an activity of `time_s`, interrupted as in `interrupted`."""
+    """Return the expected time of an activity of `time_s`, interrupted as in `interrupt`."""
     ends = lasting.samples
     return sum([time_s if time_s <= end_s else end_s + detour_s for end_s in ends]) / len(ends)
 

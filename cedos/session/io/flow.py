@@ -348,7 +348,7 @@ class SessionFlow:
         self._plan(now)
 
     def announce(self, rank: int, size_bytes: int, direction: Direction) -> None:
-        """Announce a size to `Advice.told`; the accepting end has no adviser."""
+        """Announce a size to the adviser; the accepting end has no adviser."""
         if self._advice is not None and not self._ended:
             self._advice.announce(rank, size_bytes, direction)
 

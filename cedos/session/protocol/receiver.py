@@ -270,7 +270,7 @@ class Receiver:
     def restore(
         self, stop: int, next_irob: int, delivered: int, granted: tuple[int, int], *, ended: bool
     ) -> None:
-        """Start from positions below which all was received and read; `granted`: from `granted()`.
+        """Start from positions below which all was received and read; `granted`: from `grants()`.
 
         `stop`: behind the last received position of the stream; its end, if `ended`, takes one.
         """

@@ -64,7 +64,7 @@ class ReplayMemory:
     """The memory for unacknowledged data of all sessions; each may hold an equal part of the free rest.
 
     With n sessions that hold data, that is free / (n + 8) (docs/decisions/replay-memory.md).
-    `woken()` names a session that holds nothing and found no room, once there is some.
+    `take_woken()` names a session that holds nothing and found no room, once there is some.
     """
 
     def __init__(self, limit_bytes: int = DEFAULT_BYTES) -> None:

@@ -374,7 +374,7 @@ class SendQueue:
             piece = self._carve(room_bytes)
             if piece is None or piece.size + piece.extra <= room_bytes:
                 return piece
-            # A batch that does not fit: put it in front, where `_next` cuts it.
+            # A batch that does not fit: put it in front, where `_next_piece` cuts it.
             self._pending.append(piece)
             self.waiting_bytes += piece.size
         # Leave `skip_bytes` to another path: take them off, and put them back afterwards.

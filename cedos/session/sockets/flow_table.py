@@ -136,10 +136,10 @@ class FlowTable:
         def came(path: SessionPath) -> None:
             self._absent.pop(flow_id, None)
             connection.account = path.account
-            self._ledger.on_came(path.account)
+            self._ledger.add_connection(path.account)
 
         def went(path: SessionPath) -> None:
-            self._ledger.on_went(path.account)
+            self._ledger.take_connection(path.account)
             if not connection.flow.paths:
                 self._absent[flow_id] = None
 

@@ -89,7 +89,7 @@ def seal(value: msgspec.Struct, purpose: bytes, key: SigningKey) -> bytes:
 def open_sealed(
     data: bytes, kind: type[SignedStruct], most_bytes: int, what: str
 ) -> tuple[SignedStruct, bytes]:
-    """Return the struct in bytes of `sealed`, and its body; the signature is not checked.
+    """Return the struct in bytes of `seal`, and its body; the signature is not checked.
 
     Raises:
         UntrustedError: these bytes hold no such struct.

@@ -172,7 +172,7 @@ _DECODER: Final = msgspec.msgpack.Decoder(ShareMessage)
 
 @dataclass(frozen=True, slots=True)
 class ShareDatagram:
-    """A datagram whose form is right. Its signature is checked by `verified` alone."""
+    """A datagram whose form is right. Its signature is checked by `verify_sender` alone."""
 
     raw: bytes
     certificate: bytes

@@ -98,11 +98,11 @@ class HostLedger:
         """Return whether a peer's flows may have one more connection."""
         return self._of_peer.get(peer, 0) < self.limits.connections_per_peer
 
-    def on_came(self, peer: str) -> None:
-        """Count a connection of a peer's flow, until it `went`."""
+    def add_connection(self, peer: str) -> None:
+        """Count a connection of a peer's flow, until `take_connection`."""
         self._of_peer[peer] = self._of_peer.get(peer, 0) + 1
 
-    def on_went(self, peer: str) -> None:
+    def take_connection(self, peer: str) -> None:
         _take_one(self._of_peer, peer)
 
     def resume(self, host: bytes, now: float) -> float:

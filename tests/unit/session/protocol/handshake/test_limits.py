@@ -456,13 +456,13 @@ def test_a_peer_has_so_many_sessions_an_address_whatever_keys_it_makes(tmp_path,
 
 def test_an_ipv6_network_is_one_address():
     ledger = HostLedger(HandshakeLimits(connections_per_peer=1))
-    ledger.on_came(network_of("2001:db8:1:2::3"))
+    ledger.add_connection(network_of("2001:db8:1:2::3"))
     assert not ledger.has_room(network_of("2001:db8:1:2:ffff::"))
     assert ledger.has_room(network_of("2001:db8:1:3::3"))
-    ledger.on_came(network_of("::ffff:192.0.2.1"))
+    ledger.add_connection(network_of("::ffff:192.0.2.1"))
     assert not ledger.has_room(network_of("192.0.2.1"))
-    ledger.on_went(network_of("192.0.2.1"))
-    ledger.on_went(network_of("2001:db8:1:2::4"))
+    ledger.take_connection(network_of("192.0.2.1"))
+    ledger.take_connection(network_of("2001:db8:1:2::4"))
     assert not ledger._of_peer
 
 
