@@ -156,7 +156,8 @@ class ObjectStore:
         self._account(client, found)
         write_record(found.path, found.record)
         if not found.record.reusable:  # else it waits for others that need room
-            asyncio.get_running_loop().call_later(FOR_ONE_S, self._remove_expired, client, found)
+            later = asyncio.get_running_loop().call_later
+            later(FOR_ONE_S, lambda: self._remove_expired(client, found, time.time()))
 
     async def grow(self, client: str, found: StoredObject, data: bytes) -> None:
         """Write the next bytes of an object. TransferError: there is no room. OSError: no disk."""
@@ -215,10 +216,10 @@ class ObjectStore:
         for client, each in self.all():
             if each.is_expired(now_unix_s):
                 await current().turns.turn(client)
-                self._remove_expired(client, each)
+                self._remove_expired(client, each, now_unix_s)
 
-    def _remove_expired(self, client: str, each: StoredObject) -> None:
-        if self._is_kept(client, each) and each.is_expired(time.time()):
+    def _remove_expired(self, client: str, each: StoredObject, now_unix_s: float) -> None:
+        if self._is_kept(client, each) and each.is_expired(now_unix_s):
             self.remove(client, each)
 
     def _is_kept(self, client: str, kept: StoredObject) -> bool:
