@@ -1,4 +1,4 @@
-"""What tests in namespaces share: a server that echoes, a tunnel, a disk that is soon full."""
+"""Parts that tests in namespaces share: a server that echoes, a tunnel, a disk that is soon full."""
 
 import contextlib
 import fcntl

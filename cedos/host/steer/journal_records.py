@@ -405,5 +405,5 @@ def _show(line: bytes) -> str:
 
 
 def _escape(text: str) -> str:
-    """Return a terminal does nothing by it."""
+    """Return a text by which a terminal does nothing."""
     return ascii(text)[1:-1][: 4 * _SHOWN]

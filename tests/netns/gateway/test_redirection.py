@@ -272,14 +272,17 @@ while time.monotonic() < until_s:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT])
 def test_who_takes_its_ports_when_it_ends_gets_nothing_of_others(laptop, number):
-    """They were free 0.1 s before connections were led there no more, and datagrams were for good.
+    """Its ports were free 0.1 s before connections were led there no more, and for datagrams for good.
 
-    A closed terminal ended it without this.
+    A closed terminal ended the proxy without a word to the kernel.
     """
-    if signal.getsignal(number) is signal.SIG_IGN:
-        pytest.skip("nohup runs the tests")
     laptop.serve_file(b"x")
-    process = laptop.forward("--redirect", str(USER))
+    # Programs inherit a SIGHUP that nohup has made ignored.
+    before = signal.signal(number, signal.SIG_DFL)
+    try:
+        process = laptop.forward("--redirect", str(USER))
+    finally:
+        signal.signal(number, before)
     listed = laptop.near.run("ss", "-Hlntu4").stdout.splitlines()
     ports = {(kind, at.rpartition(":")[2]) for kind, _, _, _, at, *_ in map(str.split, listed)}
     kinds = {"tcp": int(socket.SOCK_STREAM), "udp": int(socket.SOCK_DGRAM)}
@@ -318,7 +321,7 @@ for one in sockets:
 
 @pytest.mark.parametrize("interface", ["", "lo"])
 def test_what_was_led_there_and_has_not_arrived_ends_with_it(laptop, interface):
-    """Whoever had the port next was sent what a program said, also by sockets bound to an interface."""
+    """The port's next owner was sent the words of programs, also of sockets bound to an interface."""
     process = laptop.forward("--redirect", str(USER))
     speaking = as_user(laptop, PYTHON, "-c", SPEAK_LATER, interface, stdin=subprocess.PIPE)
     assert speaking.stdout.readline() == b"connected\n"

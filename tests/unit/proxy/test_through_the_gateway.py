@@ -450,21 +450,22 @@ async def test_a_flood_of_connections_ends_the_session_and_delays_nobody(ends):
     writer.close()
 
 
+async def session(ends, key):
+    return await connect(
+        ends.gateway.address, server_key=ends.me.public, key=key, limits=LIMITS, timeout_s=5
+    )
+
+
 async def test_one_client_has_a_bounded_number_of_sessions(ends):
     """Each has connections of its own, and a client may open sessions without end."""
     await ends.start(sessions_per_client=3)
     other = KeyPair(os.urandom(32))
     ends.clients[other.public] = "phone"
 
-    async def session(key):
-        return await connect(
-            ends.gateway.address, server_key=ends.me.public, key=key, limits=LIMITS, timeout_s=5
-        )
-
-    kept = [await session(ends.client) for _ in range(3)]
+    kept = [await session(ends, ends.client) for _ in range(3)]
     with pytest.raises(SessionError):
-        await session(ends.client)
-    kept.append(await session(other))
+        await session(ends, ends.client)
+    kept.append(await session(ends, other))
     for each in kept:
         each.abort("the test is over")
         await each.wait_drained()
@@ -478,18 +479,13 @@ async def test_one_clients_paths_leave_files_to_others(ends, monkeypatch):
     other = KeyPair(os.urandom(32))
     ends.clients[other.public] = "phone"
 
-    async def session(key):
-        return await connect(
-            ends.gateway.address, server_key=ends.me.public, key=key, limits=LIMITS, timeout_s=5
-        )
-
-    kept = [await session(ends.client) for _ in range(16)]
+    kept = [await session(ends, ends.client) for _ in range(16)]
     with pytest.raises(SessionError, match="takes no more flows"):
-        await session(ends.client)
-    kept.append(await session(other))
+        await session(ends, ends.client)
+    kept.append(await session(ends, other))
     kept[0].abort("left")
     await kept.pop(0).wait_drained()
-    kept.append(await session(ends.client))
+    kept.append(await session(ends, ends.client))
     for each in kept:
         each.abort("the test is over")
         await each.wait_drained()

@@ -140,7 +140,7 @@ class _Saved:
     def table(self, name: str) -> list[str]:
         return self._tables.get(name, []) if self._readable else _table(self.program, name)
 
-    def has_chain(self, name: str) -> bool:
+    def has_table(self, name: str) -> bool:
         return not self._readable or name in self._tables
 
 
@@ -164,7 +164,7 @@ def _put(
         there = saved.table(table)
         mine = [chain for chain in chains if chain.table == table]
         lines = [f":{chain.name} - [0:0]" for chain in mine]
-        if not _own_rules(there, prefix) and not saved.has_chain(table):
+        if not _own_rules(there, prefix) and not saved.has_table(table):
             lines.append(f":{prefix}{_NEW_TABLE} - [0:0]")
         for chain in mine:
             lines += [f"-A {chain.name} {rule.format(set=set_name)}" for rule in chain.rules]

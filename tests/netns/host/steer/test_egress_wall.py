@@ -344,7 +344,7 @@ def sends(host, version, to, protocol=0, data=b"who", ports=(0, UDP_PORT)):
 
 @contextmanager
 def ruled(host, *prefixes):
-    """What `cedos rule add --host PREFIX --never lte0` forbids."""
+    """Put up what `cedos rule add --host PREFIX --never lte0` forbids."""
     with wall(host) as made:
         kernel = SimpleNamespace(forbid=lambda index, each: made.forbid(index, dict(each)))
         rules = RuleWall(kernel)
